@@ -1,0 +1,1 @@
+"""The verbs: one file a stage, a config dataclass and a run()."""

@@ -1,0 +1,1 @@
+"""Credit, packing, losses, metrics: pure."""

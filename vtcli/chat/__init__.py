@@ -1,0 +1,1 @@
+"""One model family a file: messages to tokens and back."""

@@ -1,0 +1,1 @@
+"""One generator or source a file: pixels and exact ground truth."""

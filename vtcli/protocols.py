@@ -1,0 +1,163 @@
+"""The seams: a Protocol stands only where there are two implementations, one of which may be a test's fake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from vtcli.schema import (
+    Call,
+    Completion,
+    Group,
+    ImageRef,
+    Observation,
+    Sample,
+    Signals,
+    TrainRow,
+    Trajectory,
+    Verdict,
+)
+
+Pixels = npt.NDArray[np.uint8]
+"""(H, W, 3) RGB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to sample. ``seed`` makes the tokens independent of what else is in the batch."""
+
+    token_ids: tuple[int, ...]
+    images: tuple[ImageRef, ...]
+    max_tokens: int
+    temperature: float  # 0 is greedy; its log-probabilities are those of temperature 1
+    seed: int
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Samples tokens. Concurrent calls may be batched."""
+
+    version: int
+
+    async def complete(self, request: Request) -> Completion: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The reading of one policy turn."""
+
+    text: str
+    calls: tuple[Call, ...]
+    answer: str | None
+
+
+class Chat(Protocol):
+    """Messages to tokens and back, for one model family. Pure: same arguments, same result."""
+
+    banned_ids: tuple[int, ...]  # never sampled: vision and turn-opening markers
+    end_ids: tuple[int, ...]  # end a policy turn
+
+    def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
+
+    def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> Decoded: ...
+
+    def encode_turn(self, text: str) -> tuple[int, ...]: ...
+
+
+class Images(Protocol):
+    """What tools and engines need of the image store."""
+
+    def full(self, ref: ImageRef) -> Pixels: ...
+
+    def view(self, ref: ImageRef) -> Pixels: ...
+
+    def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """A tool's new original pixels, and the operation on the parent with coordinates in the parent's view
+    (``box``, ``points``, ``y``, ``x``) and, for crops, ``box_full`` in its original pixels."""
+
+    pixels: Pixels
+    transform: Mapping[str, Any]
+    note: str = ""
+
+
+class Tool(Protocol):
+    """One native tool: pure on pixels. Raises ``ToolError`` for a call that cannot be carried out."""
+
+    name: str
+    schema: Mapping[str, Any]  # OpenAI function schema
+
+    def __call__(self, pixels: Pixels, ref: ImageRef, arguments: Mapping[str, Any]) -> ToolOutput: ...
+
+
+class Env(Protocol):
+    """The world of one rollout."""
+
+    async def reset(self) -> tuple[str, str]:
+        """The system prompt and the user's question."""
+        ...
+
+    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+        """What the world answers; None when the turn ends the trajectory."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class OpenEnv(Protocol):
+    def __call__(self, sample: Sample) -> Env: ...
+
+
+class Signal(Protocol):
+    """Measures facts of one trajectory; returns names and values."""
+
+    async def __call__(self, trajectory: Trajectory) -> Mapping[str, Any]: ...
+
+
+class Reward(Protocol):
+    """Pure arithmetic on the signals of a whole group; None where there is no verdict."""
+
+    def __call__(self, signals_G: Sequence[Signals]) -> list[Verdict | None]: ...
+
+
+class Advantage(Protocol):
+    """One value per policy turn for every member; None keeps the member out of the loss."""
+
+    def __call__(self, group: Group) -> list[tuple[float, ...] | None]: ...
+
+
+class Learner(Protocol):
+    """Owns the trained weights."""
+
+    def step(self, rows: Sequence[TrainRow]) -> dict[str, float]: ...
+
+    def weights(self) -> Mapping[str, Any]: ...
+
+    def save(self, folder: str) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where parameters and metrics go. Never raises: a lost metric must not end a training run."""
+
+    run_id: str | None
+
+    def params(self, values: Mapping[str, Any]) -> None: ...
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None: ...
+
+    def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None: ...
+
+    def tags(self, values: Mapping[str, str]) -> None: ...
+
+    def file(self, path: str) -> None: ...
+
+    def close(self, status: str = "FINISHED") -> None: ...

@@ -1,0 +1,1 @@
+"""One paper a file: pure arithmetic on signals."""

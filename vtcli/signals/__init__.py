@@ -1,0 +1,1 @@
+"""One measured fact a file; logged, never weighted."""

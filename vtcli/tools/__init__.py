@@ -1,0 +1,1 @@
+"""One native tool a file, with its OpenAI function schema."""
