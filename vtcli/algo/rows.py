@@ -1,0 +1,169 @@
+"""One row per trajectory, and the tables made of rows. Pure; every figure of a report is a function of its rows.
+
+Broken trajectories and values that were not measured are counted and left out of means. Several rollouts of one
+question are averaged first, so that ``n`` is always a number of questions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vtcli.algo.metrics import Comparison, Estimate, estimate, paired
+from vtcli.schema import Scored, Stop, Trajectory
+
+MEASURES = (
+    "accuracy",
+    "answer_score",
+    "tool_reward",
+    "tool_global",
+    "format",
+    "calls",
+    "composite",
+    "tokens",
+    "images",
+)
+"""Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
+
+UNREADABLE = "(unreadable)"
+"""Counts calls whose tool name could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one trajectory contributes to every table. None: not measured, or no verdict."""
+
+    sample: str
+    task: str
+    form: str
+    seed: int
+    stop: str
+    accuracy: float | None = None  # answer form: 1 right, 0 wrong
+    answer_score: float | None = None  # answer form: graded, s_norm for numbers
+    tool_reward: float | None = None  # tool form: (global + answer-conditioned) / 2, ToolsRL stage 1 without format
+    tool_global: float | None = None  # best tool state of the trajectory, any form
+    format: float | None = None  # 1 when the format rule holds
+    reward: float | None = None  # the verdict's total
+    calls: float | None = None
+    composite: float | None = None  # 1 when two or more different tools ran
+    tokens: float | None = None  # written by the policy
+    images: float | None = None  # in context at the end, the question's included
+    tools: Mapping[str, int] = field(default_factory=dict[str, int])  # calls by tool name
+    failed: int = 0  # calls that did not end "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One line of the per-task table. ``task`` is "all" for the whole form."""
+
+    form: str
+    task: str
+    trajectories: int
+    broken: int
+    questions: int
+    measures: Mapping[str, Estimate]
+    tools: Mapping[str, int]
+    stops: Mapping[str, int]
+    calls: int
+    failed: int
+
+
+def make_row(scored: Scored, tool_global: float | None) -> Row:
+    """The row of a scored trajectory.
+
+    Args:
+        tool_global: the phase-1 tool term of this trajectory whatever the form; None where the task has none.
+    """
+    t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
+    head = {"sample": t.sample.id, "task": t.sample.task, "form": t.sample.form, "seed": t.seed, "stop": str(t.stop)}
+    if t.stop is Stop.BROKEN:
+        return Row(**head)
+    parts = verdict.parts if verdict else {}
+    tool_form = t.sample.form == "tool"
+    has_tool_verdict = tool_form and "tool_global" in parts and "tool_answer" in parts
+    used = calls_by_tool(t)
+    return Row(
+        **head,
+        accuracy=None if tool_form else _number(values.get("answer_correct")),
+        answer_score=None if tool_form else _number(values.get("answer_score")),
+        tool_reward=(parts["tool_global"] + parts["tool_answer"]) / 2 if has_tool_verdict else None,
+        tool_global=tool_global,
+        format=_number(values.get("format_ok")),
+        reward=verdict.total if verdict else None,
+        calls=float(sum(used.values())),
+        composite=float(len({r.name for r in t.results if r.status == "ok"}) >= 2),
+        tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)),
+        images=float(len(t.images)),
+        tools=used,
+        failed=sum(r.status != "ok" for r in t.results),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def calls_by_tool(trajectory: Trajectory) -> dict[str, int]:
+    """How often each tool was called, failed calls included."""
+    return dict(Counter(r.name or UNREADABLE for r in trajectory.results))
+
+
+def per_question(rows: Iterable[Row], measure: str) -> dict[str, float]:
+    """The mean of a measure over the rollouts of each question, without broken and unmeasured ones."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        value = getattr(row, measure)
+        if value is not None and row.stop != Stop.BROKEN:
+            values[row.sample].append(value)
+    return {sample: float(np.mean(found)) for sample, found in values.items()}
+
+
+def summarise(rows: Sequence[Row], seed: int) -> tuple[Summary, ...]:
+    """One summary per form, over all its tasks and then task by task."""
+    tables: list[Summary] = []
+    for form in sorted({r.form for r in rows}):
+        inside = [r for r in rows if r.form == form]
+        tables.append(_summary(form, "all", inside, seed))
+        tables.extend(
+            _summary(form, task, [r for r in inside if r.task == task], seed) for task in sorted({r.task for r in inside})
+        )
+    return tuple(tables)
+
+
+def _summary(form: str, task: str, rows: Sequence[Row], seed: int) -> Summary:
+    whole = [r for r in rows if r.stop != Stop.BROKEN]
+    measures: dict[str, Estimate] = {}
+    for name in MEASURES:
+        values = per_question(whole, name)
+        if values:
+            measures[name] = estimate([values[k] for k in sorted(values)], seed)
+    return Summary(
+        form=form,
+        task=task,
+        trajectories=len(rows),
+        broken=len(rows) - len(whole),
+        questions=len({r.sample for r in rows}),
+        measures=measures,
+        tools=dict(sum((Counter(r.tools) for r in whole), Counter[str]()).most_common()),
+        stops=dict(Counter(r.stop for r in rows).most_common()),
+        calls=sum(sum(r.tools.values()) for r in whole),
+        failed=sum(r.failed for r in whole),
+    )
+
+
+def pick(summaries: Sequence[Summary], form: str, measure: str, task: str = "all") -> Estimate | None:
+    """One cell of the table; None where nothing was measured."""
+    return next((s.measures.get(measure) for s in summaries if (s.form, s.task) == (form, task)), None)
+
+
+def compare(
+    before: Sequence[Row], after: Sequence[Row], measure: str, form: str, *, task: str = "all", seed: int = 0
+) -> Comparison | None:
+    """The paired comparison of two evaluations on one measure; None without a common question."""
+    old, new = (
+        per_question([r for r in rows if r.form == form and task in ("all", r.task)], measure) for rows in (before, after)
+    )
+    return paired(old, new, seed)
