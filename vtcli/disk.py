@@ -1,0 +1,116 @@
+"""Writing to a disk that may be full, read-only or shared: atomic files, locks, and errors that a user can act on."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vtcli.errors import InputError
+
+_REMEDIES = {
+    errno.ENOSPC: "The disk is full: free some space there, or point `home` at another disk.",
+    errno.EDQUOT: "Your disk quota is used up: free some space there, or point `home` at another disk.",
+    errno.EFBIG: "The file would exceed the file size limit (`ulimit -f`): raise it, or point `home` elsewhere.",
+    errno.EACCES: "You have no permission: change the folder's rights, or point `home` at a folder of yours.",
+    errno.EPERM: "You have no permission: change the folder's rights, or point `home` at a folder of yours.",
+    errno.EROFS: "The file system is read-only: point `home` at a place that can be written.",
+    errno.ENOENT: "It does not exist: check the path.",
+    errno.ENOTDIR: "A part of the path is a file, not a folder: check the path.",
+}
+
+
+def io_error(error: OSError, path: Path | str, doing: str) -> InputError:
+    """The user's version of an ``OSError``: what was tried, where, why it failed, what to do."""
+    remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.")
+    return InputError(f"Cannot {doing} {path}: {error.strerror or error}. {remedy}")
+
+
+@contextmanager
+def checked(path: Path | str, doing: str = "write") -> Generator[None]:
+    """Turns any ``OSError`` of the block into an ``InputError`` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise io_error(error, path, doing) from error
+
+
+def fsync_dir(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_file(path: Path) -> None:
+    """Makes a file's content durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Writes ``data`` so that ``path`` has all of it or is untouched, whenever the process is killed.
+
+    ``durable`` also survives a power cut (fsync of file and folder). Raises ``InputError`` for any disk trouble.
+    """
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with checked(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temp.open("wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            temp.replace(path)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        if durable:
+            fsync_dir(path.parent)
+
+
+@contextmanager
+def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
+    """Holds an exclusive lock on ``path``; the kernel frees it when the process ends, however it ends.
+
+    The file keeps the holder's process id for the error message. Raises ``InputError`` when the lock is still
+    taken after ``wait_s`` seconds; ``what`` says what it guards, for example "the work folder of sft".
+    """
+    with checked(path, "open the lock"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + wait_s
+        while not _try_lock(handle):
+            if time.monotonic() >= deadline:
+                holder = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
+                raise InputError(
+                    f"The lock {path} ({what}) is held by process {holder}; waited {wait_s:g} s. "
+                    f"Wait for that process to end, or stop it, and run the same command again."
+                )
+            time.sleep(0.05)
+        with checked(path, "write the lock"):
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
