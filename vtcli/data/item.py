@@ -1,0 +1,74 @@
+"""What every generator returns, and the random stream that makes it a pure function of (seed, task, split, item)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vtcli.errors import ConfigError
+from vtcli.protocols import Pixels
+from vtcli.schema import Json
+
+TASKS = ("rotflip", "zoom", "read_value", "count")
+"""The position is the task's id in the seed: append, never reorder."""
+
+SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")
+"""The position is the split's id in the seed, so splits are disjoint by construction. Demonstrations have splits of
+their own: nothing that the base model was taught on is seen again in training or test."""
+
+ZOOM = "image_zoom_in_tool"
+ROTATE = "image_rotate_tool"
+FLIP = "image_flip_tool"
+POINTS = "image_mark_points_tool"
+HLINE = "image_draw_horizontal_line_tool"
+VLINE = "image_draw_vertical_line_tool"
+ALL_TOOLS = (ZOOM, ROTATE, FLIP, POINTS, HLINE, VLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image with a question in both forms and its exact ground truth (coordinates in pixels of ``pixels``)."""
+
+    id: str
+    task: str
+    pixels: Pixels  # (H, W, 3) uint8 RGB, original size
+    question: str  # plain form
+    tool_question: str  # tool-supervised form
+    answer: str  # to ``question``
+    tool_answer: str  # index convention: 0 is the input, k the image that the k-th successful call made
+    truth: Mapping[str, Json]
+    tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the shape and the pixels: two items with one digest show the same picture."""
+        shape = repr(self.pixels.shape).encode()
+        return hashlib.sha256(shape + np.ascontiguousarray(self.pixels).tobytes()).hexdigest()
+
+
+class Generate(Protocol):
+    """A generator with its size bound: the same arguments give the same bytes on every machine and in every process."""
+
+    def __call__(self, seed: int, item: int, split: str, *, form: str = "answer") -> Item: ...
+
+
+def stream(seed: int, task: str, split: str, item: int) -> np.random.Generator:
+    """The item's own random stream: Philox (counter based, the same on every platform) on the four ids.
+
+    Raises ConfigError for an unknown split or task, or a negative seed.
+    """
+    if task not in TASKS or split not in SPLITS or seed < 0 or item < 0:
+        raise ConfigError(
+            f"cannot seed task={task!r} split={split!r} seed={seed} item={item}: expected a task of {TASKS}, "
+            f"a split of {SPLITS} and numbers that are not negative"
+        )
+    entropy = [seed, TASKS.index(task), SPLITS.index(split), item]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+
+
+def item_id(task: str, split: str, item: int) -> str:
+    return f"{task}-{split}-{item:06d}"
