@@ -1,0 +1,355 @@
+"""Learner on DeepSpeed: ZeRO 0–2, one or many ranks, fp32 or bf16, any split into micro-batches with the same gradient."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
+from vtcli.algo.pack import batches
+from vtcli.engines.inputs import Batch, View, collate, embed
+from vtcli.errors import EngineError, InputError
+from vtcli.schema import TrainRow
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""No collective waits longer than this."""
+
+
+@dataclass(frozen=True)
+class Optim:
+    """AdamW and its schedule."""
+
+    lr: float = 1e-6
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    grad_clip: float = 1.0
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How DeepSpeed runs. ``batch_tokens`` is the padded size of one micro-batch."""
+
+    zero_stage: Literal[0, 1, 2] = 0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    batch_tokens: int = 16384
+
+
+def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
+    """The rate of 0-based ``step``: linear warm-up, then the schedule down to ``min_lr_ratio``."""
+    if step < optim.warmup_steps:
+        return optim.lr * (step + 1) / optim.warmup_steps
+    if optim.schedule == "constant" or total_steps <= optim.warmup_steps:
+        return optim.lr
+    done = min(1.0, (step - optim.warmup_steps) / (total_steps - optim.warmup_steps))
+    left = 0.5 * (1 + math.cos(math.pi * done)) if optim.schedule == "cosine" else 1 - done
+    return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)
+
+
+def init_distributed() -> tuple[int, int]:
+    """(rank, world size), from a launcher's environment (torchrun, deepspeed, srun) or one process alone.
+
+    Raises:
+        EngineError: the other ranks did not come within the limit.
+    """
+    if not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        try:
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+                dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+            else:  # no port, no host name: nothing that a sandboxed or offline machine could refuse
+                dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
+    return dist.get_rank(), dist.get_world_size()
+
+
+class TokenLogprobs(nn.Module):
+    """The model with its head applied only where a token is trained on."""
+
+    def __init__(self, model: Any, view: View, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self.view = view
+        self.temperature = temperature
+
+    def forward(self, batch: Batch, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) of the masked tokens in row order, and their entropies (N,), in fp32."""
+        hidden = self.model.model(
+            inputs_embeds=embed(self.model, batch, self.view),
+            position_ids=batch.positions,
+            attention_mask=batch.attention,
+            use_cache=False,
+        ).last_hidden_state
+        before = hidden[:, :-1][mask[:, 1:]]  # (N, hidden): the state that predicts each masked token
+        logits = self.model.lm_head(before).float() / self.temperature
+        logprobs = logits.log_softmax(-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(1, batch.ids[:, 1:][mask[:, 1:]][:, None]).squeeze(1), entropy
+
+
+@dataclass
+class _Sums:
+    """Sums over tokens; divided once, after all ranks have added theirs."""
+
+    values: dict[str, float] = field(default_factory=dict[str, float])
+    peak: float = 0.0  # max |policy - learner| log-probability
+
+    def add(self, **values: Tensor | float) -> None:
+        for name, value in values.items():
+            self.values[name] = self.values.get(name, 0.0) + float(value)
+
+
+class DeepSpeedLearner:
+    """Owns the trained weights and their optimiser."""
+
+    def __init__(
+        self,
+        model: Any,
+        view: View,
+        *,
+        image_pad: int,
+        optim: Optim,
+        backend: Backend,
+        total_steps: int,
+        temperature: float = 1.0,
+        reference: Any = None,
+    ) -> None:
+        self.rank, self.world = init_distributed()
+        self.optim, self.backend, self.total_steps = optim, backend, total_steps
+        self.image_pad = image_pad
+        self.steps_done = 0
+        self.module = TokenLogprobs(model.train(), view, temperature)
+        self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
+        self.engine = self._initialize()
+
+    def _initialize(self) -> Any:
+        decayed = [p for p in self.module.parameters() if p.ndim >= 2]
+        rest = [p for p in self.module.parameters() if p.ndim < 2]
+        groups = [{"params": decayed, "weight_decay": self.optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        betas = (self.optim.beta1, self.optim.beta2)
+        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas)
+        engine, *_ = deepspeed.initialize(
+            model=self.module,
+            optimizer=optimizer,
+            dist_init_required=False,
+            config={
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 1,
+                "gradient_clipping": self.optim.grad_clip,
+                "bf16": {"enabled": self.backend.dtype == "bfloat16"},
+                "zero_optimization": {"stage": self.backend.zero_stage},
+                "zero_force_ds_cpu_optimizer": False,
+                "zero_allow_untested_optimizer": True,
+                "steps_per_print": 10**9,
+                "wall_clock_breakdown": False,
+            },
+        )
+        return engine
+
+    def step(self, rows: Sequence[TrainRow], loss: LossConfig | None = None) -> dict[str, float]:
+        """One optimiser step on this rank's rows; ranks may hold different numbers of rows, even none.
+
+        Rows with ``logprobs`` are trained by the clipped surrogate, rows without by cross-entropy (SFT).
+
+        Raises:
+            InputError: empty masks everywhere, a row over the micro-batch budget, placeholders without images.
+            EngineError: the loss is not finite; the weights are left as they were.
+        """
+        loss = loss or LossConfig()
+        weights = self._weights(rows, loss)
+        micro = batches(rows, self.backend.batch_tokens)
+        rounds = self._agree(len(micro))
+        dummy = self._agree_rows(rows) if rounds > len(micro) else None
+        sums = _Sums()
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
+        for i in range(rounds):
+            chunk = micro[i] if i < len(micro) else [dummy] if dummy is not None else []
+            self.engine.set_gradient_accumulation_boundary(i == rounds - 1)
+            value = self._micro_loss(chunk, weights, loss, sums)
+            self._check_finite(value)
+            self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
+            self.engine.step()
+        self.steps_done += 1
+        return self._metrics(sums)
+
+    def evaluate(self, rows: Sequence[TrainRow]) -> float:
+        """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for chunk in batches(rows, self.backend.batch_tokens):
+                logp, _ = self._forward(self.module, chunk)
+                total, count = total - float(logp.sum()), count + len(logp)
+        return total / max(count, 1)
+
+    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]:
+        """Log-probabilities of the masked tokens of every row, by row id, under the current weights."""
+        out: dict[str, list[float]] = {}
+        with torch.no_grad():
+            for chunk in batches(rows, self.backend.batch_tokens):
+                logp, _ = self._forward(self.module, chunk)
+                for row, part in zip(chunk, logp.split([sum(r.mask) for r in chunk]), strict=True):
+                    out[row.id] = part.tolist()
+        return out
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The model's weights by their Hugging Face names."""
+        return self.module.model.state_dict()
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Everything that a resumed run needs of this learner."""
+        self.engine.save_checkpoint(str(folder), tag="state", client_state={"steps_done": self.steps_done})
+
+    def load_checkpoint(self, folder: Path) -> None:
+        path, client = self.engine.load_checkpoint(str(folder), tag="state")
+        if path is None:
+            raise InputError(f"no DeepSpeed checkpoint in {folder}")
+        self.steps_done = int(client["steps_done"])
+
+    def _forward(self, module: Callable[..., Any], chunk: Sequence[TrainRow]) -> tuple[Tensor, Tensor]:
+        batch = self._batch(chunk)
+        return module(batch, self._mask(chunk, batch))
+
+    def _batch(self, chunk: Sequence[TrainRow]) -> Batch:
+        rows = [(row.token_ids, row.images) for row in chunk]
+        return collate(rows, image_pad=self.image_pad, pad=0, side="right", device=self.engine.device)
+
+    def _mask(self, chunk: Sequence[TrainRow], batch: Batch) -> Tensor:
+        mask = torch.zeros(batch.ids.shape, dtype=torch.bool)
+        for b, row in enumerate(chunk):
+            mask[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
+        return mask.to(self.engine.device)
+
+    def _micro_loss(
+        self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums
+    ) -> Tensor:
+        batch = self._batch(chunk)
+        mask = self._mask(chunk, batch)
+        logp, entropy = self.engine(batch, mask)
+        counts = [sum(row.mask) for row in chunk]
+        weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk]).repeat_interleave(torch.tensor(counts))
+        weight = weight.to(logp.device)
+        real = (weight > 0).float()
+        sums.add(tokens=real.sum(), entropy=(entropy * real).sum(), nll=-(logp.detach() * real).sum())
+        if chunk[0].logprobs is None:
+            value = -(weight * logp).sum()
+            sums.add(loss=value.detach())
+            return value
+        old, advantage = (self._masked(chunk, name).to(logp.device) for name in ("logprobs", "advantages"))
+        per_token, hit = clipped_surrogate(logp, old, advantage, config)
+        if self.reference is not None and config.kl_coef > 0:
+            with torch.no_grad():
+                reference, _ = self.reference(batch, mask)
+            kl = k3(logp, reference)
+            per_token = per_token + config.kl_coef * kl
+            sums.add(kl=(kl.detach() * real).sum())
+        self._log_policy_gap(logp.detach(), old, advantage, (real, hit), sums)
+        value = (weight * per_token).sum()
+        sums.add(loss=value.detach())
+        return value
+
+    def _log_policy_gap(
+        self, logp: Tensor, old: Tensor, advantage: Tensor, marks: tuple[Tensor, Tensor], sums: _Sums
+    ) -> None:
+        real, hit = marks
+        ratio = (logp - old).exp()
+        sums.add(
+            mismatch_kl=(k3(old, logp) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
+            ratio=(ratio * real).sum(),
+            clip_ratio_low=(hit * (advantage < 0) * real).sum(),
+            clip_ratio_high=(hit * (advantage > 0) * real).sum(),
+        )
+        if real.any():
+            sums.peak = max(sums.peak, float(((logp - old).abs() * real).max()))
+
+    def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages"]) -> Tensor:
+        out: list[float] = []
+        for row in chunk:
+            values = getattr(row, name)
+            if values is None or len(values) != len(row.mask):
+                raise InputError(f"row {row.id} has no {name} aligned with its {len(row.mask)} tokens")
+            out += [v for v, m in zip(values, row.mask, strict=True) if m]
+        return torch.tensor(out)
+
+    def _weights(self, rows: Sequence[TrainRow], loss: LossConfig) -> dict[str, float]:
+        """Weights against the whole batch of all ranks."""
+        counts = [sum(row.mask) for row in rows]
+        everyone: list[Any] = [counts]
+        if self.world > 1:
+            everyone = [None] * self.world
+            dist.all_gather_object(everyone, counts)
+        flat = [TrainRow("", (), (1,) * n, ()) for part in everyone for n in part]
+        try:
+            values = row_weights(flat, loss.aggregation, loss.norm_tokens)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        start = sum(len(part) for part in everyone[: self.rank])
+        return {row.id: values[start + i] for i, row in enumerate(rows)}
+
+    def _agree(self, count: int) -> int:
+        if self.world == 1:
+            return count
+        tensor = torch.tensor([count], device=self.engine.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def _agree_rows(self, rows: Sequence[TrainRow]) -> TrainRow:
+        """A row of weight zero for a rank that has run out of micro-batches: all ranks must run backward together."""
+        if rows:
+            shortest = min(rows, key=lambda r: (len(r.token_ids), r.id))
+            return TrainRow("", shortest.token_ids, shortest.mask, shortest.images, shortest.logprobs, shortest.advantages)
+        return TrainRow("", (0, 0), (0, 1), (), (0.0, 0.0), (0.0, 0.0))
+
+    def _check_finite(self, value: Tensor) -> None:
+        if not torch.isfinite(value):
+            raise EngineError(
+                f"the loss of step {self.steps_done} is {float(value)}: no update was made; "
+                "lower the learning rate or look at the rows of this step"
+            )
+
+    def _metrics(self, sums: _Sums) -> dict[str, float]:
+        names = sorted(sums.values)
+        tensor = torch.tensor([sums.values[name] for name in names], dtype=torch.float64)
+        peak = torch.tensor([sums.peak])
+        if self.world > 1:
+            everyone: list[Any] = [None] * self.world
+            dist.all_gather_object(everyone, names)
+            if any(other != names for other in everyone):
+                raise EngineError(f"ranks disagree on metrics: {everyone}")
+            dist.all_reduce(tensor)
+            dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+        total = dict(zip(names, tensor.tolist(), strict=True))
+        tokens = max(total.pop("tokens"), 1.0)
+        out = {"loss": total.pop("loss"), "tokens": tokens}
+        out |= {name: value / tokens for name, value in total.items()}
+        out["logprob_gap_max"] = float(peak)
+        norm = self.engine.get_global_grad_norm()
+        out["grad_norm"] = float(norm) if norm is not None else 0.0
+        out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
+        return out
+
+
+def export(model: Any, source: Path, folder: Path) -> None:
+    """Write weights and config as a Hugging Face folder, with the tokenizer and processor files of ``source``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    for path in sorted(source.iterdir()):
+        if path.suffix in {".json", ".jinja", ".txt", ".model"} and not (folder / path.name).exists():
+            if "safetensors" not in path.name:
+                (folder / path.name).write_bytes(path.read_bytes())

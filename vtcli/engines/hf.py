@@ -1,0 +1,183 @@
+"""Policy on transformers' forward pass: batched, token ids in, token ids and log-probabilities out.
+
+The sampling loop is ours because the library's gives neither a seed per sequence nor the log-probabilities of exactly
+the ids it returns; both are needed for exact resume and for the importance ratio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache, Qwen2_5_VLForConditionalGeneration
+
+from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.engines.inputs import View, collate, embed
+from vtcli.errors import InputError
+from vtcli.protocols import Request
+from vtcli.schema import Completion
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") -> Any:
+    """A Qwen2.5-VL from a local folder or the hub's cache.
+
+    Raises:
+        InputError: no such model here.
+    """
+    try:
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder), dtype=DTYPES[dtype])
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
+    return model.to(device).eval()
+
+
+@dataclass
+class HfPolicy:
+    """Completions from a model in this process. Requests that are waiting together are sampled together."""
+
+    model: Any
+    chat: QwenChat
+    view: View
+    version: int = 0
+    max_batch: int = 256
+    _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)  # type: ignore[type-arg]
+    _drainer: asyncio.Task[None] | None = None
+
+    async def complete(self, request: Request) -> Completion:
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._drainer is None or self._drainer.done():
+            self._drainer = asyncio.get_running_loop().create_task(self._drain())
+        return await future
+
+    def update(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over weights by name.
+
+        Raises:
+            InputError: the names differ from the model's.
+        """
+        own = self.model.state_dict()
+        if own.keys() != weights.keys():
+            odd = sorted(own.keys() ^ weights.keys())[:5]
+            raise InputError(f"weight update with {len(weights)} tensors for {len(own)}; first differences: {odd}")
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+        self.version = version
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            seen = -1
+            while seen != len(self._waiting):  # wait until no rollout can add a request without an answer
+                seen = len(self._waiting)
+                for _ in range(8):
+                    await asyncio.sleep(0)
+            # Sorted by length and seed: little padding, and the same batches whenever the run is repeated.
+            self._waiting.sort(key=lambda item: (len(item[0].token_ids), item[0].seed))
+            batch, self._waiting = self._waiting[: self.max_batch], self._waiting[self.max_batch :]
+            try:
+                done = self.generate([request for request, _ in batch])
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), completion in zip(batch, done, strict=True):
+                if not future.done():
+                    future.set_result(completion)
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Sample every request to its end marker or token limit."""
+        batch = collate(
+            [(r.token_ids, r.images) for r in requests],
+            image_pad=self.chat.image_pad,
+            pad=self.chat.im_end,
+            side="left",
+            device=self.model.device,
+        )
+        sampler = _Sampler(requests, self.chat, self.model.device)
+        cache = DynamicCache()
+        embeds, positions, attention = embed(self.model, batch, self.view), batch.positions, batch.attention
+        at = batch.next_position
+        while True:
+            hidden = self.model.model(
+                inputs_embeds=embeds,
+                position_ids=positions,
+                attention_mask=attention,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+            tokens, alive = sampler.take(self.model.lm_head(hidden[:, -1]).float())
+            if not alive.any():
+                return sampler.completions()
+            if int(alive.sum()) <= 0.75 * len(alive):  # drop finished rows from the cache
+                keep = torch.from_numpy(np.flatnonzero(alive)).to(self.model.device)
+                cache.batch_select_indices(keep)
+                tokens, at, attention = tokens[keep], at[keep], attention[keep]
+                sampler.keep(alive)
+            embeds = self.model.get_input_embeddings()(tokens[:, None])
+            positions = at[None, :, None].expand(3, -1, 1)
+            attention = torch.cat([attention, attention.new_ones((len(attention), 1))], dim=1)
+            at = at + 1
+
+
+class _Sampler:
+    """Inverse-CDF sampling with one stream of uniforms per request."""
+
+    def __init__(self, requests: Sequence[Request], chat: QwenChat, device: Any) -> None:
+        self.requests = requests
+        self.rows = np.arange(len(requests))  # which request each row of the batch is
+        self.uniforms = [np.random.Generator(np.random.Philox(r.seed)).random(r.max_tokens) for r in requests]
+        self.ids: list[list[int]] = [[] for _ in requests]
+        self.logprobs: list[list[float]] = [[] for _ in requests]
+        self.done = np.zeros(len(requests), dtype=bool)
+        self.stopped = np.zeros(len(requests), dtype=bool)
+        self.end_ids = set(chat.end_ids)
+        self.banned = torch.tensor(chat.banned_ids, device=device)
+        temperatures = [r.temperature if r.temperature > 0 else 1.0 for r in requests]
+        self.temperature = torch.tensor(temperatures, device=device)
+        self.greedy = torch.tensor([r.temperature <= 0 for r in requests], device=device)
+
+    def take(self, logits: Tensor) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """One token for every row (rows, vocabulary) → ids (rows,) and which rows go on."""
+        rows = torch.from_numpy(self.rows).to(logits.device)
+        scaled = logits / self.temperature[rows, None]
+        logprobs = scaled.log_softmax(-1)
+        allowed = logprobs.index_fill(1, self.banned, float("-inf"))
+        steps = [min(len(self.ids[i]), len(self.uniforms[i]) - 1) for i in self.rows]
+        u = torch.tensor([self.uniforms[i][s] for i, s in zip(self.rows, steps, strict=True)], device=logits.device)
+        cumulative = allowed.double().exp().cumsum(-1)
+        drawn = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True).squeeze(1)
+        drawn = drawn.clamp_max(logits.shape[1] - 1)
+        tokens = torch.where(self.greedy[rows], allowed.argmax(-1), drawn)
+        taken = logprobs.gather(1, tokens[:, None]).squeeze(1)
+        for row, (token, logprob) in enumerate(zip(tokens.tolist(), taken.tolist(), strict=True)):
+            self._append(int(self.rows[row]), token, logprob)
+        return tokens, ~self.done[self.rows]
+
+    def _append(self, i: int, token: int, logprob: float) -> None:
+        if self.done[i]:
+            return
+        self.ids[i].append(token)
+        self.logprobs[i].append(logprob)
+        self.stopped[i] = token in self.end_ids
+        self.done[i] = self.stopped[i] or len(self.ids[i]) >= self.requests[i].max_tokens
+
+    def keep(self, alive: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        self.rows = self.rows[alive]
+
+    def completions(self) -> list[Completion]:
+        return [
+            Completion(tuple(ids), tuple(logprobs), "stop" if stopped else "length")
+            for ids, logprobs, stopped in zip(self.ids, self.logprobs, self.stopped, strict=True)
+        ]

@@ -1,0 +1,151 @@
+"""The only loop that alternates policy and world. Token-in, token-out: what was sampled is never encoded again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vtcli.errors import VtcliError
+from vtcli.protocols import Chat, Env, OpenEnv, Policy, Request
+from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one trajectory. ``max_turns`` counts turns that call tools; one more may answer."""
+
+    max_turns: int = 10
+    max_tokens: int = 8192  # prompt, policy and observations together
+    max_turn_tokens: int = 1024  # one policy turn
+    max_images: int = 16  # the sample's included
+    timeout_s: float = 600.0  # wall clock of one environment step
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How trajectories are drawn. ``temperature`` 0 is greedy."""
+
+    temperature: float = 1.0
+    group_size: int = 1
+    seed: int = 0
+
+
+@dataclass
+class _State:
+    """What a rollout has so far."""
+
+    prompt_ids: tuple[int, ...]
+    images: list[ImageRef]
+    turns: list[Turn]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt_ids + tuple(i for turn in self.turns for i in turn.token_ids)
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on all parts and on nothing else."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+async def rollout_group(
+    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, sampling: Sampling
+) -> tuple[Trajectory, ...]:
+    """The G trajectories of one sample. Their seeds depend on the seed given, the sample and the member's number."""
+    seeds = [derive_seed(sampling.seed, sample.id, sample.form, member) for member in range(sampling.group_size)]
+    draws = [Sampling(sampling.temperature, 1, seed) for seed in seeds]
+    return tuple(await asyncio.gather(*(rollout(sample, policy, chat, open_env, limits, draw) for draw in draws)))
+
+
+async def rollout(
+    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, draw: Sampling
+) -> Trajectory:
+    """One trajectory, with ``draw.seed``. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
+
+    Raises:
+        VtcliError: what the user has to mend (a dead engine, an unusable row).
+    """
+    state = _State((), list(sample.images), [])
+    env: Env | None = None
+    error: str | None = None
+    try:
+        env = open_env(sample)
+        stop = await _alternate(state, env, policy, chat, limits, draw)
+    except VtcliError:
+        raise
+    except Exception as problem:
+        stop, error = Stop.BROKEN, f"{type(problem).__name__}: {problem}"
+    finally:
+        if env is not None:
+            await env.close()
+    return Trajectory(
+        id=f"{sample.id}/{sample.form}/{draw.seed:016x}",
+        sample=sample,
+        prompt_ids=state.prompt_ids,
+        images=tuple(state.images),
+        turns=tuple(state.turns),
+        stop=stop,
+        seed=draw.seed,
+        error=error,
+    )
+
+
+async def _alternate(
+    state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling
+) -> Stop:
+    system, question = await env.reset()
+    state.prompt_ids = chat.prompt(system, question, state.images)
+    room = limits.max_tokens - len(state.prompt_ids)
+    if room < 1:
+        return Stop.MAX_TOKENS
+    for turn in range(limits.max_turns + 1):
+        request = Request(
+            token_ids=state.ids,
+            images=tuple(state.images),
+            max_tokens=min(room, limits.max_turn_tokens),
+            temperature=draw.temperature,
+            seed=derive_seed(draw.seed, turn),
+        )
+        completion = await policy.complete(request)
+        _check(completion, request, chat)
+        decoded = chat.decode(completion.token_ids)
+        state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, policy.version))
+        if completion.finish == "length":
+            return Stop.MAX_TOKENS
+        if decoded.calls and turn == limits.max_turns:
+            return Stop.MAX_TURNS
+        observation = await asyncio.wait_for(env.step(decoded, state.images), limits.timeout_s)
+        if observation is None:
+            return Stop.ANSWERED
+        if (stop := _append(state, observation, chat, limits)) is not None:
+            return stop
+        room = limits.max_tokens - len(state.ids)
+    return Stop.MAX_TURNS
+
+
+def _append(state: _State, observation: Observation, chat: Chat, limits: Limits) -> Stop | None:
+    """Append text and images of an observation together, or neither; the stop reason when they do not fit."""
+    if len(state.images) + len(observation.images) > limits.max_images:
+        return Stop.MAX_IMAGES
+    ids = chat.observe(observation.text, observation.images)
+    if len(state.ids) + len(ids) + 1 > limits.max_tokens:  # one token at least is left for the policy
+        return Stop.MAX_TOKENS
+    state.turns.append(EnvTurn(observation, ids))
+    state.images.extend(observation.images)
+    return None
+
+
+def _check(completion: Completion, request: Request, chat: Chat) -> None:
+    """Ingest check: an engine that returns what was not asked for is broken, not wrong."""
+    ids: Sequence[int] = completion.token_ids
+    if completion.finish == "error" or not ids:
+        raise RuntimeError(f"the engine returned no tokens (finish={completion.finish})")
+    if len(ids) != len(completion.logprobs):
+        raise RuntimeError(f"{len(ids)} tokens but {len(completion.logprobs)} log-probabilities")
+    if len(ids) > request.max_tokens:
+        raise RuntimeError(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
+    if banned := set(ids) & set(chat.banned_ids):
+        raise RuntimeError(f"the engine sampled banned marker ids {sorted(banned)}")
