@@ -1,0 +1,320 @@
+"""The only importer of hydra: from a command line to a checked configuration, and through Hydra's own machinery to a run.
+
+A command line is rewritten in three small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+appended as the last group, ``recipe=x`` means ``+recipe=x``, and ``model=x`` or ``data=x`` fill the stage's own input.
+It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import hydra
+import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.defaults_list import DefaultsList
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vtcli import doctor
+from vtcli.binding import MISSING, KeyProblem, bind, nearest, nodes, stage
+from vtcli.errors import ConfigError
+
+__all__ = ["MISSING", "Job", "Plan", "bind", "build", "jobs", "load", "nodes", "options", "plan", "run", "scales", "stage"]
+
+T = TypeVar("T")
+VERSION_BASE = "1.3"
+LAST_GROUP = "scale"
+INPUTS = ("model", "data")
+"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``; the same for data."""
+
+
+def folder() -> Path:
+    """``conf/``: beside the package in a checkout, inside it when installed."""
+    here = Path(__file__).resolve().parent
+    found = [p for p in (here.parent / "conf", here / "conf") if (p / "config.yaml").is_file()]
+    if not found:
+        raise ConfigError(f"conf/config.yaml is neither in {here.parent} nor in {here}: the installation is incomplete.")
+    return found[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A command line after rewriting: Hydra's own flags, and overrides with the scale last."""
+
+    stage: str
+    flags: tuple[str, ...]
+    overrides: tuple[str, ...]
+    multirun: bool
+    only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
+    note: str | None  # what ``scale=auto`` became, and why
+
+
+@dataclass(frozen=True)
+class Job:
+    """One composed configuration: plain values, and for every leaf the place that set it."""
+
+    stage: str
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+
+def plan(stage: str, argv: Sequence[str]) -> Plan:
+    """Split ``argv`` into flags and overrides and rewrite these; reads no configuration."""
+    args = get_args_parser().parse_intermixed_args(list(argv))
+    given = set(cast(list[str], args.overrides))
+    flags = [a for a in argv if a not in given]
+    rewritten = [f"stage={stage}"]
+    scale = "auto"
+    for override in cast(list[str], args.overrides):
+        key, equals, value = override.partition("=")
+        if equals and key.lstrip("+") == LAST_GROUP:
+            scale = value
+        elif equals and key == "recipe":
+            rewritten.append(f"+{override}")
+        elif equals and key in INPUTS and value not in options(key):
+            rewritten.append(f"{stage}.{override}")
+        else:
+            rewritten.append(override)
+    chosen, note = doctor.choose_scale() if scale == "auto" else (scale, None)
+    rewritten.append(f"+{LAST_GROUP}={chosen}")
+    prints = bool(args.cfg or args.info or args.hydra_help or args.help)
+    return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note)
+
+
+def load(stage: str, argv: Sequence[str] = ()) -> Job:
+    """Compose and check one configuration; ``argv`` as on the command line, without ``--multirun``."""
+    return next(jobs(plan(stage, argv)))
+
+
+def jobs(plan: Plan) -> Iterator[Job]:
+    """The composed configuration of a plan, or of every choice of a multirun.
+
+    Raises:
+        ConfigError: unknown recipe, group or key (with the nearest valid one), an override that cannot be parsed.
+    """
+    with _initialized(), _readable_errors():
+        parsed = OverridesParser.create().parse_overrides(overrides=list(plan.overrides))
+        combinations = [list(plan.overrides)]
+        if plan.multirun:
+            combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
+        for n, overrides in enumerate(combinations):
+            parsed = OverridesParser.create().parse_overrides(overrides=overrides)
+            if n == 0:
+                for extra in _search_path(plan.flags):
+                    parsed = [*parsed, *OverridesParser.create().parse_overrides(overrides=[extra])]
+            yield _compose(plan.stage, parsed)
+
+
+def build(cls: type[T], job: Job) -> T:
+    """The stage's config dataclass; a wrong value's message also says where it was set."""
+    try:
+        return stage(cls, job.values, job.stage)
+    except KeyProblem as problem:
+        raise ConfigError(_with_origin(problem, job.origins)) from None
+
+
+def check_plug_points(job: Job) -> int:
+    """Bind every ``_target_`` node of a job and return their number.
+
+    Raises:
+        ConfigError: the first node whose function or keyword does not exist.
+    """
+    found = list(nodes(job.values))
+    for where, node in found:
+        try:
+            bind(node, where)
+        except KeyProblem as problem:
+            raise ConfigError(_with_origin(problem, job.origins)) from None
+    return len(found)
+
+
+def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
+    """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
+
+    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name.
+    """
+    caller, failures = os.getpid(), list[Exception]()
+
+    def task(cfg: DictConfig) -> Any:
+        try:
+            return work(_plain(cfg))
+        except Exception as error:
+            if os.getpid() != caller:  # a launcher's child: Hydra carries it back
+                raise
+            failures.append(error)  # here: raised below, without Hydra's wrapping
+            return None
+
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["vtcli", *plan.flags, *plan.overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach the command line's own handler
+    try:
+        with _readable_errors():
+            hydra.main(version_base=VERSION_BASE, config_path=str(folder()), config_name="config")(task)()
+    finally:
+        sys.argv = argv
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if full_error is not None:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+    if failures:
+        raise failures[0]
+
+
+def options(group: str) -> list[str]:
+    """Names of the choices in ``conf/<group>``."""
+    return sorted(p.stem for p in (folder() / group).glob("*.yaml"))
+
+
+def scales() -> dict[str, doctor.Needs]:
+    """What each scale needs of the machine, from the ``needs`` section of its file."""
+    found: dict[str, doctor.Needs] = {}
+    for name in options(LAST_GROUP):
+        values = yaml.safe_load((folder() / LAST_GROUP / f"{name}.yaml").read_text())
+        found[name] = stage(doctor.Needs, {"needs": values.get("needs") or {}}, "needs")
+    return dict(sorted(found.items(), key=lambda item: (item[1].gpus, item[1].gpu_memory_gib)))
+
+
+def flat(values: Any, where: str = "") -> dict[str, Any]:
+    """Leaves by dotted key, list items by index; an empty mapping or list is a leaf."""
+    if isinstance(values, Mapping) and values:
+        items = [(str(k), v) for k, v in cast(Mapping[str, Any], values).items()]
+    elif isinstance(values, list) and values:
+        items = [(str(i), v) for i, v in enumerate(cast(list[Any], values))]
+    else:
+        return {where: values}
+    return {k: v for key, value in items for k, v in flat(value, f"{where}.{key}" if where else key).items()}
+
+
+def _compose(stage: str, overrides: Sequence[Override]) -> Job:
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+    groups = set(cast(list[str], loader.list_groups(""))) - {"hydra"}
+    groups |= {f"hydra/{g}" for g in cast(list[str], loader.list_groups("hydra"))}
+    choices = [o for o in overrides if o.key_or_group in groups or o.key_or_group == "hydra.searchpath"]
+    settings = [o for o in overrides if o not in choices]
+    _check_choices(choices, loader)
+    lines = [o.input_line or "" for o in choices]
+    if any(o.key_or_group != "stage" for o in settings):
+        _check_keys(settings, hydra.compose("config", lines, return_hydra_config=True), groups, stage)
+    values = _plain(hydra.compose("config", [o.input_line or "" for o in overrides]))
+    defaults = loader.compute_defaults_list("config", lines, hydra.types.RunMode.RUN)
+    return Job(stage, values, _origins(defaults, overrides, values))
+
+
+def _check_choices(choices: Sequence[Override], loader: Any) -> None:
+    for override in choices:
+        group, value = override.key_or_group, override.value()
+        known: list[str] = [] if group == "hydra.searchpath" else loader.get_group_options(group)
+        for choice in cast(list[Any], value if isinstance(value, list) else [value]):
+            if known and choice is not None and str(choice) not in known:
+                raise ConfigError(
+                    f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
+                    f"The files are in {folder() / group}."
+                )
+
+
+def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[str], stage: str) -> None:
+    """Every plain override must name a key that exists; an added one must not look like a slip of an existing one."""
+    leaves = flat(OmegaConf.to_container(composed, resolve=False))
+    known = {".".join(k.split(".")[: n + 1]) for k in leaves for n in range(k.count(".") + 1)}
+    for override in settings:
+        key = override.key_or_group
+        parent, _, last = key.rpartition(".")
+        siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (set() if parent else groups)
+        if key in known or override.is_force_add():
+            continue
+        close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
+        if override.is_add() and not close:
+            continue
+        best = f"{parent}.{close[0]}" if close and parent else close[0] if close else _elsewhere(key, known, stage)
+        hint = f" Did you mean {best!r}?" if best else f" Keys there: {', '.join(sorted(siblings)) or 'none'}."
+        new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
+        raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
+
+
+def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
+    """A key of the same last name, the stage's own first (``lr`` for ``rl.optim.lr``), or one of similar spelling."""
+    last = key.rpartition(".")[2]
+    same = sorted((k for k in known if k.endswith(f".{last}")), key=lambda k: (not k.startswith(f"{stage}."), len(k)))
+    return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
+
+
+def _origins(defaults: DefaultsList, overrides: Sequence[Override], values: Mapping[str, Any]) -> dict[str, str]:
+    """``file:line`` or the override that set each leaf, by replaying Hydra's defaults list in order."""
+    set_by: dict[str, str] = {}
+    for default in defaults.defaults:
+        path = folder() / f"{default.config_path}.yaml"
+        if not path.is_file() or (default.package or "").startswith("hydra"):
+            continue
+        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        for key, line, replaces in _lines(root, default.package or ""):
+            for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
+                del set_by[below]
+            set_by[key] = f"conf/{default.config_path}.yaml:{line}"
+    for override in overrides:
+        set_by[override.key_or_group] = f"command line: {override.input_line}"
+    return {leaf: _nearest_setter(leaf, set_by) for leaf in flat(values)}
+
+
+def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
+    """Dotted key, line, and whether the value replaces the earlier one (a list) instead of merging with it."""
+    children: list[tuple[str, int, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(key.value, key.start_mark.line + 1, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(str(i), value.start_mark.line + 1, value) for i, value in enumerate(node.value)]
+    for name, line, value in children:
+        if where or name not in ("defaults", "hydra"):
+            here = f"{where}.{name}" if where else name
+            yield here, line, isinstance(value, yaml.SequenceNode)
+            yield from _lines(value, here)
+
+
+def _nearest_setter(leaf: str, set_by: Mapping[str, str]) -> str:
+    parts = leaf.split(".")
+    for n in range(len(parts), 0, -1):
+        if ".".join(parts[:n]) in set_by:
+            return set_by[".".join(parts[:n])]
+    return "?"
+
+
+def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
+    origin = origins.get(problem.key) or next((o for k, o in origins.items() if k.startswith(f"{problem.key}.")), None)
+    return f"{problem}\n  set in {origin}" if origin else str(problem)
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
+
+
+def _search_path(flags: Sequence[str]) -> list[str]:
+    """``--config-dir DIR`` adds a user's own recipes."""
+    args = get_args_parser().parse_known_args(list(flags))[0]
+    return [f"hydra.searchpath=['file://{Path(args.config_dir).resolve()}']"] if args.config_dir else []
+
+
+@contextmanager
+def _initialized() -> Generator[None]:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder()), version_base=VERSION_BASE):
+        yield
+
+
+@contextmanager
+def _readable_errors() -> Generator[None]:
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
+        raise ConfigError(f"{str(error).strip()}{cause}") from error
