@@ -93,8 +93,13 @@ class ToolOutput:
 class Tool(Protocol):
     """One native tool: pure on pixels. Raises ``ToolError`` for a call that cannot be carried out."""
 
-    name: str
-    schema: Mapping[str, Any]  # OpenAI function schema
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """OpenAI function schema."""
+        ...
 
     def __call__(self, pixels: Pixels, ref: ImageRef, arguments: Mapping[str, Any]) -> ToolOutput: ...
 

@@ -40,11 +40,11 @@ class ToolCalls:
         """
         if not turn.calls:
             return None
-        if len(turn.calls) > 1:
+        call, *others = turn.calls
+        if others:
             message = f"{len(turn.calls)} calls in one turn; make one call at a time. Nothing was done."
-            return Observation(f"Error: {message}", (), tuple(_failed(call, message, 0.0) for call in turn.calls))
+            return Observation(f"Error: {message}", (), tuple(_failed(each, message, 0.0) for each in turn.calls))
         start = time.perf_counter()
-        call = turn.calls[0]
         try:
             ref, text = self._act(call, images)
         except ToolError as error:
@@ -64,7 +64,7 @@ class ToolCalls:
         output = tool(self.images.full(parent), parent, arguments)
         ref = self.images.add(output.pixels, parent=index, transform=output.transform)
         ref = replace(ref, parent=index, transform=output.transform)  # a store may hand out a known image
-        text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes((ref,))}).strip()
+        text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes([ref])}).strip()
         return ref, f"{text}\n{output.note}" if output.note else text
 
     def _resolve(self, call: Call) -> tuple[Tool, Mapping[str, Json]]:
@@ -72,10 +72,11 @@ class ToolCalls:
             raise ToolError(f"the call has {len(call.raw)} characters, at most {self.max_call_chars} are read")
         if call.problem is not None:
             raise ToolError(call.problem)
-        if call.name not in self.tools:
+        tool = self.tools.get(call.name or "")
+        if tool is None:
             known = ", ".join(self.tools) or "none"
             raise ToolError(f"there is no tool {printable(call.name)}; tools: {known}")
-        return self.tools[call.name], call.arguments or {}
+        return tool, call.arguments or {}
 
 
 def image_index(arguments: Mapping[str, Json], count: int) -> int:

@@ -84,5 +84,5 @@ def draw_row(canvas: Pixels, y: float, thickness: int, color: tuple[int, int, in
     centre = min(int(y), canvas.shape[0] - 1)
     top = centre - (thickness - 1) // 2
     on, period = {"solid": (1, 1), "dashed": (4, 6), "dotted": (1, 3)}[style]
-    columns = np.arange(canvas.shape[1]) % (period * thickness) < on * thickness
+    columns = np.flatnonzero(np.arange(canvas.shape[1]) % (period * thickness) < on * thickness)
     canvas[max(top, 0) : top + thickness, columns] = color

@@ -1,0 +1,222 @@
+"""Boxes, ModF1, the 8 orientations of a square, maps through chains of images, drawn primitives. Pure.
+
+Coordinates are continuous: x to the right, y down, pixel (i, j) covers [i, i+1) x [j, j+1), boxes are (x1, y1, x2, y2).
+Equations are those of ToolsRL (arXiv 2604.19945).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+from vtcli.schema import ImageRef, Json
+
+Box = tuple[float, float, float, float]
+Floats = npt.NDArray[np.float64]
+Primitive = Mapping[str, Json]
+"""``{"type": "vline", "x": x}`` | ``{"type": "hline", "y": y}`` | ``{"type": "point", "x": x, "y": y}``."""
+
+
+# Boxes
+
+
+class Areas(NamedTuple):
+    """Pixel areas of a predicted box against a true one."""
+
+    tp: float
+    fp: float
+    fn: float
+
+
+def area(box: Sequence[float]) -> float:
+    """0 for an empty or inverted box."""
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+
+def intersection(a: Sequence[float], b: Sequence[float]) -> float:
+    """Area that two boxes share."""
+    return area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
+
+
+def iou(a: Sequence[float], b: Sequence[float]) -> float:
+    """Intersection over union; 0 when both are empty."""
+    shared = intersection(a, b)
+    union = area(a) + area(b) - shared
+    return shared / union if union > 0 else 0.0
+
+
+def areas(predicted: Sequence[float], true: Sequence[float]) -> Areas:
+    """tp: shared; fp: predicted only; fn: true only."""
+    shared = intersection(predicted, true)
+    return Areas(shared, area(predicted) - shared, area(true) - shared)
+
+
+def mod_f1(found: Areas, w_fp: float = 0.1, w_fn: float = 1.0) -> float:
+    """2 TP / (2 TP + w_fp FP + w_fn FN), Eq. 2; 0 without a shared pixel.
+
+    A crop of 21 times the true box's area that holds it: TP = 1, FP = 20, FN = 0, 2 / (2 + 2) = 0.5.
+    """
+    return 2 * found.tp / (2 * found.tp + w_fp * found.fp + w_fn * found.fn) if found.tp > 0 else 0.0
+
+
+# Orientations: what a transform does to the directions (x to the right, y down)
+
+_MATRICES: dict[str, tuple[int, int, int, int]] = {
+    "none": (1, 0, 0, 1),
+    "rot90": (0, -1, 1, 0),  # clockwise: right becomes down, down becomes left
+    "rot180": (-1, 0, 0, -1),
+    "rot270": (0, 1, -1, 0),
+    "hflip": (-1, 0, 0, 1),  # left and right swap
+    "vflip": (1, 0, 0, -1),
+    "transpose": (0, 1, 1, 0),  # mirrored at the main diagonal
+    "transverse": (0, -1, -1, 0),
+}
+_NAMES = {matrix: name for name, matrix in _MATRICES.items()}
+ORIENTATIONS = tuple(_MATRICES)
+"""The 8 symmetries of a square, as what was done to an upright picture."""
+
+
+def compose(first: str, then: str) -> str:
+    """The orientation after ``first`` and then ``then``: rot90 and then hflip is transpose.
+
+    Raises ``KeyError`` for a name that is not in ``ORIENTATIONS``.
+    """
+    a, b, c, d = _MATRICES[then]
+    e, f, g, h = _MATRICES[first]
+    return _NAMES[(a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h)]
+
+
+def inverse(name: str) -> str:
+    """What undoes ``name``: rot90 and rot270 undo each other, all others undo themselves."""
+    return {"rot90": "rot270", "rot270": "rot90"}.get(name, _NAMES[_MATRICES[name]])
+
+
+_UPRIGHT = {"zoom", "points", "hline", "vline"}
+_SAME_PIXELS = {"points", "hline", "vline"}
+
+
+def orientation_of(transform: Mapping[str, Json] | None) -> str | None:
+    """The change of orientation that one operation makes (``ImageRef.transform``); None for an unknown operation."""
+    op = transform.get("op") if transform else None
+    if transform and op == "rotate":
+        return f"rot{transform['angle']}"
+    if transform and op == "flip":
+        return "hflip" if transform["direction"] == "horizontal" else "vflip"
+    return "none" if op in _UPRIGHT else None
+
+
+# Maps through chains of images. A map is (2, 3): (x, y) -> M[:, :2] @ (x, y) + M[:, 2]
+
+
+def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
+    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map."""
+    transform = ref.transform or {}
+    op, width, height = transform.get("op"), parent.width, parent.height
+    if op == "zoom":
+        return np.array([[1, 0, transform["box_full"][0]], [0, 1, transform["box_full"][1]]], dtype=np.float64)
+    if op in _SAME_PIXELS:
+        return np.eye(2, 3)
+    name = orientation_of(transform)
+    if name is None:
+        return None
+    a, b, c, d = _MATRICES[inverse(name)]
+    # A direction that is reversed starts from the parent's far edge.
+    return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
+
+
+def chain(images: Sequence[ImageRef], index: int) -> list[int]:
+    """Indices from image ``index`` up to the input image it comes from, both included."""
+    indices = [index]
+    while (parent := images[indices[-1]].parent) is not None:
+        indices.append(parent)
+    return indices
+
+
+def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
+    """Original pixels of image ``index`` to original pixels of image 0; None when it was not made from image 0."""
+    indices = chain(images, index)
+    if indices[-1] != 0:
+        return None
+    total = np.eye(2, 3)
+    for child, parent in pairwise(indices):
+        step = to_parent(images[child], images[parent])
+        if step is None:
+            return None
+        total = after(step, total)
+    return total
+
+
+def from_view(ref: ImageRef) -> Floats:
+    """View pixels of an image to its original pixels."""
+    return np.array([[ref.width / ref.view_width, 0, 0], [0, ref.height / ref.view_height, 0]], dtype=np.float64)
+
+
+def after(outer: Floats, inner: Floats) -> Floats:
+    """The map that applies ``inner`` and then ``outer``."""
+    linear = outer[:, :2] @ inner[:, :2]
+    return np.column_stack([linear, outer[:, :2] @ inner[:, 2] + outer[:, 2]])
+
+
+def map_point(matrix: Floats, x: float, y: float) -> tuple[float, float]:
+    out = matrix[:, :2] @ np.array([x, y], dtype=np.float64) + matrix[:, 2]
+    return float(out[0]), float(out[1])
+
+
+def map_box(matrix: Floats, box: Sequence[float]) -> Box:
+    """The box between the mapped corners; exact, because all maps keep the axes or swap them."""
+    (x1, y1), (x2, y2) = map_point(matrix, box[0], box[1]), map_point(matrix, box[2], box[3])
+    return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+
+
+def map_line(matrix: Floats, axis: str, position: float) -> Primitive:
+    """A line across an image (``axis`` "x": vertical), which a quarter turn makes the other kind of line."""
+    x, y = map_point(matrix, position, 0.0) if axis == "x" else map_point(matrix, 0.0, position)
+    swaps = matrix[0, 0] == 0
+    return {"type": "vline", "x": x} if (axis == "x") != swaps else {"type": "hline", "y": y}
+
+
+def drawn(transform: Mapping[str, Json], matrix: Floats) -> list[Primitive]:
+    """The primitives of one drawing operation (view coordinates of its parent), mapped; none for other operations."""
+    op = transform.get("op")
+    if op == "points":
+        points = [map_point(matrix, x, y) for x, y in transform["points"]]
+        return [{"type": "point", "x": x, "y": y} for x, y in points]
+    if op in ("hline", "vline"):
+        axis = "y" if op == "hline" else "x"
+        return [map_line(matrix, axis, transform[axis])]
+    return []
+
+
+# Primitives
+
+
+def similarity(predicted: Primitive, true: Primitive, width: float, height: float) -> float:
+    """s = max(0, 1 - d/T), Eq. 5-8: T = W/4 for vertical lines, H/4 for horizontal ones, sqrt((W/4)^2 + (H/4)^2) for
+    points. Primitives of different types never match: 0.
+
+    A vertical line at 30 for one at 20 in an image 160 wide: 1 - 10/40 = 0.75.
+    """
+    kind = true["type"]
+    if predicted["type"] != kind:
+        return 0.0
+    if kind == "point":
+        distance = np.hypot(predicted["x"] - true["x"], predicted["y"] - true["y"])
+        tolerance = np.hypot(width / 4, height / 4)
+    else:
+        axis, extent = ("x", width) if kind == "vline" else ("y", height)
+        distance, tolerance = abs(predicted[axis] - true[axis]), extent / 4
+    return float(max(0.0, 1.0 - distance / tolerance))
+
+
+def draw_f1(predicted: Sequence[Primitive], true: Sequence[Primitive], width: float, height: float) -> float:
+    """2 S_TP / (|C| + |G|), Eq. 9, with S_TP the largest total similarity of a one-to-one matching (Hungarian)."""
+    if not predicted or not true:
+        return 0.0
+    scores = np.array([[similarity(p, t, width, height) for t in true] for p in predicted], dtype=np.float64)
+    rows, columns = cast("tuple[Any, Any]", linear_sum_assignment(scores, maximize=True))
+    return float(2 * scores[rows, columns].sum() / (len(predicted) + len(true)))

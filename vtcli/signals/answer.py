@@ -1,0 +1,112 @@
+"""The final answer: which image it names (form "tool"), or how good it is (form "answer").
+
+ToolsRL (Eq. 13) asks an LLM judge outside its synthetic charts. Here a rule stands in for the judge: exact match after
+normalisation where the truth lists ``choices``; for open text the edit similarity (ANLS with its usual threshold 0.5).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from rapidfuzz.distance import Levenshtein
+
+from vtcli.schema import Json, Sample, Trajectory
+
+MAX_INDEX = 999_999
+MAX_CHARS = 10_000  # of an answer that is compared letter by letter
+READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
+ANLS_THRESHOLD = 0.5
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
+_WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
+
+
+async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+    """``answer``: the text, None without one. Form "tool": ``answer_index`` or ``answer_map`` (label to image index),
+    None where the text is no such thing. Form "answer": ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1; no
+    answer scores 0. What belongs to the other form is None."""
+    sample, text = trajectory.sample, trajectory.answer
+    found: dict[str, Any] = dict.fromkeys(("answer_index", "answer_map", "answer_score", "answer_correct"))
+    if sample.form == "tool":
+        found["answer_index"] = read_index(text or "")
+        found["answer_map"] = read_map(text or "")
+    else:
+        found["answer_score"], found["answer_correct"] = score(sample, text) if text is not None else (0.0, 0)
+    return {"answer": text, **found}
+
+
+def read_index(text: str) -> int | None:
+    """``2`` and nothing else; None otherwise."""
+    text = text.strip()
+    return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
+
+
+def read_map(text: str) -> dict[str, int] | None:
+    """``"bike": 3, "person": 8``, with or without braces; None when it is not that."""
+    text = text.strip()
+    try:
+        payload: Json = json.loads(text if text.startswith("{") else f"{{{text}}}")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(payload, dict) or not payload:
+        return None
+    pairs = cast("dict[str, Any]", payload)
+    good = all(type(index) is int and 0 <= index <= MAX_INDEX for index in pairs.values())
+    return pairs if good else None
+
+
+def score(sample: Sample, text: str) -> tuple[float, int]:
+    """(s_norm or similarity, correct) of an answer to a plain question."""
+    if sample.task == "read_value":
+        return score_value(sample.truth, text)
+    if sample.task == "count":
+        return score_count(sample.truth, text)
+    exact = int(normalise(text) == normalise(sample.answer))
+    if exact or sample.truth.get("choices"):
+        return float(exact), exact
+    return anls(text, sample.answer), 0
+
+
+def score_value(truth: Mapping[str, Json], text: str) -> tuple[float, int]:
+    """s_norm = max(0, 1 - |error| / range) of the asked axis, the mean of both for (x, y); correct when every error is
+    at most 5 % of its range. As many numbers as values are expected, else 0."""
+    axes, values = tuple(str(truth["axis"])), cast("Sequence[float]", truth["value"])
+    given = numbers(text)
+    if len(given) != len(values):
+        return 0.0, 0
+    errors: list[float] = []
+    for axis, number, value in zip(axes, given, values, strict=True):
+        low, high = truth["range"][axis]
+        errors.append(abs(number - value) / abs(high - low))
+    return sum(max(0.0, 1.0 - e) for e in errors) / len(errors), int(max(errors) <= READ_TOLERANCE + 1e-9)
+
+
+def score_count(truth: Mapping[str, Json], text: str) -> tuple[float, int]:
+    """s_norm = max(0, 1 - |error| / number of points); correct when exact."""
+    given, value = numbers(text), float(truth["value"][0])
+    if len(given) != 1:
+        return 0.0, 0
+    error = abs(given[0] - value)
+    return max(0.0, 1.0 - error / max(float(truth["total"]), 1.0)), int(error == 0)
+
+
+def numbers(text: str) -> list[float]:
+    """All numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]; digits inside words (B2, 3km) are none."""
+    return [float(match) for match in _NUMBER.findall(text.replace("\u2212", "-"))]
+
+
+def normalise(text: str) -> str:
+    """Casefolded words without articles and punctuation, except a number's sign and points: ``The Sum: -2.5!`` is
+    ``sum -2.5``. A text of nothing else stays as it is."""
+    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-"))
+    return " ".join(word for word in words if word not in ("a", "an", "the")) or text.strip()
+
+
+def anls(text: str, target: str) -> float:
+    """1 - normalised edit distance of the normalised texts, 0 below 0.5 (ANLS, arXiv 1905.13648)."""
+    similarity = Levenshtein.normalized_similarity(normalise(text[:MAX_CHARS]), normalise(target))
+    return similarity if similarity >= ANLS_THRESHOLD else 0.0

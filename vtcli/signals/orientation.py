@@ -1,0 +1,25 @@
+"""How every image of a trajectory is turned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vtcli import geometry
+from vtcli.schema import Trajectory
+
+
+async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+    """``orientations``: per image one of the 8 names of ``geometry.ORIENTATIONS``, "none" when upright; None where
+    image 0 is not its origin. The whole is None when the truth has no ``transform``, which is image 0's."""
+    start = trajectory.sample.truth.get("transform")
+    if start is None:
+        return {"orientations": None}
+    found: list[str | None] = []
+    for index, ref in enumerate(trajectory.images):
+        if ref.parent is None:
+            found.append(str(start) if index == 0 else None)
+        else:
+            before, change = found[ref.parent], geometry.orientation_of(ref.transform)
+            found.append(None if before is None or change is None else geometry.compose(before, change))
+    return {"orientations": found}

@@ -1,0 +1,29 @@
+"""How the tools were used, and how the rollout went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from vtcli.schema import Trajectory
+
+
+async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+    """``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
+    tool name, ``tools_ok`` the distinct ones. ``images`` includes the sample's; ``turns`` are the policy's;
+    ``policy_tokens`` are the tokens that it sampled."""
+    turns = trajectory.policy_turns
+    ok = Counter(result.name for result in trajectory.results if result.status == "ok" and result.name)
+    return {
+        "task": trajectory.sample.task,
+        "form": trajectory.sample.form,
+        "stop": str(trajectory.stop),
+        "turns": len(turns),
+        "policy_tokens": sum(len(turn.token_ids) for turn in turns),
+        "images": len(trajectory.images),
+        "calls": sum(len(turn.calls) for turn in turns),
+        "calls_ok": ok.total(),
+        "calls_by_tool": dict(sorted(ok.items())),
+        "tools_ok": len(ok),
+    }
