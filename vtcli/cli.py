@@ -1,0 +1,308 @@
+"""The command line: one command per stage, and artifacts, config, doctor. Imports nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vtcli import __version__
+from vtcli.errors import ConfigError, VtcliError
+
+if TYPE_CHECKING:
+    from vtcli.artifacts import ArtifactStore
+    from vtcli.config import Job
+
+USER_ERROR, INTERRUPTED = 2, 130
+STAGES = ("synth", "sft", "rl", "eval")
+ON_ACCELERATOR = ("sft", "rl", "eval")
+"""Stages that load a model, so that a scale too large for the machine is refused before they start."""
+
+HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
+--multirun, --cfg job, --resolve. `vtcli config show {stage}` prints the result and where each value came from."""
+
+app = typer.Typer(
+    help="Train vision-language models to think with images: synth → sft → rl → eval.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich takes longer to import than --help may take
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+artifacts_app = typer.Typer(help="List, show and verify what stages have made.", no_args_is_help=True)
+config_app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
+app.add_typer(artifacts_app, name="artifacts")
+app.add_typer(config_app, name="config")
+
+Home = Annotated[Path, typer.Option(envvar="VTCLI_HOME", help="Where artifacts live.")]
+
+
+def main() -> None:
+    """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130."""
+    try:
+        app()
+    except VtcliError as error:
+        _fail(str(error))
+    except OSError as error:
+        reason = _disk_problem(error)
+        if reason is None:
+            _defect()
+        _fail(reason)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _say("interrupted; the same command continues where it stopped.")
+        raise
+    except Exception:
+        _defect()
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """Train vision-language models to think with images: synth → sft → rl → eval."""
+    if version:
+        typer.echo(f"vtcli {__version__}")
+        raise typer.Exit
+
+
+def _add_stage(name: str, summary: str) -> None:
+    def command(ctx: typer.Context) -> None:
+        run_stage(name, ctx.args)
+
+    command.__doc__ = f"{summary}\n\n{OVERRIDES.format(stage=name)}"
+    app.command(name, context_settings=HYDRA_ARGUMENTS)(command)
+
+
+_add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground truth.")
+_add_stage("sft", "Train on demonstrations: syntax and basic perception.")
+_add_stage("rl", "Train by reinforcement with tools, phase by phase.")
+_add_stage("eval", "Measure a model on held-out samples and write a report.")
+
+
+def run_stage(stage: str, argv: list[str]) -> None:
+    """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
+    from vtcli import config, doctor  # noqa: I001
+
+    plan = config.plan(stage, argv)
+    if plan.note and os.environ.get("RANK", "0") == "0":
+        _say(plan.note)
+    for job in config.jobs(plan):
+        if plan.only_prints:
+            continue
+        if stage in ON_ACCELERATOR:
+            doctor.require(str(job.values["scale"]), _model_of(job), config.scales())
+        config.build(_stage_parts(stage)[0], job)
+    config.run(plan, work)
+
+
+def work(values: dict[str, Any]) -> str:
+    """One job of a stage, here or in a launcher's process: build its config, run it, print and return what it made."""
+    from vtcli import config
+
+    stage = str(values["stage"])
+    config_class, run = _stage_parts(stage)
+    artifact = run(config.build(config_class, config.Job(stage, values, {})))
+    reference = f"{artifact.name}:v{str(artifact.version).removeprefix('v')}"
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(f"{reference}\t{artifact.path}")
+    return reference
+
+
+def _stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
+    """The config dataclass and ``run`` of ``stages/<stage>.py``."""
+    module = importlib.import_module(f"stages.{stage}")
+    config_class = getattr(module, "Config", None) or getattr(module, f"{stage.capitalize()}Config")
+    return config_class, module.run
+
+
+def _model_of(job: Job) -> str | None:
+    own = job.values.get(job.stage) or {}
+    named = own.get("model") or (job.values.get("model") or {}).get("path")
+    return None if named in (None, "???") else str(named)
+
+
+# -- config --------------------------------------------------------------------------------------------------------
+
+
+@config_app.command("show", context_settings=HYDRA_ARGUMENTS)
+def config_show(ctx: typer.Context, stage: str) -> None:
+    """Print the composed configuration of STAGE, key by key, and where each value was set."""
+    from vtcli import config
+
+    _known_stage(stage)
+    plan = config.plan(stage, ctx.args)
+    if plan.note:
+        _say(plan.note)
+    for job in config.jobs(plan):
+        for key, value in config.flat(job.values).items():
+            shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
+            typer.echo(f"{key:<36} {shown:<60} {job.origins[key]}")
+
+
+@config_app.command("validate")
+def config_validate() -> None:
+    """Compose every recipe at every scale for every stage, fill its config class and bind every plug point."""
+    from vtcli import config
+
+    problems: list[str] = []
+    count = 0
+    for recipe in config.options("recipe"):
+        for scale in config.options("scale"):
+            bound, failed = _validate_one(recipe, scale)
+            problems += failed
+            count += len(STAGES)
+            typer.echo(f"{'wrong' if failed else 'ok':<6} +recipe={recipe} scale={scale}  {bound} plug points bound")
+    if problems:
+        raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
+    typer.echo(f"{count} configurations compose and bind.")
+
+
+def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
+    from vtcli import config
+
+    problems: list[str] = []
+    bound = 0
+    for stage in STAGES:
+        line = f"vtcli {stage} +recipe={recipe} scale={scale}"
+        try:
+            job = config.load(stage, [f"+recipe={recipe}", f"scale={scale}"])
+            bound = config.check_plug_points(job)
+            own = job.values.get(stage) or {}
+            inputs = {k: "given-by-the-user:v1" for k in config.INPUTS if own.get(k) == config.MISSING}
+            if config.MISSING in config.flat({**own, **inputs}).values():
+                continue  # the recipe has nothing to say about this stage, which says so when it is started
+            filled = config.Job(stage, {**job.values, stage: {**own, **inputs}}, job.origins)
+            config.build(_stage_parts(stage)[0], filled)
+        except VtcliError as error:
+            problems.append(f"{line}: {error}")
+    return bound, problems
+
+
+def _known_stage(stage: str) -> None:
+    from vtcli.binding import nearest
+
+    if stage not in STAGES:
+        raise ConfigError(f"there is no stage {stage!r}.{nearest(stage, STAGES)}")
+
+
+# -- artifacts -----------------------------------------------------------------------------------------------------
+
+
+def _store(home: Path) -> ArtifactStore:
+    from vtcli.artifacts import ArtifactStore
+
+    return ArtifactStore(home)
+
+
+@artifacts_app.command("ls")
+def artifacts_ls(home: Home = Path("artifacts")) -> None:
+    """List every artifact, newest last."""
+    for artifact in _store(home).ls():
+        manifest = artifact.manifest
+        typer.echo(f"{_ref(artifact):<32} {manifest.kind:<13} {manifest.created:<26} {artifact.path}")
+
+
+@artifacts_app.command("show")
+def artifacts_show(ref: str, home: Home = Path("artifacts")) -> None:
+    """Print the manifest of REF (NAME:vN, NAME@latest or a path)."""
+    typer.echo((_store(home).resolve(ref, verify=False).path / "manifest.json").read_text())
+
+
+@artifacts_app.command("lineage")
+def artifacts_lineage(ref: str, home: Home = Path("artifacts")) -> None:
+    """Print what REF was made from, down to the generator's seed."""
+    typer.echo(_store(home).lineage(ref))
+
+
+@artifacts_app.command("verify")
+def artifacts_verify(
+    refs: Annotated[list[str] | None, typer.Argument(help="Default: all.")] = None, home: Home = Path("artifacts")
+) -> None:
+    """Read every file of the artifacts again and compare it with the manifest."""
+    store = _store(home)
+    problems: list[str] = []
+    for ref in refs or [_ref(a) for a in store.ls()]:
+        try:
+            store.resolve(ref, verify=True)
+            typer.echo(f"ok     {ref}")
+        except VtcliError as error:
+            problems.append(str(error))
+            typer.echo(f"wrong  {ref}")
+    if problems:
+        raise VtcliError("\n".join(problems))
+
+
+def _ref(artifact: Any) -> str:
+    return f"{artifact.name}:v{str(artifact.version).removeprefix('v')}"
+
+
+# -- doctor --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor(home: Home = Path("artifacts")) -> None:
+    """Show what is installed, which engines and devices work, and what to do about what does not."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vtcli.doctor import examine
+
+    colours = {"ok": "green", "absent": "yellow", "broken": "red"}
+    table = Table("", "state", "found", "what to do", title=f"vtcli {__version__}", title_justify="left")
+    console, broken = Console(), 0
+    with console.status("trying what is installed …"):
+        for finding in examine(home):
+            colour = colours[finding.state]
+            table.add_row(finding.topic, f"[{colour}]{finding.state}[/]", finding.found, finding.advice)
+            broken += finding.state == "broken"
+    console.print(table)
+    if broken:
+        raise typer.Exit(1)
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+
+def _say(message: str) -> None:
+    typer.echo(f"vtcli: {message}", err=True)
+
+
+def _fail(message: str) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    console.print("error: ", style="bold red", end="")
+    console.print(message)
+    sys.exit(USER_ERROR)
+
+
+def _disk_problem(error: OSError) -> str | None:
+    """A sentence for what a user can mend on a disk; None for anything else."""
+    import errno
+
+    advice = {
+        errno.ENOSPC: "the disk is full: make room or set VTCLI_HOME to another disk, then give the same command again",
+        errno.EDQUOT: "your disk quota is used up: make room, then give the same command again",
+        errno.EACCES: "no permission to write there: choose another folder with VTCLI_HOME or start elsewhere",
+        errno.EROFS: "that file system is read-only: choose another folder with VTCLI_HOME or start elsewhere",
+    }.get(error.errno or 0)
+    return f"{error.filename or 'writing'}: {error.strerror}; {advice}." if advice else None
+
+
+def _defect() -> None:
+    traceback.print_exc()
+    _say(
+        "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "
+        "A report should hold the command, the lines above and the output of `vtcli doctor`."
+    )
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
