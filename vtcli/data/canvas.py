@@ -37,7 +37,7 @@ cv2.setNumThreads(1)  # the pool runs one process a core; threads inside would f
 
 @functools.lru_cache(maxsize=128)
 def font(size_px: int, weight: str = "regular") -> ImageFont.FreeTypeFont:
-    """A DejaVu font of ``size_px``; weight is regular, bold or mono. Basic layout: the same with and without libraqm."""
+    """A DejaVu font; weight is regular, bold or mono. Basic layout: the same with and without libraqm."""
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", WEIGHTS[weight])
     return ImageFont.truetype(str(path), size_px, layout_engine=ImageFont.Layout.BASIC)
 

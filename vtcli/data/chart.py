@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vtcli.data import canvas
+from vtcli.data.item import pick, shuffled
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
@@ -49,6 +50,7 @@ class ChartSize:
     kinds: tuple[str, ...] = ("scatter",)  # scatter | line
     colours: tuple[str, ...] = ("blue", "red", "green")
     label_sets: tuple[str, ...] = ("letters",)  # letters | numbers | alphanumeric
+    jitter: int = 5  # the plot's frame is up to so many pixels smaller on every side, so that places cannot be learnt
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Axes:
         x1, y1, x2, y2 = self.frame
         across, up = (x - self.x[0]) / (self.x[1] - self.x[0]), (y - self.y[0]) / (self.y[1] - self.y[0])
         return x1 + across * (x2 - x1), y2 - up * (y2 - y1)
+
+    def step(self, steps: int) -> dict[str, float]:
+        """The grid on which values lie, per axis."""
+        return {"x": (self.x[1] - self.x[0]) / steps, "y": (self.y[1] - self.y[0]) / steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,33 +105,36 @@ def choose_look(rng: np.random.Generator, size: ChartSize, markers: Sequence[str
     portrait = bool(rng.random() < 0.3)
     width, height = (short_side, long_side) if portrait else (long_side, short_side)
     ranges = [_range(rng, size) for _ in "xy"]
-    label_set = LABELS[str(rng.choice(size.label_sets))]
+    label_set = LABELS[pick(rng, size.label_sets)]
     return Look(
         width=width,
         height=height,
-        axes=Axes(_frame(size, width, height, ranges[1]), ranges[0], ranges[1]),
-        kind=str(rng.choice(size.kinds)),
-        titles=TITLES[int(rng.integers(len(TITLES)))],
-        marker=str(rng.choice(np.array(markers))),
+        axes=Axes(_frame(rng, size, width, height, ranges[1]), ranges[0], ranges[1]),
+        kind=pick(rng, size.kinds),
+        titles=pick(rng, TITLES),
+        marker=pick(rng, markers),
         radius=float(rng.uniform(*size.marker)),
-        colour=str(rng.choice(size.colours)),
-        labels=tuple(str(v) for v in rng.permutation(np.array(label_set))),
+        colour=pick(rng, size.colours),
+        labels=tuple(shuffled(rng, label_set)),
     )
 
 
 def _range(rng: np.random.Generator, size: ChartSize) -> tuple[float, float]:
-    span = float(rng.choice(size.spans))
-    start = span * float(rng.choice(size.starts))
+    span = float(pick(rng, size.spans))
+    start = span * float(pick(rng, size.starts))
     return start, start + span
 
 
-def _frame(size: ChartSize, width: int, height: int, y: tuple[float, float]) -> tuple[int, int, int, int]:
+def _frame(
+    rng: np.random.Generator, size: ChartSize, width: int, height: int, y: tuple[float, float]
+) -> tuple[int, int, int, int]:
     """Room for tick labels and titles on the left and below, and for half a label on the other sides."""
     face = canvas.font(size.font)
     digits = math.ceil(max(face.getlength(number(v)) for v in y))
     title = round(size.font * 1.5) if size.titles else 0
     left, below = digits + title + size.font // 2 + 2, round(size.font * 1.3) + title + 2
-    return left, size.font, width - size.font - 2, height - below
+    more = [int(v) for v in rng.integers(0, size.jitter + 1, 4)]
+    return left + more[0], size.font + more[1], width - size.font - 2 - more[2], height - below - more[3]
 
 
 def spaced(rng: np.random.Generator, count: int, slots: int, gap: int) -> list[int]:
@@ -212,15 +221,15 @@ def _marker(pixels: Pixels, shape: str, at: tuple[float, float], radius: float, 
         canvas.disc(pixels, at, radius, colour)
 
 
-def place_labels(
-    look: Look, points: Sequence[Point], face: canvas.ImageFont.FreeTypeFont
-) -> list[tuple[float, float]]:
+def place_labels(look: Look, points: Sequence[Point], face: canvas.ImageFont.FreeTypeFont) -> list[tuple[float, float]]:
     """For every point the centre of its label: the first of eight directions in which the label hides no marker and
-    no other label and stays inside the chart, else the one with the least overlap."""
+    no other label, stays inside the chart and is clearly nearer to its own marker than to any other, else the one that
+    fails least."""
     markers = [(p.pixel[0], p.pixel[1], look.radius * 1.4, look.radius * 1.4) for p in points]
     taken: list[tuple[float, float, float, float]] = []
     centres: list[tuple[float, float]] = []
-    for point in points:
+    for i, point in enumerate(points):
+        others = [p.pixel for p in (*points[:i], *points[i + 1 :])]
         if point.label is None:
             centres.append(point.pixel)
             continue
@@ -231,6 +240,7 @@ def place_labels(
             y = point.pixel[1] + dy * (look.radius * 1.2 + half_h + 1)
             label = (x, y, half_w, half_h)
             cost = sum(_overlap(label, other) for other in (*markers, *taken)) + 4 * _outside(label, look)
+            cost += 5 * _ambiguity((x, y), point.pixel, others)
             if best is None or cost < best[0] - 1e-9:
                 best = (cost, (x, y))
         assert best is not None  # eight directions were tried
@@ -244,6 +254,12 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
     wide = min(a[0] + a[2], b[0] + b[2]) - max(a[0] - a[2], b[0] - b[2])
     high = min(a[1] + a[3], b[1] + b[3]) - max(a[1] - a[3], b[1] - b[3])
     return max(0.0, wide) * max(0.0, high)
+
+
+def _ambiguity(label: tuple[float, float], own: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
+    """How many pixels the nearest other marker is short of twice the distance of the label's own marker."""
+    nearest = min((math.dist(label, other) for other in others), default=math.inf)
+    return max(0.0, 2 * math.dist(label, own) - nearest)
 
 
 def _outside(a: tuple[float, float, float, float], look: Look) -> float:

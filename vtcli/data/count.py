@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vtcli.data import canvas, chart
-from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, stream
+from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, pick, stream
 from vtcli.errors import ConfigError
 from vtcli.schema import Json
 
@@ -43,21 +43,22 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     del form
     rng = stream(seed, "count", split, item)
     look = chart.choose_look(rng, size.chart, markers=("disc",))
-    condition = str(rng.choice(size.conditions))
+    condition = pick(rng, size.conditions)
     if condition not in CONDITIONS:
         raise ConfigError(f"count: conditions has {condition!r}; expected some of {', '.join(CONDITIONS)}")
     points, reference, found = _points(rng, size, look, CONDITIONS[condition])
     label = points[reference].label
     clauses = " and ".join(f"{axis} {WORDS[op]} than {label}" for axis, op in CONDITIONS[condition])
     x, y = points[reference].pixel
-    lines = [{"type": "vline", "x": x} if axis == "x" else {"type": "hline", "y": y} for axis, _ in CONDITIONS[condition]]
+    line = {"x": {"type": "vline", "x": x}, "y": {"type": "hline", "y": y}}
+    lines = [line[axis] for axis, _ in CONDITIONS[condition]]
     marks: list[dict[str, Json]] = [{"type": "point", "x": p.pixel[0], "y": p.pixel[1]} for p in found]
     return Item(
         id=item_id("count", split, item),
         task="count",
         pixels=chart.draw(look, size.chart, points, [canvas.COLOURS[look.colour]] * len(points)),
         question=f"How many points have {clauses}?",
-        tool_question=f"Draw the threshold and mark the points with {clauses}.",
+        tool_question=f"Draw the threshold and mark the points with {clauses}. Which image shows all?",
         answer=str(len(found)),
         tool_answer=str(len(lines) + bool(marks)),  # one call marks all points
         truth={
@@ -66,6 +67,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
             "points": [p.record() for p in points],
             "range": {"x": list(look.axes.x), "y": list(look.axes.y)},
             "frame": list(look.axes.frame),
+            "step": look.axes.step(size.chart.steps),
             "primitives": [*marks, *lines],
             "total": len(points) - 1,
             "value": [len(found)],
@@ -89,17 +91,14 @@ def _points(
     by_count: dict[int, list[int]] = {}
     for i in range(count):
         by_count.setdefault(len(qualifying(data, i, conditions)), []).append(i)
-    chosen = by_count[int(rng.choice(sorted(by_count)))]
-    reference = chosen[int(rng.integers(len(chosen)))]
+    reference = pick(rng, by_count[pick(rng, sorted(by_count))])
     points = [
         chart.Point(look.labels[0] if i == reference else None, d, look.axes.pixel(*d)) for i, d in enumerate(data)
     ]
     return points, reference, [points[i] for i in qualifying(data, reference, conditions)]
 
 
-def qualifying(
-    data: list[tuple[float, float]], reference: int, conditions: tuple[tuple[str, str], ...]
-) -> list[int]:
+def qualifying(data: list[tuple[float, float]], reference: int, conditions: tuple[tuple[str, str], ...]) -> list[int]:
     """Indices of the points that satisfy every condition against the reference."""
 
     def holds(point: tuple[float, float], axis: str, op: str) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
+
+T = TypeVar("T")
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 """The position is the task's id in the seed: append, never reorder."""
@@ -68,6 +70,17 @@ def stream(seed: int, task: str, split: str, item: int) -> np.random.Generator:
         )
     entropy = [seed, TASKS.index(task), SPLITS.index(split), item]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+
+
+def pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    """One of the choices, uniformly."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def shuffled(rng: np.random.Generator, values: Sequence[T]) -> list[T]:
+    """The values in random order."""
+    order: list[int] = rng.permutation(len(values)).tolist()
+    return [values[i] for i in order]
 
 
 def item_id(task: str, split: str, item: int) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vtcli.data import canvas, chart
-from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, stream
+from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, pick, stream
 from vtcli.schema import Json
 
 
@@ -34,10 +34,10 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     points = _points(rng, size, look)
     shades = [canvas.COLOURS[look.colour]] * len(points)
     if look.kind == "scatter":
-        shades = [canvas.COLOURS[str(c)] for c in rng.choice(np.array(size.chart.colours), len(points))]
+        shades = [canvas.COLOURS[pick(rng, size.chart.colours)] for _ in points]
     pixels = chart.draw(look, size.chart, points, shades)
     named = [p for p in points if p.label is not None]
-    target, axis = named[int(rng.integers(len(named)))], str(rng.choice(size.axes))
+    target, axis = pick(rng, named), pick(rng, size.axes)
     by_title = rng.random() < size.axis_titles
     wanted = [target.data["xy".index(a)] for a in axis]
     numbers = ", ".join(chart.number(v) for v in wanted)
@@ -49,7 +49,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
         task="read_value",
         pixels=pixels,
         question=_question(axis, str(target.label), look.titles if by_title else None),
-        tool_question=f"Draw the {_lines(axis)} through point {target.label}.",
+        tool_question=f"Draw the {_lines(axis)} through point {target.label}. Which image shows {_IT[axis]}?",
         answer=f"({numbers})" if len(axis) > 1 else numbers,
         tool_answer=str(len(primitives)),
         truth={
@@ -58,6 +58,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
             "points": [p.record() for p in points],
             "range": {"x": list(look.axes.x), "y": list(look.axes.y)},
             "frame": list(look.axes.frame),
+            "step": look.axes.step(size.chart.steps),
             "primitives": primitives,
             "value": wanted,
         },
@@ -84,6 +85,9 @@ def _question(axis: str, target: str, titles: tuple[str, str] | None) -> str:
         return f"What are the {asked} of point {target}?"
     asked = f"{titles['xy'.index(axis)]} value" if titles else f"{axis}-value"
     return f"What is the {asked} of point {target}?"
+
+
+_IT = {"x": "it", "y": "it", "xy": "both"}
 
 
 def _lines(axis: str) -> str:

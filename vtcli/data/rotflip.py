@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vtcli.data import canvas
-from vtcli.data.item import FLIP, ROTATE, Item, item_id, stream
+from vtcli.data.item import FLIP, ROTATE, Item, item_id, pick, shuffled, stream
 from vtcli.protocols import Pixels
 
 TRANSFORMS: dict[str, Callable[[Pixels], Pixels]] = {
@@ -34,9 +34,12 @@ UNDO: dict[str, tuple[str, dict[str, int | str]] | None] = {
 }
 """The one call that turns the page upright."""
 
+INVERSE = {"rot90": "rot270", "rot270": "rot90"}
+"""The transforms that are not their own inverse."""
+
 CORNERS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
-WORDS = (
+_TEXT = (
     "account address amount annual balance before board branch budget carrier charge client copy corner credit "
     "customer daily date delivery department deposit detail district draft due east entry estimate fee field file "
     "filing final form freight garden general goods ground handling harbour hourly house index inspection invoice "
@@ -46,7 +49,8 @@ WORDS = (
     "schedule section service sheet shipment signed site south stamp state station storage street summary supply "
     "system table tariff term ticket timber total town trade transfer transit unit update value vendor visit voucher "
     "warehouse water week weight west window work yard year"
-).split()
+)
+WORDS = tuple(_TEXT.split())
 
 FIELDS = ("Invoice number", "Order number", "Customer number", "Account", "Reference", "Total amount", "Permit number")
 SEALS = ("PAID", "COPY", "SEEN", "FILED", "SENT", "DONE")
@@ -76,12 +80,12 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     augment = size.tool_train_augment if (form, split) == ("tool", "train") else size.augment
     chosen, kind_of_transform = rng.random() < augment, int(rng.integers(5))
     transform = list(TRANSFORMS)[1 + kind_of_transform] if chosen else "none"
-    kind = str(rng.choice(size.kinds))
-    corner, colour = str(rng.choice(CORNERS)), str(rng.choice(size.colours))
+    kind = pick(rng, size.kinds)
+    corner, colour = pick(rng, CORNERS), pick(rng, size.colours)
     fields = _fields(rng, size)
     pixels = _page(rng, size, corner, colour, fields)
     if kind == "field":
-        label, answer = list(fields.items())[int(rng.integers(len(fields)))]
+        label, answer = pick(rng, list(fields.items()))
         question, choices = f"What is the {label.lower()} on the page?", None
     else:
         question, answer = f"In which corner of the upright page is the {colour} stamp?", corner
@@ -92,7 +96,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
         task="rotflip",
         pixels=np.ascontiguousarray(TRANSFORMS[transform](pixels)),
         question=question,
-        tool_question="Turn the page upright.",
+        tool_question="Turn the page upright. Which image is it?",
         answer=answer,
         tool_answer="0" if transform == "none" else "1",
         truth=truth | ({"choices": choices} if choices else {}),
@@ -100,10 +104,20 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     )
 
 
+def moved(corner: str, transform: str) -> str:
+    """Where a transform puts a corner.
+
+    >>> moved("top-left", "rot90")
+    'top-right'
+    """
+    marked = np.zeros((2, 2, 1), np.uint8)
+    marked[CORNERS.index(corner) // 2, CORNERS.index(corner) % 2] = 1
+    return CORNERS[int(np.argmax(TRANSFORMS[transform](marked)))]
+
+
 def _fields(rng: np.random.Generator, size: Size) -> dict[str, str]:
     """``size.fields`` labels with values of five or six digits."""
-    labels = rng.permutation(len(FIELDS))[: size.fields]
-    return {FIELDS[i]: str(rng.integers(10_000, 1_000_000)) for i in labels}
+    return {label: str(rng.integers(10_000, 1_000_000)) for label in shuffled(rng, FIELDS)[: size.fields]}
 
 
 def _page(rng: np.random.Generator, size: Size, corner: str, colour: str, fields: dict[str, str]) -> Pixels:
@@ -115,7 +129,7 @@ def _page(rng: np.random.Generator, size: Size, corner: str, colour: str, fields
     bar = (size.margin, size.margin, right, size.margin + size.bar)
     canvas.rectangle(pixels, bar, (ink[0], ink[1], ink[2]))
     pen = canvas.Pen(pixels)
-    title = str(rng.choice(WORDS)).upper()
+    title = pick(rng, WORDS).upper()
     face = canvas.font(max(7, round(size.bar * 0.7)), "bold")
     pen.text((bar[0] + size.margin // 2, (bar[1] + bar[3]) / 2), title, face, (250, 250, 250), "lm")
     _body(rng, pen, size, fields)
@@ -146,7 +160,7 @@ def _line(rng: np.random.Generator, width: float, face: canvas.ImageFont.FreeTyp
     words: list[str] = []
     used, space = 0.0, face.getlength(" ")
     while True:
-        word = WORDS[int(rng.integers(len(WORDS)))]
+        word = pick(rng, WORDS)
         used += face.getlength(word) + (space if words else 0)
         if used > width and words:
             return " ".join(words)
@@ -165,5 +179,5 @@ def _stamp(rng: np.random.Generator, pixels: Pixels, size: Size, corner: str, co
     canvas.ring(pixels, (x, y), size.stamp * 0.8, (250, 225, 225), max(1, size.stamp // 14))
     if size.stamp >= 30:
         pen = canvas.Pen(pixels)
-        pen.text((x, y), str(rng.choice(SEALS)), canvas.font(round(size.stamp * 0.5), "bold"), (255, 240, 240), "mm")
+        pen.text((x, y), pick(rng, SEALS), canvas.font(round(size.stamp * 0.5), "bold"), (255, 240, 240), "mm")
         pixels[:] = pen.pixels

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vtcli.data import canvas
-from vtcli.data.item import ZOOM, Item, item_id, stream
+from vtcli.data.item import ZOOM, Item, item_id, pick, shuffled, stream
 from vtcli.protocols import Pixels
 
 Box = tuple[int, int, int, int]
@@ -49,7 +49,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     rng = stream(seed, "zoom", split, item)
     tags = _tags(rng, size)
     pixels = _scene(rng, size, tags)
-    asked = tags[: int(rng.choice(size.named))]
+    asked = tags[: pick(rng, size.named)]
     names = " and the ".join(tag.label for tag in asked)
     plural = len(asked) > 1
     return Item(
@@ -57,7 +57,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
         task="zoom",
         pixels=pixels,
         question=f"What letters are on the {names}?" if plural else f"What letter is on the {names}?",
-        tool_question=f"Zoom in on the {names}.",
+        tool_question=f"Zoom in on the {names}. Which {'images show them' if plural else 'image shows it'}?",
         answer=", ".join(tag.letter for tag in asked),
         tool_answer=", ".join(f'"{tag.label}": {i}' for i, tag in enumerate(asked, start=1)),
         truth={
@@ -71,8 +71,8 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 
 def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
     """Tags of distinct colours and letters at random places that keep a tag's width apart where there is room."""
-    colours = rng.permutation(np.array(size.colours))[: size.tags]
-    letters = rng.permutation(np.array(list(size.letters)))[: size.tags]
+    colours = shuffled(rng, size.colours)[: size.tags]
+    letters = shuffled(rng, size.letters)[: size.tags]
     boxes: list[Box] = []
     tries, gap = 0, size.tag[1] // 3
     while len(boxes) < size.tags:
@@ -84,7 +84,7 @@ def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
         box = (x, y, x + width, y + height)
         if all(_apart(box, other, gap) for other in boxes):
             boxes.append(box)
-    return [Tag(str(c), str(letter), box) for c, letter, box in zip(colours, letters, boxes, strict=True)]
+    return [Tag(colour, letter, box) for colour, letter, box in zip(colours, letters, boxes, strict=True)]
 
 
 def _apart(a: Box, b: Box, gap: int) -> bool:

@@ -1,0 +1,309 @@
+"""Scripted demonstrations of mixed skill: what a half-trained teacher would call, and what it then answers. Pure.
+
+They stand in for pretraining at tiny scale: syntax, upright perception, and calls whose arguments are right with
+probability ``skill``. Wrong arguments are plausible (another transform, a box elsewhere, a line in the wrong place,
+missing points), and the answer is read off what such a call brings back, so tools are not yet worth their price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from vtcli.chat.calls import format_call
+from vtcli.data.chart import number
+from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick, shuffled
+from vtcli.data.rotflip import INVERSE, TRANSFORMS, UNDO, moved
+from vtcli.protocols import Pixels
+from vtcli.schema import Json
+
+FlatCall = tuple[str, dict[str, Json]]  # name, arguments in pixels of the view
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """How good the scripted teacher is; every value is a probability or a share."""
+
+    skill: float = 0.5  # a call's arguments are right
+    direct: float = 0.2  # no tool at all
+    index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
+    guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
+    margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The assistant's turns: calls, then the answer. ``right`` says whether every call was right."""
+
+    turns: tuple[str, ...]
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Percept:
+    """One image and questions about it that need no tool; boxes and points are in pixels of the view."""
+
+    pixels: Pixels
+    turns: tuple[tuple[str, str], ...]  # question, answer
+
+
+View = tuple[float, float]
+"""Width and height of the view over those of the full image."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Act:
+    """What a planner decided: calls, the answer to the plain question, the tool-supervised one, and their quality."""
+
+    calls: list[FlatCall]
+    answer: str
+    right: bool
+
+
+def plan(item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View) -> Script:
+    """The scripted turns for one item; ``form`` chooses between the index and the plain answer."""
+    direct = bool(rng.random() < teacher.direct)
+    act = _PLANNERS[item.task](item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
+    answer = _index(item, rng, teacher, len(act.calls)) if form == "tool" else act.answer
+    turns = [format_call(name, arguments) for name, arguments in act.calls]
+    return Script((*turns, f"<answer>{answer}</answer>"), act.right)
+
+
+def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+    """An image of the item that can be read without tools, with questions: the upright page, the scene with the tags'
+    places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown."""
+    return _PERCEIVERS[item.task](item, rng, view)
+
+
+def _index(item: Item, rng: np.random.Generator, teacher: Teacher, calls: int) -> str:
+    """The answer of the tool-supervised form after ``calls`` successful calls."""
+    labels = [box["label"] for box in item.truth["boxes"]] if item.task == "zoom" else [None]
+    named: list[str] = []
+    for i, label in enumerate(labels, start=1):
+        index = min(i, calls) if label else calls
+        if rng.random() >= teacher.index_skill:
+            index = int(rng.integers(calls + 1))
+        named.append(f'"{label}": {index}' if label else str(index))
+    return ", ".join(named)
+
+
+# ---------------------------------------------------------------- rotate and flip
+
+
+def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+    del view
+    transform = str(item.truth["transform"])
+    undo = UNDO[transform]
+    chosen = undo
+    if teacher.skill < 0:
+        chosen = None
+    elif rng.random() >= teacher.skill:
+        others = [call for call in UNDO.values() if call is not None and call != undo]
+        chosen = pick(rng, others)
+    right = chosen == undo
+    if right:
+        answer = item.answer
+    elif item.truth["kind"] == "field":
+        answer = str(rng.integers(10_000, 1_000_000))  # what is upside down or mirrored is misread
+    elif teacher.guess == "chance":
+        answer = pick(rng, item.truth["choices"])
+    else:
+        seen = moved(str(item.truth["corner"]), transform)
+        undone = next(name for name, call in UNDO.items() if call == chosen)
+        answer = moved(seen, INVERSE.get(undone, undone))
+    return _Act([chosen] if chosen else [], answer, right)
+
+
+def _upright(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+    del view
+    transform = str(item.truth["transform"])
+    pixels = np.ascontiguousarray(TRANSFORMS[INVERSE.get(transform, transform)](item.pixels))
+    vertical, horizontal = str(item.truth["corner"]).split("-")
+    stamp = f"the {item.truth['colour']} stamp"
+    turns = [
+        (f"Is {stamp} at the top or at the bottom?", vertical),
+        (f"Is {stamp} on the left or on the right?", horizontal),
+        (f"In which corner of the upright page is {stamp}?", str(item.truth["corner"])),
+    ]
+    turns += [(f"What is the {label.lower()} on the page?", value) for label, value in item.truth["fields"].items()]
+    return Percept(pixels, _shuffled(rng, turns))
+
+
+# ---------------------------------------------------------------- zoom
+
+
+def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+    calls: list[FlatCall] = []
+    letters: list[str] = []
+    right = teacher.skill >= 0
+    tags = {tag["label"]: tag for tag in item.truth["tags"]}
+    height, width = item.pixels.shape[:2]
+    for asked in item.truth["boxes"]:
+        letter = pick(rng, item.truth["choices"])
+        if teacher.skill >= 0:
+            box, good = asked["box"], bool(rng.random() < teacher.skill)
+            right &= good
+            if not good:
+                box = _elsewhere(rng, item, asked, tags)
+            crop = _grown(box, rng.uniform(*teacher.margin, 4), width, height)
+            if good or teacher.guess == "seen":
+                letter = next((t["letter"] for t in tags.values() if _centre_inside(t["box"], crop)), letter)
+            arguments: dict[str, Json] = {"bbox_2d": _scaled(crop, view)}
+            calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
+        letters.append(letter)
+    return _Act(calls, ", ".join(letters), right)
+
+
+def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str, Json]) -> list[float]:
+    """The box of another tag, or one of the same size at a random place."""
+    others = [tag["box"] for label, tag in tags.items() if label != asked["label"]]
+    if others and rng.random() < 0.5:
+        return pick(rng, others)
+    box: list[float] = asked["box"]
+    x1, y1, x2, y2 = box
+    height, width = item.pixels.shape[:2]
+    x = float(rng.uniform(0, width - (x2 - x1)))
+    y = float(rng.uniform(0, height - (y2 - y1)))
+    return [x, y, x + x2 - x1, y + y2 - y1]
+
+
+def _grown(box: Sequence[float], shares: np.ndarray, width: int, height: int) -> list[float]:
+    """The box with each edge moved out by half a share of its side, inside the image."""
+    x1, y1, x2, y2 = box
+    across, down = (x2 - x1) / 2, (y2 - y1) / 2
+    left, top = max(0.0, x1 - shares[0] * across), max(0.0, y1 - shares[1] * down)
+    return [left, top, min(float(width), x2 + shares[2] * across), min(float(height), y2 + shares[3] * down)]
+
+
+def _centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
+    x1, y1, x2, y2 = box
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2
+    return crop[0] < x < crop[2] and crop[1] < y < crop[3]
+
+
+def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+    tags = item.truth["tags"]
+    if rng.random() < 0.5:
+        scale = view(item.pixels)
+        places = [(f"Where is the {tag['label']}?", str(_scaled(tag["box"], scale))) for tag in tags]
+        return Percept(item.pixels, _shuffled(rng, places))
+    height, width = item.pixels.shape[:2]
+    tag = pick(rng, tags)
+    x1, y1, x2, y2 = (round(v) for v in _grown(tag["box"], rng.uniform(0.0, 0.8, 4), width, height))
+    crop = np.ascontiguousarray(item.pixels[y1:y2, x1:x2])
+    return Percept(crop, ((f"What letter is on the {tag['label']}?", tag["letter"]),))
+
+
+# ---------------------------------------------------------------- charts
+
+
+def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+    calls: list[FlatCall] = []
+    values: list[str] = []
+    right = teacher.skill >= 0
+    for axis, primitive in zip(item.truth["axis"], item.truth["primitives"], strict=True):
+        place = primitive[axis]
+        if teacher.skill < 0 or rng.random() >= teacher.skill:
+            right = False
+            place = _off(rng, item, axis, place)
+        seen = place if (teacher.skill >= 0 and teacher.guess == "seen") or right else _off(rng, item, axis, None)
+        values.append(number(_value_at(item, axis, seen)))
+        if teacher.skill >= 0:
+            calls.append(_line(axis, place, view))
+    return _Act(calls, f"({', '.join(values)})" if len(values) > 1 else values[0], right)
+
+
+def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+    marks = [(p["x"], p["y"]) for p in item.truth["primitives"] if p["type"] == "point"]
+    lines = [p for p in item.truth["primitives"] if p["type"] != "point"]
+    guess = str(rng.integers(int(item.truth["total"]) + 1))
+    if teacher.skill < 0:
+        return _Act([], guess, False)
+    calls: list[FlatCall] = []
+    right = True
+    for line in lines:
+        axis = "x" if line["type"] == "vline" else "y"
+        good = bool(rng.random() < teacher.skill)
+        right &= good
+        calls.append(_line(axis, line[axis] if good else _off(rng, item, axis, line[axis]), view))
+    if rng.random() >= teacher.skill:
+        right, marks = False, _wrong_marks(rng, item, marks)
+    if marks:
+        calls.append((POINTS, {"point_2d": [_scaled(p, view) for p in marks]}))
+    seen = str(len(marks)) if teacher.guess == "seen" or right else guess
+    return _Act(calls, seen, right)
+
+
+def _wrong_marks(rng: np.random.Generator, item: Item, marks: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Some points are left out or one that does not qualify is marked as well: never the right set."""
+    if marks and rng.random() < 0.6:
+        return [marks[i] for i in sorted(rng.permutation(len(marks))[: int(rng.integers(len(marks)))])]
+    others = [tuple(p["pixel"]) for p in item.truth["points"] if tuple(p["pixel"]) not in marks]
+    return [*marks, pick(rng, others)]
+
+
+def _line(axis: str, place: float, view: View) -> FlatCall:
+    if axis == "x":
+        return VLINE, {"x_position": round(place * view[0])}
+    return HLINE, {"y_position": round(place * view[1])}
+
+
+def _off(rng: np.random.Generator, item: Item, axis: str, place: float | None) -> float:
+    """A place on the axis that is at least a tenth of it away from ``place``; any place for None."""
+    i = "xy".index(axis)
+    frame: list[float] = item.truth["frame"]
+    low, high = frame[i], frame[i + 2]
+    while True:
+        other = float(rng.uniform(low, high))
+        if place is None or abs(other - place) >= 0.1 * (high - low):
+            return other
+
+
+def _value_at(item: Item, axis: str, place: float) -> float:
+    """What one reads off the axis at a pixel, rounded to the grid of values."""
+    x1, y1, x2, y2 = item.truth["frame"]
+    share = (place - x1) / (x2 - x1) if axis == "x" else (y2 - place) / (y2 - y1)
+    low, high = item.truth["range"][axis]
+    step = item.truth["step"][axis]
+    return round(low + round(share * (high - low) / step) * step, 6)
+
+
+def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+    scale = view(item.pixels)
+    named = [p for p in item.truth["points"] if p["label"] is not None]
+    turns = [(f"Where is point {p['label']}?", str(_scaled(p["pixel"], scale))) for p in named]
+    if item.task == "read_value":
+        turns += [
+            (f"What is the {axis}-value of point {p['label']}?", number(p["data"]["xy".index(axis)]))
+            for p in named
+            for axis in "xy"
+        ]
+    else:
+        turns += [("How many points are there?", str(len(item.truth["points"]))), (item.question, item.answer)]
+    return Percept(item.pixels, _shuffled(rng, turns))
+
+
+def _scaled(numbers: Sequence[float], view: View) -> list[int]:
+    """x, y, x, y, ... of the full image as whole pixels of the view."""
+    return [round(v * view[i % 2]) for i, v in enumerate(numbers)]
+
+
+def _shuffled(rng: np.random.Generator, turns: list[tuple[str, str]], most: int = 4) -> tuple[tuple[str, str], ...]:
+    return tuple(shuffled(rng, turns)[:most])
+
+
+_PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], _Act]] = {
+    "rotflip": _turn_page,
+    "zoom": _zoom,
+    "read_value": _read,
+    "count": _count,
+}
+_PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View]], Percept]] = {
+    "rotflip": _upright,
+    "zoom": _scene,
+    "read_value": _chart,
+    "count": _chart,
+}
