@@ -22,8 +22,10 @@ def test_wilson_matches_a_published_interval() -> None:
 def test_wilson_at_the_edges_keeps_an_interval() -> None:
     # 0 of 10: upper end z^2 / (n + z^2) = 3.8415 / 13.8415 = 0.2775.
     none, every = metrics.wilson(0, 10), metrics.wilson(10, 10)
-    assert none.low == 0.0 and none.high == pytest.approx(0.27753, abs=1e-4)
-    assert every.high == 1.0 and every.low == pytest.approx(1 - 0.27753, abs=1e-4)
+    assert none.low == 0.0
+    assert none.high == pytest.approx(0.27753, abs=1e-4)
+    assert every.high == 1.0
+    assert every.low == pytest.approx(1 - 0.27753, abs=1e-4)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
@@ -45,7 +47,9 @@ def test_bootstrap_agrees_with_the_normal_interval_on_many_values() -> None:
     half = 1.96 * x.std(ddof=1) / 20  # sqrt(400)
     assert got.low == pytest.approx(x.mean() - half, abs=0.02)
     assert got.high == pytest.approx(x.mean() + half, abs=0.02)
-    assert got.method == "BCa" and got.seed == 1 and got.n == 400
+    assert got.method == "BCa"
+    assert got.seed == 1
+    assert got.n == 400
 
 
 def test_bootstrap_is_seeded() -> None:
@@ -66,7 +70,9 @@ def test_bootstrap_above_the_bca_limit_takes_percentiles() -> None:
 def test_bootstrap_of_an_almost_constant_list_still_has_ends() -> None:
     # BCa is undefined when every jackknife mean but one is equal and the bootstrap hits the edge.
     got = metrics.bootstrap([0.0] * 30 + [0.3], 0)
-    assert got.low is not None and got.high is not None and 0 <= got.low <= got.value <= got.high
+    assert got.low is not None
+    assert got.high is not None
+    assert 0 <= got.low <= got.value <= got.high
 
 
 def test_mcnemar_matches_newcombe_1998() -> None:
@@ -81,7 +87,8 @@ def test_mcnemar_matches_newcombe_1998() -> None:
 
 def test_mcnemar_without_discordant_pairs() -> None:
     p, low, high = metrics.mcnemar([1, 0, 1], [1, 0, 1])
-    assert p == 1.0 and low < 0 < high
+    assert p == 1.0
+    assert low < 0 < high
 
 
 def test_sign_flip_counts_patterns() -> None:
@@ -117,8 +124,11 @@ def test_paired_graded_is_the_mean_difference() -> None:
     got = metrics.paired(before, after, seed=0)
     assert got is not None
     assert got.value == pytest.approx(0.27)
-    assert got.low is not None and got.high is not None and 0.26 < got.low < 0.27 < got.high < 0.28
-    assert got.p == pytest.approx(1 / 10_001) and got.seed == 0
+    assert got.low is not None
+    assert got.high is not None
+    assert 0.26 < got.low < 0.27 < got.high < 0.28
+    assert got.p == pytest.approx(1 / 10_001)
+    assert got.seed == 0
 
 
 def test_paired_without_common_questions_is_no_comparison() -> None:

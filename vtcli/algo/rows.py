@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,8 +28,8 @@ MEASURES = (
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
-UNREADABLE = "(unreadable)"
-"""Counts calls whose tool name could not be read."""
+UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
+"""Count calls whose tool name could not be read, or that the prompt did not offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         tool_global: the phase-1 tool term of this trajectory whatever the form; None where the task has none.
     """
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
-    head = {"sample": t.sample.id, "task": t.sample.task, "form": t.sample.form, "seed": t.seed, "stop": str(t.stop)}
+    row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
     if t.stop is Stop.BROKEN:
-        return Row(**head)
-    parts = verdict.parts if verdict else {}
+        return row
+    parts: Mapping[str, float] = verdict.parts if verdict else {}
     tool_form = t.sample.form == "tool"
     has_tool_verdict = tool_form and "tool_global" in parts and "tool_answer" in parts
     used = calls_by_tool(t)
-    return Row(
-        **head,
+    return replace(
+        row,
         accuracy=None if tool_form else _number(values.get("answer_correct")),
         answer_score=None if tool_form else _number(values.get("answer_score")),
         tool_reward=(parts["tool_global"] + parts["tool_answer"]) / 2 if has_tool_verdict else None,
@@ -98,7 +98,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)),
         images=float(len(t.images)),
         tools=used,
-        failed=sum(r.status != "ok" for r in t.results),
+        failed=sum(used.values()) - sum(r.status == "ok" for r in t.results),
     )
 
 
@@ -107,8 +107,10 @@ def _number(value: object) -> float | None:
 
 
 def calls_by_tool(trajectory: Trajectory) -> dict[str, int]:
-    """How often each tool was called, failed calls included."""
-    return dict(Counter(r.name or UNREADABLE for r in trajectory.results))
+    """How often the policy wrote a call of each tool, failed calls and one past the limit on turns included."""
+    names = [call.name for turn in trajectory.policy_turns for call in turn.calls]
+    offered = trajectory.sample.tools
+    return dict(Counter(UNREADABLE if n is None else n if n in offered else UNKNOWN for n in names))
 
 
 def per_question(rows: Iterable[Row], measure: str) -> dict[str, float]:
@@ -128,7 +130,8 @@ def summarise(rows: Sequence[Row], seed: int) -> tuple[Summary, ...]:
         inside = [r for r in rows if r.form == form]
         tables.append(_summary(form, "all", inside, seed))
         tables.extend(
-            _summary(form, task, [r for r in inside if r.task == task], seed) for task in sorted({r.task for r in inside})
+            _summary(form, task, [r for r in inside if r.task == task], seed)
+            for task in sorted({r.task for r in inside})
         )
     return tuple(tables)
 
@@ -164,6 +167,7 @@ def compare(
 ) -> Comparison | None:
     """The paired comparison of two evaluations on one measure; None without a common question."""
     old, new = (
-        per_question([r for r in rows if r.form == form and task in ("all", r.task)], measure) for rows in (before, after)
+        per_question([r for r in rows if r.form == form and task in ("all", r.task)], measure)
+        for rows in (before, after)
     )
     return paired(old, new, seed)

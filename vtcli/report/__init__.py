@@ -1,1 +1,1 @@
-"""Tables, plots, and pages to look at."""
+"""Tables, plots and trajectories for people: ``build.build(folder, data, images)`` writes the page."""

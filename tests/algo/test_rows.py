@@ -1,0 +1,102 @@
+"""Tables from trajectories: what is averaged, what is only counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import make_sample, make_scored, make_trajectory
+
+from vtcli.algo import rows
+from vtcli.images import ImageStore
+from vtcli.schema import Stop
+
+ZOOM = ("image_zoom_in_tool", {"bbox_2d": [10, 20, 70, 80]})
+FLIP = ("image_flip_tool", {"direction": "horizontal"})
+
+
+def row(sample: str, **changes: object) -> rows.Row:
+    fields = {"sample": sample, "task": "zoom", "form": "answer", "seed": 0, "stop": "answered"}
+    return rows.Row(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_row_of_an_answer_trajectory(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    t = make_trajectory(make_sample(store), [ZOOM, FLIP, ("no_such_tool", {}), "<answer>K</answer>"], store)
+    values = {"answer_correct": 1, "answer_score": 1.0, "format_ok": True}
+    got = rows.make_row(make_scored(t, values, {"answer": 1.0, "format": 0.0}), tool_global=0.75)
+    assert got.tools == {"image_zoom_in_tool": 1, "image_flip_tool": 1, "(unknown tool)": 1}
+    assert (got.calls, got.failed, got.composite, got.images) == (3, 1, 1.0, 3)
+    assert (got.accuracy, got.answer_score, got.format, got.reward) == (1.0, 1.0, 1.0, 1.0)
+    assert (got.tool_global, got.tool_reward) == (0.75, None)  # no stage-1 verdict in the answer form
+    assert got.tokens == sum(len(turn.text) for turn in t.policy_turns)
+
+
+def test_row_of_a_tool_trajectory_means_both_terms(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    t = make_trajectory(make_sample(store, form="tool"), [ZOOM, '<answer>"red tag": 1</answer>'], store)
+    parts = {"tool_global": 0.8, "tool_answer": 0.4, "format": -0.2}
+    got = rows.make_row(make_scored(t, {"answer_correct": None, "answer_score": 0.0}, parts), tool_global=0.8)
+    assert got.tool_reward == pytest.approx(0.6)  # (0.8 + 0.4) / 2, the format term stays out
+    assert got.accuracy is None
+    assert got.answer_score is None
+    assert got.reward == pytest.approx(1.0)
+
+
+def test_broken_trajectory_measures_nothing() -> None:
+    t = make_trajectory(make_sample(), ["<answer>K</answer>"], stop=Stop.BROKEN, error="engine died")
+    got = rows.make_row(make_scored(t, {"answer_correct": 0}, None), tool_global=0.0)
+    assert got.stop == "broken"
+    assert all(getattr(got, name) is None for name in rows.MEASURES)
+
+
+def test_broken_and_unmeasured_are_counted_and_never_averaged() -> None:
+    data = [
+        row("a", accuracy=1.0, calls=2.0, tools={"zoom": 2}, failed=1),
+        row("b", accuracy=0.0, calls=0.0),
+        row("c", accuracy=None, calls=1.0, tools={"flip": 1}),
+        row("d", stop="broken"),
+    ]
+    every, zoom = rows.summarise(data, seed=0)
+    assert (every.task, zoom.task, every.form) == ("all", "zoom", "answer")
+    assert (every.trajectories, every.broken, every.questions) == (4, 1, 4)
+    assert every.measures["accuracy"].value == 0.5
+    assert every.measures["accuracy"].n == 2
+    assert every.measures["calls"].value == 1.0
+    assert every.measures["calls"].n == 3
+    assert every.tools == {"zoom": 2, "flip": 1}
+    assert (every.calls, every.failed) == (3, 1)
+    assert every.stops == {"answered": 3, "broken": 1}
+    assert "tool_reward" not in every.measures
+
+
+def test_rollouts_of_one_question_are_averaged_first() -> None:
+    # Question a: 1, 1, 0, 0 -> 0.5; question b: 0 -> 0. Mean over questions 0.25, not 2/5.
+    data = [row("a", accuracy=x, seed=i) for i, x in enumerate([1.0, 1.0, 0.0, 0.0])] + [row("b", accuracy=0.0)]
+    cell = rows.pick(rows.summarise(data, seed=0), "answer", "accuracy")
+    assert cell is not None
+    assert cell.value == 0.25
+    assert cell.n == 2
+    assert cell.method != "Wilson"
+
+
+def test_forms_and_tasks_have_their_own_lines() -> None:
+    data = [row("a"), row("a", form="tool"), row("b", task="rotflip")]
+    assert [(s.form, s.task) for s in rows.summarise(data, 0)] == [
+        ("answer", "all"), ("answer", "rotflip"), ("answer", "zoom"), ("tool", "all"), ("tool", "zoom"),
+    ]  # fmt: skip
+
+
+def test_compare_pairs_by_question_and_form() -> None:
+    before = [
+        row("a", accuracy=0.0),
+        row("b", accuracy=0.0),
+        row("c", accuracy=1.0),
+        row("a", form="tool", accuracy=1.0),
+    ]
+    after = [row("a", accuracy=1.0), row("b", accuracy=1.0), row("d", accuracy=0.0)]
+    got = rows.compare(before, after, "accuracy", "answer")
+    assert got is not None
+    assert got.value == 1.0
+    assert (got.n, got.only_before, got.only_after) == (2, 1, 1)
+    assert rows.compare(before, after, "accuracy", "answer", task="rotflip") is None

@@ -1,0 +1,110 @@
+"""Trajectories without a model: a scripted policy in the real world (real chat syntax, real tools, real images)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vtcli.chat.calls import format_call, parse_answer, parse_calls
+from vtcli.envs.prompts import PromptStyle
+from vtcli.envs.tool_calls import open_env
+from vtcli.images import ImageStore
+from vtcli.protocols import Decoded, Pixels
+from vtcli.schema import (
+    Completion,
+    EnvTurn,
+    ImageRef,
+    PolicyTurn,
+    Sample,
+    Scored,
+    Signals,
+    Stop,
+    Trajectory,
+    Turn,
+    Verdict,
+)
+
+ALL_TOOLS = (
+    "image_zoom_in_tool",
+    "image_rotate_tool",
+    "image_flip_tool",
+    "image_mark_points_tool",
+    "image_draw_horizontal_line_tool",
+    "image_draw_vertical_line_tool",
+)
+
+PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")
+
+
+def make_pixels(seed: int = 0, width: int = 112, height: int = 112) -> Pixels:
+    """(height, width, 3) uint8: a smooth gradient with one square, so that crops and flips can be told apart."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    pixels = np.stack([x * 200 // width, y * 200 // height, np.full_like(x, 90 + seed % 100)], axis=-1).astype(np.uint8)
+    left, top = int(rng.integers(0, width // 2)), int(rng.integers(0, height // 2))
+    pixels[top : top + height // 5, left : left + width // 5] = (240, 230, 60)
+    return pixels
+
+
+def make_sample(store: ImageStore | None = None, **changes: Any) -> Sample:
+    """An answer-form zoom sample; without a store its one image is a reference to nothing."""
+    sample_id = changes.get("id", "zoom-test-000000")
+    pixels = changes.pop("pixels", None)
+    if store is not None:
+        images = (store.add(make_pixels(sum(map(ord, sample_id))) if pixels is None else pixels),)
+    else:
+        images = (ImageRef("0" * 64, "0" * 64, 112, 112, 112, 112),)
+    fields: dict[str, Any] = {
+        "id": sample_id,
+        "task": "zoom",
+        "form": "answer",
+        "split": "test",
+        "question": "What letter is on the red tag?",
+        "answer": "K",
+        "images": images,
+        "tools": ALL_TOOLS,
+        "truth": {"boxes": [{"label": "red tag", "box": [20, 30, 60, 70]}], "choices": ["K", "N"]},
+    }
+    return Sample(**(fields | changes))
+
+
+def make_trajectory(
+    sample: Sample,
+    texts: Sequence[str | tuple[str, Mapping[str, Any]]],
+    store: ImageStore | None = None,
+    *,
+    stop: Stop = Stop.ANSWERED,
+    seed: int = 0,
+    error: str | None = None,
+) -> Trajectory:
+    """What the world makes of these policy turns; a pair (tool, arguments) stands for the text of that call.
+
+    Token ids are the characters' code points, log-probabilities are -0.5. Calls need a store that has the pixels.
+    """
+    images, turns = list(sample.images), list[Turn]()
+    env = open_env(sample, images=store, prompt=PROMPT) if store is not None else None
+    for entry in texts:
+        text = entry if isinstance(entry, str) else f"<think>Look.</think>{format_call(entry[0], dict(entry[1]))}"
+        ids = tuple(map(ord, text))
+        calls, answer = parse_calls(text), parse_answer(text)
+        turns.append(PolicyTurn(Completion(ids, (-0.5,) * len(ids), "stop"), text, calls, answer, version=0))
+        if not calls:
+            break
+        if env is None:
+            raise ValueError("a call needs a store")
+        observation = asyncio.run(env.step(Decoded(text, calls, answer), images))
+        if observation is None:
+            raise ValueError("the environment did not answer a call")
+        images.extend(observation.images)
+        turns.append(EnvTurn(observation, tuple(map(ord, observation.text))))
+    trajectory_id = f"{sample.id}-{sample.form}-{seed}"
+    return Trajectory(trajectory_id, sample, (1, 2, 3), tuple(images), tuple(turns), stop, seed, error)
+
+
+def make_scored(trajectory: Trajectory, values: Mapping[str, Any], parts: Mapping[str, float] | None = None) -> Scored:
+    """Signals as given, and a verdict that sums its parts; no verdict without parts."""
+    verdict = None if parts is None else Verdict(sum(parts.values()), parts)
+    return Scored(trajectory, Signals(values), verdict)

@@ -1,0 +1,107 @@
+"""What a report is made of: rows, curves and trajectories; every figure in it is computed from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vtcli.algo.rows import Row
+from vtcli.schema import Scored, Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The rows of one model on the held-out questions."""
+
+    label: str  # "before", "after phase 1", ...
+    source: str  # the model artifact, NAME:vN
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One training metric over optimiser steps."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A curriculum phase and the first step in it."""
+
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """``series`` is ordered from the first parent to the model that this report is about, which is last."""
+
+    title: str
+    facts: Mapping[str, str]  # what was evaluated: artifacts, seeds, engine, ...
+    commands: Sequence[str]
+    lineage: str  # text, one artifact a line
+    series: Sequence[Evaluation]
+    curves: Sequence[Curve] = ()
+    phases: Sequence[Phase] = ()
+    shown: Sequence[Scored] = ()  # trajectories to browse
+    seed: int = 0  # of the resampling
+    notes: Sequence[str] = field(default_factory=tuple[str, ...])
+
+
+CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy", "grad_norm")
+"""Training metrics that the report draws, in order; names as the learner logs them, a ``prefix/`` ignored."""
+
+
+def read_curves(points: Sequence[Mapping[str, object]]) -> tuple[tuple[Curve, ...], tuple[Phase, ...]]:
+    """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
+
+    A missing or non-finite value is a gap, not zero.
+    """
+    found: dict[str, list[tuple[int, float]]] = {name: [] for name in CURVES}
+    phases: list[Phase] = []
+    for point in points:
+        step = point.get("step")
+        if not isinstance(step, int):
+            continue
+        phase = point.get("phase")
+        if phase is not None and (not phases or phases[-1].name != str(phase)):
+            phases.append(Phase(str(phase), step))
+        for key, value in point.items():
+            name = key.rsplit("/", 1)[-1]
+            if name in found and isinstance(value, int | float) and np.isfinite(value):
+                found[name].append((step, float(value)))
+    curves = [Curve(n, tuple(s for s, _ in v), tuple(x for _, x in v)) for n, v in found.items() if v]
+    return tuple(curves), tuple(phases)
+
+
+def outcome(scored: Scored) -> str:
+    """right | wrong | broken | unmeasured, for filters; a tool-form trajectory is right from a tool term of 0.5 up."""
+    if scored.trajectory.stop is Stop.BROKEN:
+        return "broken"
+    if scored.trajectory.sample.form == "tool":
+        value = scored.verdict.parts.get("tool_answer") if scored.verdict else None
+    else:
+        value = scored.signals.values.get("answer_correct")
+    if not isinstance(value, int | float):
+        return "unmeasured"
+    return "right" if value >= 0.5 else "wrong"
+
+
+def choose(found: Sequence[Scored], count: int, seed: int) -> tuple[Scored, ...]:
+    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed."""
+    rng = np.random.default_rng(seed)
+    piles: dict[tuple[str, str, str], list[Scored]] = {}
+    for i in rng.permutation(len(found)):
+        t = found[int(i)].trajectory
+        piles.setdefault((t.sample.form, t.sample.task, outcome(found[int(i)])), []).append(found[int(i)])
+    picked: list[tuple[tuple[str, str, str], Scored]] = []
+    while len(picked) < count and any(piles.values()):
+        for key in sorted(piles):
+            if piles[key] and len(picked) < count:
+                picked.append((key, piles[key].pop()))
+    return tuple(scored for _, scored in sorted(picked, key=lambda pair: pair[0]))

@@ -1,0 +1,242 @@
+"""The tables of a report, as text: one neutral form, printed to Markdown, to the console and by the HTML template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from vtcli.algo.metrics import Comparison, Estimate, holm
+from vtcli.algo.rows import Summary, compare, pick, summarise
+from vtcli.report.content import Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``text`` is what matters, ``detail`` its interval, ``hint`` its denominator and method."""
+
+    text: str
+    detail: str = ""
+    hint: str = ""
+    head: bool = False  # names its line
+    words: bool = False  # a label, not a number
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[Cell, ...], ...]
+
+
+HEADLINES = (
+    ("accuracy", "answer", "accuracy"),
+    ("tool reward", "tool", "tool_reward"),
+    ("best tool state", "tool", "tool_global"),
+    ("calls, plain question", "answer", "calls"),
+    ("calls, tool question", "tool", "calls"),
+)
+"""Title, form and measure of the columns that compare models."""
+
+ANSWER_COLUMNS = ("accuracy", "answer_score", "tool_global", "format", "calls", "composite", "tokens", "images")
+TOOL_COLUMNS = ("tool_reward", "tool_global", "format", "calls", "composite", "tokens", "images")
+
+TITLES = {
+    "accuracy": "accuracy",
+    "answer_score": "answer score",
+    "tool_reward": "tool reward",
+    "tool_global": "best tool state",
+    "format": "format ok",
+    "calls": "calls",
+    "composite": "≥ 2 tools",
+    "tokens": "tokens",
+    "images": "images",
+}
+
+EMPTY = Cell("–", hint="not measured")
+
+
+def number(value: float) -> str:
+    """Three decimals for shares and rewards, one from ten up."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def estimate_cell(found: Estimate | None) -> Cell:
+    """Mean, interval, and what they rest on."""
+    if found is None:
+        return EMPTY
+    seed = "" if found.seed is None else f", seed {found.seed}"
+    bounds = "" if found.low is None or found.high is None else f"[{number(found.low)}, {number(found.high)}]"
+    return Cell(number(found.value), bounds, f"n = {found.n} questions, {found.method}{seed}")
+
+
+def comparison_cell(found: Comparison | None) -> Cell:
+    """Difference, interval and p."""
+    if found is None:
+        return EMPTY
+    bounds = "" if found.low is None or found.high is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
+    alone = found.only_before + found.only_after
+    left_out = f", {alone} without a partner" if alone else ""
+    return Cell(
+        f"{found.value:+.3f}", f"{bounds}\np {p_text(found.p)}", f"n = {found.n} pairs{left_out}, {found.method}"
+    )
+
+
+def p_text(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def progress(series: Sequence[Evaluation], seed: int) -> Table:
+    """One line per model, the headline measures with 95 % intervals."""
+    columns = used_headlines(series, seed)
+    lines: list[tuple[Cell, ...]] = []
+    for evaluation in series:
+        summaries = summarise(evaluation.rows, seed)
+        cells = [estimate_cell(pick(summaries, form, measure)) for _, form, measure in columns]
+        lines.append((Cell(evaluation.label, hint=evaluation.source, head=True), *cells))
+    note = "Mean over held-out questions with its 95 % interval."
+    return Table("Before and after", note, ("model", *(c[0] for c in columns)), tuple(lines))
+
+
+def used_headlines(series: Sequence[Evaluation], seed: int) -> list[tuple[str, str, str]]:
+    """The headline columns that at least one model has a value for."""
+    tables = [summarise(e.rows, seed) for e in series]
+    return [c for c in HEADLINES if any(pick(t, c[1], c[2]) is not None for t in tables)]
+
+
+def differences(series: Sequence[Evaluation], seed: int) -> Table | None:
+    """Each model against its parent, and the last against the first; None for a single model."""
+    if len(series) < 2:
+        return None
+    columns = used_headlines(series, seed)
+    pairs = [(series[i], series[i + 1]) for i in range(len(series) - 1)]
+    if len(series) > 2:
+        pairs.append((series[0], series[-1]))
+    lines: list[tuple[Cell, ...]] = []
+    for before, after in pairs:
+        cells = [comparison_cell(compare(before.rows, after.rows, m, form, seed=seed)) for _, form, m in columns]
+        lines.append((Cell(f"{after.label} − {before.label}", head=True), *cells))
+    note = (
+        "After minus before on the questions that both answered, 95 % interval, two-sided p: exact McNemar for "
+        "right/wrong, sign-flip permutation for graded values."
+    )
+    return Table("Paired differences", note, ("pair", *(c[0] for c in columns)), tuple(lines))
+
+
+def by_task(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
+    """Task by task, each model a line; None where no model was asked in this form."""
+    tables = [(e, [s for s in summarise(e.rows, seed) if s.form == form]) for e in series]
+    tasks = sorted({s.task for _, t in tables for s in t} - {"all"})
+    if not tasks:
+        return None
+    wanted = ANSWER_COLUMNS if form == "answer" else TOOL_COLUMNS
+    measures = [m for m in wanted if any(m in s.measures for _, t in tables for s in t)]
+    lines: list[tuple[Cell, ...]] = []
+    for task in [*tasks, "all"]:
+        for evaluation, summaries in tables:
+            found = next((s for s in summaries if s.task == task), None)
+            if found is not None:
+                counts = Cell(str(found.questions), hint=f"{found.trajectories} trajectories")
+                cells = [estimate_cell(found.measures.get(m)) for m in measures]
+                head = Cell(task, head=True), Cell(evaluation.label, words=True)
+                lines.append((*head, counts, Cell(str(found.broken)), *cells))
+    title = "Plain questions, task by task" if form == "answer" else "Tool-supervised questions, task by task"
+    note = "Broken trajectories are counted and left out of every mean; the mean's own n is in each cell's hint."
+    columns = ("task", "model", "questions", "broken", *(TITLES[m] for m in measures))
+    return Table(title, note, columns, tuple(lines))
+
+
+def task_differences(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
+    """The last model against the first, task by task, p adjusted by Holm over the tasks."""
+    if len(series) < 2:
+        return None
+    measure = "accuracy" if form == "answer" else "tool_reward"
+    before, after = series[0], series[-1]
+    tasks = sorted({r.task for r in after.rows if r.form == form})
+    found = [(t, compare(before.rows, after.rows, measure, form, task=t, seed=seed)) for t in tasks]
+    measured = [(task, c) for task, c in found if c is not None]
+    if not measured:
+        return None
+    adjusted = holm([c.p for _, c in measured])
+    lines = tuple(
+        (Cell(task, head=True), comparison_cell(c), Cell(p_text(p)), Cell(str(c.n)))
+        for (task, c), p in zip(measured, adjusted, strict=True)
+    )
+    title = f"{TITLES[measure].capitalize()} by task: {after.label} − {before.label}"
+    return Table(title, "Paired by question.", ("task", "difference", "p, Holm over tasks", "pairs"), lines)
+
+
+def shares(series: Sequence[Evaluation], what: str, seed: int) -> Table | None:
+    """How calls split over tools (``what="tools"``) or trajectories over stop reasons (``what="stops"``)."""
+    tables = [(e, s) for e in series for s in summarise(e.rows, seed) if s.task == "all"]
+    counts: list[Mapping[str, int]] = [s.tools if what == "tools" else s.stops for _, s in tables]
+    names = sorted({n for c in counts for n in c}, key=lambda n: -sum(c.get(n, 0) for c in counts))
+    if not names:
+        return None
+    lines: list[tuple[Cell, ...]] = []
+    for (evaluation, summary), count in zip(tables, counts, strict=True):
+        total = sum(count.values())
+        cells = [_share(count.get(n, 0), total) for n in names]
+        head = (Cell(evaluation.label, head=True), Cell(_form(summary.form), words=True), Cell(str(total)))
+        extra = (_share(summary.failed, total),) if what == "tools" else ()
+        lines.append((*head, *extra, *cells))
+    if what == "tools":
+        columns = ("model", "question", "calls", "failed", *(short(n) for n in names))
+        return Table("Which tools", "Share of all calls, failed ones included.", columns, tuple(lines))
+    columns = ("model", "question", "trajectories", *names)
+    return Table("Why trajectories ended", "Share of all trajectories.", columns, tuple(lines))
+
+
+def _share(count: int, total: int) -> Cell:
+    return Cell(f"{count / total:.0%}", hint=f"{count} of {total}") if total else Cell("–", hint="0 of 0")
+
+
+def _form(form: str) -> str:
+    return "tool" if form == "tool" else "plain"
+
+
+def short(tool: str) -> str:
+    """image_draw_horizontal_line_tool -> draw horizontal line."""
+    return tool.removeprefix("image_").removesuffix("_tool").replace("_", " ")
+
+
+def all_tables(series: Sequence[Evaluation], seed: int) -> list[Table]:
+    """Every table of a report, in reading order."""
+    found = [progress(series, seed), differences(series, seed)]
+    for form in ("answer", "tool"):
+        found += [by_task(series, form, seed), task_differences(series, form, seed)]
+    found += [shares(series, "tools", seed), shares(series, "stops", seed)]
+    return [t for t in found if t is not None]
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table; intervals beside their value, pipes and line breaks of labels escaped."""
+    lines = [[_plain(f"{c.text} {c.detail}".strip()) for c in line] for line in table.lines]
+    head = [_plain(c) for c in table.columns]
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *lines])
+    return f"### {table.title}\n\n{table.note}\n\n{body}\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", ", ")
+
+
+def to_console(table: Table) -> RichTable:
+    """The same table for a terminal; labels are text, never markup."""
+    found = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
+    for i, column in enumerate(table.columns):
+        found.add_column(Text(column), justify="left" if i == 0 else "right")
+    for line in table.lines:
+        cells = [Text.assemble(c.text, (f"\n{c.detail}" if c.detail else "", "dim")) for c in line]
+        found.add_row(*cells)
+    return found
+
+
+def question_counts(summaries: Sequence[Summary]) -> str:
+    """For headers: "240 plain questions, 240 tool questions"."""
+    parts = [f"{s.questions} {_form(s.form)} questions" for s in summaries if s.task == "all"]
+    return ", ".join(parts) or "no questions"

@@ -1,0 +1,217 @@
+"""From a scored trajectory to what the page prints of it: text pieces, pictures with their drawings, reward parts."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from markupsafe import Markup, escape
+from PIL import Image
+
+from vtcli.protocols import Images
+from vtcli.report import overlay
+from vtcli.report.content import outcome
+from vtcli.report.tables import number, short
+from vtcli.schema import CallResult, EnvTurn, ImageRef, Scored
+
+SHOWN_PX = 336
+"""Long side of a picture on the page: a 112-pixel view appears three times enlarged."""
+
+STORED_PX = 640
+"""Larger views are scaled down for the page and stored as JPEG."""
+
+_TAGS = re.compile(r"(</?(?:think|answer|tool_call)>)")
+
+
+@dataclass
+class Album:
+    """Every picture of the page once, as data URI, in the order of first use; ``size`` in bytes."""
+
+    images: Images
+    uris: dict[str, tuple[str, int, int]] = field(default_factory=dict[str, tuple[str, int, int]])
+    size: int = 0
+
+    def add(self, ref: ImageRef) -> str:
+        """The element id of an image's view."""
+        key = f"i{ref.view[:16]}"
+        if key not in self.uris:
+            uri = data_uri(Image.fromarray(self.images.view(ref)))
+            self.uris[key] = (uri, ref.view_width, ref.view_height)
+            self.size += len(uri)
+        return key
+
+
+def data_uri(picture: Image.Image) -> str:
+    """PNG for small pictures, JPEG of at most 640 pixels a side for large ones."""
+    buffer, long_side = io.BytesIO(), max(picture.size)
+    if long_side <= STORED_PX // 2:
+        picture.save(buffer, "PNG", optimize=True)
+        kind = "png"
+    else:
+        picture.thumbnail((STORED_PX, STORED_PX), Image.Resampling.LANCZOS)
+        picture.save(buffer, "JPEG", quality=80)
+        kind = "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def picture(album: Album, ref: ImageRef, drawing: str, label: str) -> Markup:
+    """An image at reading size with its drawing over it."""
+    key, w, h = album.add(ref), ref.view_width, ref.view_height
+    scale = min(3.0, SHOWN_PX / max(w, h))
+    return Markup(  # noqa: S704  labels are escaped
+        f'<svg class="picture" viewBox="0 0 {w} {h}" width="{w * scale:.0f}" height="{h * scale:.0f}" role="img" '
+        f'aria-label="{escape(label)}"><use href="#{key}"/>{drawing}</svg>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A picture and what is written under it."""
+
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn: what the policy wrote, or what the world answered."""
+
+    kind: str  # policy | world
+    text: Markup
+    status: str = ""
+    title: str = ""
+    shots: tuple[Shot, ...] = ()  # before and after
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One trajectory on the page."""
+
+    id: str
+    anchor: str
+    task: str
+    form: str
+    outcome: str
+    stop: str
+    question: str
+    answer: str
+    truth: str
+    error: str
+    facts: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, str], ...]
+    total: str
+    start: tuple[Shot, ...]
+    steps: tuple[Step, ...]
+    calls: int
+
+
+def card(scored: Scored, album: Album, number_on_page: int) -> Card:
+    """The page's view of one trajectory; its pictures go into the album."""
+    t, verdict = scored.trajectory, scored.verdict
+    truth = overlay.draw_truth(t.sample)
+    start = [
+        Shot(picture(album, ref, truth if i == 0 else "", f"image {i}"), _size(i, ref))
+        for i, ref in enumerate(t.sample.images)
+    ]
+    return Card(
+        id=t.sample.id,
+        anchor=f"t{number_on_page}",
+        task=t.sample.task,
+        form="tool" if t.sample.form == "tool" else "plain",
+        outcome=outcome(scored),
+        stop=str(t.stop).replace("_", " "),
+        question=t.sample.question,
+        answer=t.answer if t.answer is not None else "–",
+        truth=t.sample.answer,
+        error=t.error or "",
+        facts=tuple(_facts(scored)),
+        parts=tuple((k.replace("_", " "), number(v)) for k, v in verdict.parts.items()) if verdict else (),
+        total=number(verdict.total) if verdict else "no verdict",
+        start=tuple(start),
+        steps=tuple(_steps(scored, album, truth)),
+        calls=len(t.results),
+    )
+
+
+def _steps(scored: Scored, album: Album, truth: str) -> list[Step]:
+    t, steps, known = scored.trajectory, list[Step](), len(scored.trajectory.sample.images)
+    for turn in t.turns:
+        if not isinstance(turn, EnvTurn):
+            steps.append(Step("policy", mark_tags(turn.text)))
+            continue
+        observation = turn.observation
+        for result in observation.results:
+            shots = tuple(_shots(scored, album, result, known, truth))
+            title = f"{short(result.name or 'unreadable call')} {arguments_text(result.arguments)}".strip()
+            steps.append(Step("world", escape(result.message), str(result.status), title, shots))
+        if not observation.results:
+            steps.append(Step("world", escape(observation.text)))
+        known += len(observation.images)
+    return steps
+
+
+def _shots(scored: Scored, album: Album, result: CallResult, known: int, truth: str) -> list[Shot]:
+    """The image acted on with the call drawn on it, then what came back."""
+    t = scored.trajectory
+    parent = overlay.acted_on(result, t.images[:], known)
+    if parent is None:
+        return []
+    ref = t.images[parent]
+    call = overlay.draw_call(result, t.images, parent)
+    if not call and not result.images:
+        return []
+    drawing = (truth if overlay.same_frame(t, parent) else "") + call
+    shots = [
+        Shot(picture(album, ref, drawing, f"image {parent} with the call"), f"{_size(parent, ref)}, the call on it")
+    ]
+    for index in result.images:
+        if index < len(t.images):
+            made = t.images[index]
+            below = truth if overlay.same_frame(t, index) else ""
+            shots.append(Shot(picture(album, made, below, f"image {index}"), f"came back: {_size(index, made)}"))
+    return shots
+
+
+def _size(index: int, ref: ImageRef) -> str:
+    full = "" if (ref.width, ref.height) == (ref.view_width, ref.view_height) else f" of {ref.width} × {ref.height}"
+    return f"image {index}, {ref.view_width} × {ref.view_height}{full}"
+
+
+def mark_tags(text: str) -> Markup:
+    """Escaped text with its <think>, <tool_call> and <answer> tags set apart."""
+    pieces = [
+        Markup('<span class="tag">{}</span>').format(p) if _TAGS.fullmatch(p) else escape(p) for p in _TAGS.split(text)
+    ]
+    return Markup("").join(pieces)
+
+
+def arguments_text(arguments: Mapping[str, Any] | None) -> str:
+    """Arguments on one line, at most 200 characters, fractions to two decimals."""
+    if not arguments:
+        return ""
+    text = ", ".join(f"{k} {json.dumps(_rounded(v), ensure_ascii=False)}" for k, v in arguments.items())
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 2)
+    return [_rounded(v) for v in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _facts(scored: Scored) -> Sequence[tuple[str, str]]:
+    t, values = scored.trajectory, scored.signals.values
+    facts = [("turns", str(len(t.policy_turns))), ("calls", str(len(t.results)))]
+    facts.append(("policy tokens", str(sum(len(turn.token_ids) for turn in t.policy_turns))))
+    if "transform" in t.sample.truth:
+        facts.append(("page was", str(t.sample.truth["transform"])))
+    if isinstance(values.get("answer_score"), int | float):
+        facts.append(("answer score", number(float(values["answer_score"]))))
+    if isinstance(values.get("format_ok"), bool):
+        facts.append(("format", "ok" if values["format_ok"] else "broken"))
+    return [*facts, ("seed", str(t.seed))]
