@@ -84,5 +84,7 @@ def draw_row(canvas: Pixels, y: float, thickness: int, color: tuple[int, int, in
     centre = min(int(y), canvas.shape[0] - 1)
     top = centre - (thickness - 1) // 2
     on, period = {"solid": (1, 1), "dashed": (4, 6), "dotted": (1, 3)}[style]
-    columns = np.flatnonzero(np.arange(canvas.shape[1]) % (period * thickness) < on * thickness)
+    columns = np.zeros(canvas.shape[1], dtype=np.bool_)
+    for start in range(0, len(columns), period * thickness):
+        columns[start : start + on * thickness] = True
     canvas[max(top, 0) : top + thickness, columns] = color
