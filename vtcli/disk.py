@@ -13,6 +13,8 @@ from pathlib import Path
 
 from vtcli.errors import InputError
 
+_held: set[int] = set()
+
 _REMEDIES = {
     errno.ENOSPC: "The disk is full: free some space there, or point `home` at another disk.",
     errno.EDQUOT: "Your disk quota is used up: free some space there, or point `home` at another disk.",
@@ -90,6 +92,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     with checked(path, "open the lock"):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _held.add(handle)
     try:
         deadline = time.monotonic() + wait_s
         while not _try_lock(handle):
@@ -105,6 +108,20 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
             os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
         yield
     finally:
+        if handle in _held:
+            _held.discard(handle)
+            os.close(handle)
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds the lock ``path`` (it may not even exist)."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        return _try_lock(handle)
+    finally:
         os.close(handle)
 
 
@@ -114,3 +131,13 @@ def _try_lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _drop_inherited() -> None:
+    """A forked worker shares its parent's locks and would keep them when the parent is killed."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
