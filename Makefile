@@ -1,0 +1,48 @@
+# make quickstart | test | check | reproduce-toolsrl | bench | clean. Everything lives in .venv and below this folder.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Tests and the tiny scale are sized for two cores; more threads than cores make every step slower.
+export TOKENIZERS_PARALLELISM ?= false
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: setup check test quickstart reproduce-toolsrl bench clean
+
+setup: $(STAMP)
+
+# Made again when the pins change, skipped otherwise.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=…")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+check: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/test_budgets.py
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+quickstart: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/quickstart.sh
+
+reproduce-toolsrl: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/reproduce_toolsrl.sh
+
+bench: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
+
+# Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
+clean:
+	rm -rf work outputs multirun build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
