@@ -90,7 +90,9 @@ def test_the_last_complete_answer_counts(text, answer):
     assert parse_answer(text) == answer
 
 
-@pytest.mark.parametrize("piece", ["<tool_call>", "<tool_call></tool_call>", "<answer>", "</answer>", "{", "<tool_call>{"])
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<tool_call></tool_call>", "<answer>", "</answer>", "{", "<tool_call>{"]
+)
 def test_reading_takes_linear_time(piece):
     text = piece * (400_000 // len(piece))
     start = time.perf_counter()
@@ -100,7 +102,17 @@ def test_reading_takes_linear_time(piece):
 
 
 fragments = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<answer>", "</answer>", '{"name": "f", "arguments": {', "}}", '"x": ', "[", "1e400"]
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "<answer>",
+        "</answer>",
+        '{"name": "f", "arguments": {',
+        "}}",
+        '"x": ',
+        "[",
+        "1e400",
+    ]
 )
 
 
@@ -114,7 +126,11 @@ def test_reading_never_fails(text):
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=6,
 )
