@@ -9,7 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from vtcli.algo.metrics import Comparison, Estimate, holm
-from vtcli.algo.rows import Summary, compare, pick, summarise
+from vtcli.algo.rows import compare, pick, summarise
 from vtcli.report.content import Evaluation
 
 
@@ -89,8 +89,10 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def progress(series: Sequence[Evaluation], seed: int) -> Table:
-    """One line per model, the headline measures with 95 % intervals."""
+def progress(series: Sequence[Evaluation], seed: int) -> Table | None:
+    """One line per model, the headline measures with 95 % intervals; None without a model."""
+    if not series:
+        return None
     columns = used_headlines(series, seed)
     lines: list[tuple[Cell, ...]] = []
     for evaluation in series:
@@ -234,9 +236,3 @@ def to_console(table: Table) -> RichTable:
         cells = [Text.assemble(c.text, (f"\n{c.detail}" if c.detail else "", "dim")) for c in line]
         found.add_row(*cells)
     return found
-
-
-def question_counts(summaries: Sequence[Summary]) -> str:
-    """For headers: "240 plain questions, 240 tool questions"."""
-    parts = [f"{s.questions} {_form(s.form)} questions" for s in summaries if s.task == "all"]
-    return ", ".join(parts) or "no questions"

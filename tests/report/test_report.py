@@ -1,0 +1,243 @@
+"""The report: every number with its interval, nothing that a model wrote is markup, nothing is fetched."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import make_pixels, make_sample, make_scored, make_trajectory
+
+from vtcli.algo.metrics import Comparison, Estimate
+from vtcli.algo.rows import Row, make_row
+from vtcli.images import ImageStore
+from vtcli.report import build, content, plots, tables
+from vtcli.report.content import Evaluation, ReportData
+from vtcli.schema import Scored, Stop
+
+EVIL = '</pre><script>alert("x")</script><img src="http://evil.example/a.png" onerror=alert(1)>&lt;'
+
+
+def scored(store: ImageStore, i: int, form: str = "answer", right: bool = True) -> Scored:
+    sample = make_sample(store, id=f"zoom-test-{i:06d}", form=form, question=f"Where? {EVIL}", answer="K")
+    call = ("image_zoom_in_tool", {"bbox_2d": [5, 5, 60 + i, 60], "label": EVIL})
+    bad = ("image_zoom_in_tool", {"bbox_2d": [50, 50, 10, 10]})
+    t = make_trajectory(sample, [call, bad, f"<think>{EVIL}</think><answer>{'K' if right else EVIL}</answer>"], store)
+    parts = {"answer": float(right), "format": 0.0}
+    if form == "tool":
+        parts = {"tool_global": 0.5, "tool_answer": float(right), "format": 0.0}
+    return make_scored(t, {"answer_correct": int(right), "answer_score": float(right), "format_ok": True}, parts)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[ReportData, ImageStore]:
+    store = ImageStore(tmp_path / "images")
+    found = [scored(store, i, form, right=i % 3 > 0) for i in range(6) for form in ("answer", "tool")]
+    rows = tuple(make_row(s, 0.5) for s in found)
+    worse = tuple(Row(r.sample, r.task, r.form, 0, "answered", accuracy=0.0, calls=0.0, tool_reward=0.1) for r in rows)
+    steps = tuple(range(20))
+    curves = (content.Curve("reward", steps, tuple(np.linspace(0, 1, 20))), content.Curve("entropy", (3,), (1.5,)))
+    return ReportData(
+        title=f"model {EVIL}",
+        facts={"model": "m:v2", EVIL: EVIL},
+        commands=["vtcli eval data=d model=m"],
+        lineage="report:v1\n└─ model m:v2",
+        series=(Evaluation("before", "m:v1", worse), Evaluation(f"after {EVIL}", "m:v2", rows)),
+        curves=curves,
+        phases=(content.Phase("tools", 0), content.Phase("answers", 10)),
+        shown=tuple(found[:5]),
+    ), store
+
+
+class Page(HTMLParser):
+    """Collects what a browser would run or fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action", "data")]
+        self.handlers += [k for k, _ in attrs if k.startswith("on")]
+
+
+def test_page_is_self_contained_and_escapes_everything(data: tuple[ReportData, ImageStore], tmp_path: Path) -> None:
+    html_path, md_path = build.build(tmp_path, *data)
+    text = html_path.read_text()
+    page = Page(text)
+    assert page.tags.count("script") == 1
+    assert page.tags.count("img") == 0
+    assert page.handlers == []
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in page.links)
+    assert text.count("<script>") == 1
+    assert "alert(&#34;x&#34;)" in text  # shown as text
+    assert not re.search(r"url\(|@import|https?://", re.sub(r"http://evil\.example", "", text))
+    assert md_path.read_text().startswith("# model")
+    assert html_path.stat().st_size < 200_000
+
+
+def test_page_shows_calls_on_their_image_and_truth(data: tuple[ReportData, ImageStore]) -> None:
+    text = build.html(*data)
+    # Image 0 is 112 px, three times as large on the page; the call's box in view pixels; the truth's 20..60, 30..70.
+    assert 'viewBox="0 0 112 112" width="336" height="336"' in text
+    assert '<g class="call">' in text
+    assert '<rect x="5.00" y="5.00" width="55.00" height="55.00"/>' in text
+    assert '<g class="call failed">' in text  # the inverted box was refused, and is drawn dashed
+    assert '<rect x="20.00" y="30.00" width="40.00" height="40.00"/>' in text
+    assert "came back: image 1" in text
+    assert text.count("<details class=") == 5
+    assert "tool global" in text
+    assert "expected" in text
+
+
+def test_page_keeps_its_size(data: tuple[ReportData, ImageStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    report, store = data
+    noise = np.random.default_rng(0).integers(0, 256, (112, 112, 3), dtype=np.uint8)
+    sample = make_sample(store, pixels=noise)
+    big = make_scored(make_trajectory(sample, ["<answer>K</answer>"], store), {"answer_correct": 1}, {"answer": 1.0})
+    monkeypatch.setattr(build, "MAX_BYTES", 60_000)
+    from dataclasses import replace
+
+    text = build.html(replace(report, shown=(*report.shown, big)), store)
+    assert "more were left out" in text
+    unused = set(re.findall(r'<image id="(\w+)"', text)) - set(re.findall(r'<use href="#(\w+)"', text))
+    assert not unused
+
+
+def test_report_of_one_model_without_training_or_trajectories(tmp_path: Path) -> None:
+    rows = (Row("a", "zoom", "answer", 0, "answered", accuracy=1.0), Row("b", "zoom", "answer", 0, "broken"))
+    report = ReportData("t", {}, [], "", (Evaluation("m", "m:v1", rows),))
+    text = build.html(report, ImageStore(tmp_path))
+    assert "Training" not in text
+    assert "Paired differences" not in text
+    assert "<script" not in text
+    assert "Before and after" in text
+
+
+def test_large_pictures_are_scaled_down(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    sample = make_sample(store, pixels=make_pixels(0, 1400, 700))
+    found = make_scored(make_trajectory(sample, ["<answer>K</answer>"], store), {}, None)
+    text = build.html(ReportData("t", {}, [], "", (), shown=(found,)), store)
+    assert "data:image/jpeg;base64," in text
+    assert 'viewBox="0 0 1400 700" width="336" height="168"' in text
+    assert "no verdict" in text
+
+
+def test_cells_say_interval_denominator_and_method() -> None:
+    cell = tables.estimate_cell(Estimate(0.5, 0.25, 0.75, 10, "Wilson", None))
+    assert (cell.text, cell.detail, cell.hint) == ("0.500", "[0.250, 0.750]", "n = 10 questions, Wilson")
+    cell = tables.estimate_cell(Estimate(123.456, None, None, 1, "BCa", 7))
+    assert (cell.text, cell.detail, cell.hint) == ("123.5", "", "n = 1 questions, BCa, seed 7")
+    found = Comparison(0.25, 0.125, 0.5, 8, "exact McNemar", None, 0.0004, 1, 2)
+    cell = tables.comparison_cell(found)
+    assert (cell.text, cell.detail) == ("+0.250", "[+0.125, +0.500]\np < 0.001")
+    assert "n = 8 pairs, 3 without a partner" in cell.hint
+    assert tables.estimate_cell(None).text == "–"
+
+
+def test_differences_go_step_by_step_and_over_all() -> None:
+    series = [
+        Evaluation(
+            name, "m", tuple(Row(str(i), "zoom", "answer", 0, "answered", accuracy=float(i < k)) for i in range(8))
+        )
+        for name, k in (("a", 2), ("b", 4), ("c", 8))
+    ]
+    table = tables.differences(series, 0)
+    assert table is not None
+    assert [line[0].text for line in table.lines] == ["b − a", "c − b", "c − a"]
+    assert [line[1].text for line in table.lines] == ["+0.250", "+0.500", "+0.750"]
+    assert tables.differences(series[:1], 0) is None
+
+
+def test_tool_shares_have_their_denominator() -> None:
+    rows = (
+        Row(
+            "a",
+            "zoom",
+            "answer",
+            0,
+            "answered",
+            calls=4.0,
+            tools={"image_zoom_in_tool": 3, "(unreadable)": 1},
+            failed=1,
+        ),
+    )
+    table = tables.shares([Evaluation("m", "m", rows)], "tools", 0)
+    assert table is not None
+    assert table.columns == ("model", "question", "calls", "failed", "zoom in", "(unreadable)")
+    assert [c.text for c in table.lines[0]] == ["m", "plain", "4", "25%", "75%", "25%"]
+    assert table.lines[0][4].hint == "3 of 4"
+
+
+def test_markdown_and_console_print_labels_as_text() -> None:
+    from rich.console import Console
+
+    table = tables.Table("T", "n", ("a|b", "c"), ((tables.Cell("[red]x|y"), tables.Cell("1", "[0, 2]")),))
+    assert tables.to_markdown(table).splitlines()[-3:] == [
+        "| a\\|b | c |",
+        "| --- | --: |",
+        "| [red]x\\|y | 1 [0, 2] |",
+    ]
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(tables.to_console(table))
+    assert "[red]x|y" in console.export_text()
+
+
+def test_ticks_are_round_and_span() -> None:
+    assert plots.ticks(0.0, 1.0) == pytest.approx([0, 0.5, 1.0]) or plots.ticks(0, 1) == pytest.approx(
+        [0, 0.25, 0.5, 0.75, 1]
+    )
+    for low, high in ((0.03, 0.97), (-5, 12), (1e-6, 3e-5), (2.0, 2.0)):
+        marks = plots.ticks(low, high)
+        assert marks[0] <= low + 1e-12
+        assert marks[-1] >= high - 1e-12
+        assert 2 <= len(marks) <= 8
+
+
+def test_smoothing_by_hand() -> None:
+    assert plots.smooth([1, 3, 5, 7], 2) == [1, 2, 4, 6]
+
+
+def test_read_curves_finds_phases_and_leaves_gaps() -> None:
+    log = [
+        {"step": 0, "phase": "tools", "reward": 0.1, "rl/entropy": 2.0, "other": 1},
+        {"step": 1, "phase": "tools", "reward": float("nan"), "rl/entropy": None},
+        {"step": 2, "phase": "answers", "reward": 0.3},
+        {"reward": 9.0},
+    ]
+    curves, phases = content.read_curves(log)
+    assert curves == (content.Curve("reward", (0, 2), (0.1, 0.3)), content.Curve("entropy", (0,), (2.0,)))
+    assert phases == (content.Phase("tools", 0), content.Phase("answers", 2))
+
+
+def test_outcome_knows_no_verdict_from_wrong() -> None:
+    t = make_trajectory(make_sample(), ["<answer>K</answer>"])
+    assert content.outcome(make_scored(t, {"answer_correct": 1})) == "right"
+    assert content.outcome(make_scored(t, {"answer_correct": 0})) == "wrong"
+    assert content.outcome(make_scored(t, {})) == "unmeasured"
+    broken = make_trajectory(make_sample(), [], stop=Stop.BROKEN)
+    assert content.outcome(make_scored(broken, {"answer_correct": 0})) == "broken"
+    tool = make_trajectory(make_sample(form="tool"), ["<answer>1</answer>"])
+    assert content.outcome(make_scored(tool, {}, {"tool_global": 1.0, "tool_answer": 0.4})) == "wrong"
+
+
+def test_choose_spreads_over_outcomes_and_is_seeded() -> None:
+    found = []
+    for i in range(40):
+        t = make_trajectory(make_sample(id=f"s{i}", task="zoom" if i % 2 else "count"), ["<answer>K</answer>"])
+        found.append(make_scored(t, {"answer_correct": int(i % 10 == 0 or i == 1)}))  # right ones are rare
+    picked = content.choose(found, 8, seed=3)
+    kinds = [(s.trajectory.sample.task, content.outcome(s)) for s in picked]
+    assert len(picked) == 8
+    assert {k: kinds.count(k) for k in set(kinds)}[("zoom", "right")] == 1
+    assert kinds.count(("count", "right")) >= 2
+    assert picked == content.choose(found, 8, seed=3)
+    assert len(content.choose(found, 100, seed=0)) == 40
