@@ -175,7 +175,9 @@ def _import(path: str, where: str) -> Callable[..., Any]:
     found = getattr(module, attribute, None)
     if not callable(found):
         callables = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
-        raise KeyProblem(_join(where, TARGET), f"{module_name} has no function {attribute!r}.{nearest(attribute, callables)}")
+        raise KeyProblem(
+            _join(where, TARGET), f"{module_name} has no function {attribute!r}.{nearest(attribute, callables)}"
+        )
     return cast(Callable[..., Any], found)
 
 

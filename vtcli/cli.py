@@ -8,15 +8,15 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from vtcli import __version__
-from vtcli.errors import ConfigError, VtcliError
+from vtcli.errors import ConfigError, InputError, VtcliError
 
 if TYPE_CHECKING:
-    from vtcli.artifacts import ArtifactStore
+    from vtcli.artifacts import ArtifactStore, Lineage
     from vtcli.config import Job
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -87,7 +87,7 @@ _add_stage("eval", "Measure a model on held-out samples and write a report.")
 
 def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
-    from vtcli import config, doctor  # noqa: I001
+    from vtcli import config, doctor
 
     plan = config.plan(stage, argv)
     if plan.note and os.environ.get("RANK", "0") == "0":
@@ -108,10 +108,9 @@ def work(values: dict[str, Any]) -> str:
     stage = str(values["stage"])
     config_class, run = _stage_parts(stage)
     artifact = run(config.build(config_class, config.Job(stage, values, {})))
-    reference = f"{artifact.name}:v{str(artifact.version).removeprefix('v')}"
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(f"{reference}\t{artifact.path}")
-    return reference
+        typer.echo(f"{artifact.ref}\t{artifact.path}")
+    return str(artifact.ref)
 
 
 def _stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
@@ -202,44 +201,54 @@ def _store(home: Path) -> ArtifactStore:
 
 @artifacts_app.command("ls")
 def artifacts_ls(home: Home = Path("artifacts")) -> None:
-    """List every artifact, newest last."""
-    for artifact in _store(home).ls():
-        manifest = artifact.manifest
-        typer.echo(f"{_ref(artifact):<32} {manifest.kind:<13} {manifest.created:<26} {artifact.path}")
+    """List every artifact: reference, kind, size, when it was made, where it is."""
+    store = _store(home)
+    for artifact in store.ls():
+        size = f"{artifact.size / 1e6:.1f} MB"
+        typer.echo(
+            f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {artifact.manifest.created:<26} {artifact.path}"
+        )
+    for line in store.damaged():
+        _say(f"damaged: {line}")
 
 
 @artifacts_app.command("show")
 def artifacts_show(ref: str, home: Home = Path("artifacts")) -> None:
     """Print the manifest of REF (NAME:vN, NAME@latest or a path)."""
-    typer.echo((_store(home).resolve(ref, verify=False).path / "manifest.json").read_text())
+    import json
+
+    typer.echo(json.dumps(_store(home).show(ref), indent=2))
 
 
 @artifacts_app.command("lineage")
 def artifacts_lineage(ref: str, home: Home = Path("artifacts")) -> None:
     """Print what REF was made from, down to the generator's seed."""
-    typer.echo(_store(home).lineage(ref))
+    _print_lineage(_store(home).lineage(ref), "", "")
 
 
 @artifacts_app.command("verify")
 def artifacts_verify(
     refs: Annotated[list[str] | None, typer.Argument(help="Default: all.")] = None, home: Home = Path("artifacts")
 ) -> None:
-    """Read every file of the artifacts again and compare it with the manifest."""
+    """Read every file of the artifacts and of their ancestors again and compare them with the manifests."""
     store = _store(home)
-    problems: list[str] = []
-    for ref in refs or [_ref(a) for a in store.ls()]:
-        try:
-            store.resolve(ref, verify=True)
-            typer.echo(f"ok     {ref}")
-        except VtcliError as error:
-            problems.append(str(error))
-            typer.echo(f"wrong  {ref}")
+    problems = store.damaged() if not refs else []
+    for ref in refs or [a.ref for a in store.ls()]:
+        found = store.verify(ref)
+        typer.echo(f"{'wrong' if found else 'ok':<6} {ref}")
+        problems += [f"{ref}: {line}" for line in found]
     if problems:
-        raise VtcliError("\n".join(problems))
+        raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
 
 
-def _ref(artifact: Any) -> str:
-    return f"{artifact.name}:v{str(artifact.version).removeprefix('v')}"
+def _print_lineage(tree: Lineage, first: str, rest: str) -> None:
+    facts = [tree.kind, f"by {tree.stage}" if tree.stage else "", "" if tree.seed is None else f"seed {tree.seed}"]
+    facts += [f"commit {tree.git_commit[:12]}" if tree.git_commit else "", f"digest {tree.digest[:12]}"]
+    trouble = f"  ! {tree.problem}" if tree.problem else ""
+    typer.echo(f"{first}{tree.ref}  {', '.join(f for f in facts if f)}{trouble}")
+    for n, parent in enumerate(tree.parents, 1):
+        last = n == len(tree.parents)
+        _print_lineage(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
 
 
 # -- doctor --------------------------------------------------------------------------------------------------------
@@ -250,6 +259,7 @@ def doctor(home: Home = Path("artifacts")) -> None:
     """Show what is installed, which engines and devices work, and what to do about what does not."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from vtcli.doctor import examine
 
@@ -259,7 +269,7 @@ def doctor(home: Home = Path("artifacts")) -> None:
     with console.status("trying what is installed …"):
         for finding in examine(home):
             colour = colours[finding.state]
-            table.add_row(finding.topic, f"[{colour}]{finding.state}[/]", finding.found, finding.advice)
+            table.add_row(finding.topic, Text(finding.state, colour), Text(finding.found), Text(finding.advice))
             broken += finding.state == "broken"
     console.print(table)
     if broken:
@@ -273,7 +283,7 @@ def _say(message: str) -> None:
     typer.echo(f"vtcli: {message}", err=True)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -295,7 +305,7 @@ def _disk_problem(error: OSError) -> str | None:
     return f"{error.filename or 'writing'}: {error.strerror}; {advice}." if advice else None
 
 
-def _defect() -> None:
+def _defect() -> NoReturn:
     traceback.print_exc()
     _say(
         "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "

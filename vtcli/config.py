@@ -1,4 +1,4 @@
-"""The only importer of hydra: from a command line to a checked configuration, and through Hydra's own machinery to a run.
+"""The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
 
 A command line is rewritten in three small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
 appended as the last group, ``recipe=x`` means ``+recipe=x``, and ``model=x`` or ``data=x`` fill the stage's own input.
@@ -24,7 +24,8 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -32,13 +33,27 @@ from vtcli import doctor
 from vtcli.binding import MISSING, KeyProblem, bind, nearest, nodes, stage
 from vtcli.errors import ConfigError
 
-__all__ = ["MISSING", "Job", "Plan", "bind", "build", "jobs", "load", "nodes", "options", "plan", "run", "scales", "stage"]
+__all__ = [
+    "MISSING",
+    "Job",
+    "Plan",
+    "bind",
+    "build",
+    "jobs",
+    "load",
+    "nodes",
+    "options",
+    "plan",
+    "run",
+    "scales",
+    "stage",
+]
 
 T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
 INPUTS = ("model", "data")
-"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``; the same for data."""
+"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``; so does data."""
 
 
 def folder() -> Path:
@@ -46,7 +61,9 @@ def folder() -> Path:
     here = Path(__file__).resolve().parent
     found = [p for p in (here.parent / "conf", here / "conf") if (p / "config.yaml").is_file()]
     if not found:
-        raise ConfigError(f"conf/config.yaml is neither in {here.parent} nor in {here}: the installation is incomplete.")
+        raise ConfigError(
+            f"conf/config.yaml is neither in {here.parent} nor in {here}: the installation is incomplete."
+        )
     return found[0]
 
 
@@ -208,7 +225,7 @@ def _compose(stage: str, overrides: Sequence[Override]) -> Job:
     if any(o.key_or_group != "stage" for o in settings):
         _check_keys(settings, hydra.compose("config", lines, return_hydra_config=True), groups, stage)
     values = _plain(hydra.compose("config", [o.input_line or "" for o in overrides]))
-    defaults = loader.compute_defaults_list("config", lines, hydra.types.RunMode.RUN)
+    defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
     return Job(stage, values, _origins(defaults, overrides, values))
 
 
@@ -231,7 +248,9 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[
     for override in settings:
         key = override.key_or_group
         parent, _, last = key.rpartition(".")
-        siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (set() if parent else groups)
+        siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (
+            set() if parent else groups
+        )
         if key in known or override.is_force_add():
             continue
         close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
@@ -315,6 +334,11 @@ def _initialized() -> Generator[None]:
 def _readable_errors() -> Generator[None]:
     try:
         yield
+    except OverrideParseException as error:
+        raise ConfigError(
+            f"{error.override}: cannot be read as an override; expected key=value, +key=value, ~key or +group=name "
+            f"(quote special characters: key=\\'[text]\\'). {str(error).splitlines()[0]}"
+        ) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
         raise ConfigError(f"{str(error).strip()}{cause}") from error
