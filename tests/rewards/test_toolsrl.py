@@ -1,0 +1,157 @@
+"""ToolsRL's rewards on hand-written signals; every expected number is worked in a comment."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtcli.errors import ConfigError
+from vtcli.rewards import grpo_accuracy, toolsrl
+from vtcli.schema import Signals
+
+BASE = {"stop": "answered", "format_ok": True}
+
+
+def zoom_signals(**changes):
+    """Two true boxes of 100 pixels, two zooms."""
+    zooms = [
+        # ModF1 with a: 200 / (200 + 0.1 * 1500) = 4/7; with b: 0
+        {"image": 1, "box": [], "areas": [{"tp": 100, "fp": 1500, "fn": 0}, {"tp": 0, "fp": 1600, "fn": 100}]},
+        # with a: 50 / (50 + 7.5 + 75) = 50/132.5; with b: 100 / (100 + 5 + 50) = 100/155
+        {"image": 3, "box": [], "areas": [{"tp": 25, "fp": 75, "fn": 75}, {"tp": 50, "fp": 50, "fn": 50}]},
+    ]
+    return Signals(BASE | {"zooms": zooms, "zoom_labels": ["a", "b"], "answer_map": {"a": 1, "b": 3}} | changes)
+
+
+def only(verdicts):
+    (verdict,) = verdicts
+    return verdict
+
+
+def test_zoom_by_hand():
+    verdict = only(toolsrl.stage1([zoom_signals()]))
+    best, other = 100 / 155, 4 / 7
+    assert verdict.parts["tool_global"] == pytest.approx(best)
+    assert verdict.parts["tool_answer"] == pytest.approx((best + other) / 2)
+    assert verdict.parts["format"] == 0.0
+    assert verdict.total == pytest.approx((best + (best + other) / 2) / 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"answer_map": {"a": 3, "b": 3}}, 100 / 155),
+        ({"answer_map": {"a": 1}}, (4 / 7) / 2),  # one of two elements is left out
+        ({"answer_map": {"a": 1, "b": 2}}, (4 / 7) / 2),  # image 2 was made by no zoom
+        ({"answer_map": {"a": 1, "b": 99}}, (4 / 7) / 2),
+        ({"answer_map": {"a": 1, "b": 3, "c": 0}}, (4 / 7 + 100 / 155) / 3),
+        ({"answer_map": None}, 0.0),
+        ({"answer_map": None, "answer_index": 3}, (100 / 155) / 2),
+    ],
+)
+def test_zoom_answers(answer, expected):
+    assert only(toolsrl.stage1([zoom_signals(**answer)])).parts["tool_answer"] == pytest.approx(expected)
+
+
+def test_one_true_box_and_one_named_image():
+    signals = zoom_signals(zoom_labels=["a"], answer_map={"whatever": 1})
+    assert only(toolsrl.stage1([signals])).parts["tool_answer"] == pytest.approx(4 / 7)
+
+
+def test_zoom_threshold_is_reached_or_not():
+    at = lambda threshold: only(toolsrl.stage1([zoom_signals()], zoom_threshold=threshold)).parts  # noqa: E731
+    assert (at(0.5)["tool_global"], at(0.5)["tool_answer"]) == (1.0, 1.0)
+    assert (at(0.6)["tool_global"], at(0.6)["tool_answer"]) == (1.0, 0.5)  # 4/7 < 0.6 < 100/155
+    assert (at(0.7)["tool_global"], at(0.7)["tool_answer"]) == (0.0, 0.0)
+
+
+def test_zoom_weights_reach_mod_f1():
+    # w_fp 1: with a of image 1 200 / 1700; best is b of image 3: 100 / 200
+    assert toolsrl.tool_reward(zoom_signals(), w_fp=1.0) == pytest.approx(0.5)
+    # w_fn 0: 100 / 105
+    assert toolsrl.tool_reward(zoom_signals(), w_fn=0.0) == pytest.approx(100 / 105)
+
+
+def test_without_a_zoom_there_is_nothing():
+    verdict = only(toolsrl.stage1([zoom_signals(zooms=[], answer_map={"a": 0, "b": 0})]))
+    assert verdict.parts == {"tool_global": 0.0, "tool_answer": 0.0, "format": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("orientations", "index", "expected"),
+    [
+        (["rot90", "none"], 1, 1.0),
+        (["rot90", "none"], 0, 0.5),  # found, not named
+        (["rot90", "none"], None, 0.5),
+        (["rot90", "none"], 2, 0.5),
+        (["rot90", "transpose"], 1, 0.0),
+        (["rot90"], 0, 0.0),
+        (["none"], 0, 1.0),  # an upright input: the shortcut of Figure 8
+        (["rot90", None, "none"], 1, 0.5),
+    ],
+)
+def test_orientation_is_all_or_nothing(orientations, index, expected):
+    signals = Signals(BASE | {"orientations": orientations, "answer_index": index})
+    assert only(toolsrl.stage1([signals])).total == expected
+
+
+def test_drawing_by_hand():
+    # 160 x 120, truth a vertical line at 20 and a point (10, 10). Image 1: the line at 30, 0.75:
+    # 2 * 0.75 / (1 + 2) = 0.5. Image 2: the same and the point (13, 14), 0.9: 2 * 1.65 / (2 + 2) = 0.825. The answer names image 1.
+    line, mark = {"type": "vline", "x": 30}, {"type": "point", "x": 13, "y": 14}
+    signals = Signals(
+        BASE
+        | {
+            "drawn": [{"image": 1, "primitives": [line]}, {"image": 2, "primitives": [line, mark]}],
+            "draw_truth": [{"type": "vline", "x": 20}, {"type": "point", "x": 10, "y": 10}],
+            "draw_size": [160, 120],
+            "answer_index": 1,
+        }
+    )
+    verdict = only(toolsrl.stage1([signals]))
+    assert verdict.parts == pytest.approx({"tool_global": 0.825, "tool_answer": 0.5, "format": 0.0})
+    assert verdict.total == pytest.approx(0.6625)
+    assert toolsrl.tool_reward(signals) == pytest.approx(0.825)
+
+
+def test_format_costs_its_weight():
+    signals = Signals(BASE | {"orientations": ["none"], "answer_index": 0, "format_ok": False})
+    assert only(toolsrl.stage1([signals])).total == pytest.approx(0.8)
+    assert only(toolsrl.stage1([signals], format_weight=1.0)).total == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("reward", [toolsrl.stage2, grpo_accuracy.accuracy])
+def test_the_answer_and_the_format_are_all_that_counts_in_the_end(reward):
+    good, bad = Signals(BASE | {"answer_score": 0.75}), Signals(BASE | {"answer_score": 0.75, "format_ok": False})
+    verdicts = reward([good, bad])
+    assert [verdict.total for verdict in verdicts] == pytest.approx([0.75, 0.55])
+    assert verdicts[1].parts == pytest.approx({"answer": 0.75, "format": -0.2})
+
+
+@pytest.mark.parametrize("reward", [toolsrl.stage1, toolsrl.stage2, grpo_accuracy.accuracy])
+def test_a_broken_rollout_has_no_verdict(reward):
+    fine = zoom_signals(answer_score=1.0)
+    broken = Signals({"stop": "broken"})
+    verdicts = reward([fine, broken, fine])
+    assert verdicts[1] is None
+    assert verdicts[0] == verdicts[2] is not None
+
+
+@pytest.mark.parametrize(
+    ("reward", "values", "missing"),
+    [
+        (toolsrl.stage1, BASE, "'orientations', 'zooms', 'drawn'"),
+        (toolsrl.stage1, {"stop": "answered", "orientations": ["none"]}, "'format_ok'"),
+        (toolsrl.stage1, BASE | {"drawn": [{"image": 1, "primitives": []}]}, "'draw_truth'"),
+        (toolsrl.stage2, BASE | {"answer_score": None}, "'answer_score'"),
+        (toolsrl.stage2, {"answer_score": 1.0, "format_ok": True}, "'stop'"),
+        (grpo_accuracy.accuracy, BASE, "'answer_score'"),
+    ],
+)
+def test_a_missing_signal_is_named(reward, values, missing):
+    with pytest.raises(ConfigError, match=missing):
+        reward([Signals(values)])
+
+
+def test_no_supervision_is_no_tool_reward():
+    assert toolsrl.tool_reward(Signals(BASE)) is None
+    assert toolsrl.tool_reward(Signals({"zooms": [], "zoom_labels": ["a"]})) == 0.0

@@ -1,0 +1,162 @@
+"""What an answer names, and how good it is; numbers worked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fakes import make_sample, make_trajectory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.schema import Stop
+from vtcli.signals import answer
+
+
+def measured(answer_text, **changes):
+    trajectory = make_trajectory(make_sample(**changes), [f"<answer>{answer_text}</answer>"])
+    return dict(asyncio.run(answer.measure(trajectory)))
+
+
+def score_and_correct(answer_text, **changes):
+    values = measured(answer_text, **changes)
+    return values["answer_score"], values["answer_correct"]
+
+
+READ_X = {"task": "read_value", "truth": {"axis": "x", "value": [30.0], "range": {"x": [10, 50], "y": [0, 1]}}}
+READ_Y = {"task": "read_value", "truth": {"axis": "y", "value": [0.5], "range": {"x": [10, 50], "y": [-1, 1]}}}
+READ_XY = {"task": "read_value", "truth": {"axis": "xy", "value": [30, 4], "range": {"x": [10, 50], "y": [0, 10]}}}
+COUNT = {"task": "count", "truth": {"value": [3], "total": 8}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30", (1.0, 1)),
+        ("x = 30.0.", (1.0, 1)),
+        ("32", (0.95, 1)),  # 2 of 40: 5 %, the last that is correct
+        ("32.1", (1 - 2.1 / 40, 0)),
+        ("20", (0.75, 0)),  # 10 of 40
+        ("-30", (0.0, 0)),  # 60 of 40: not negative
+        ("1e999", (0.0, 0)),
+        ("thirty", (0.0, 0)),
+        ("30, 4", (0.0, 0)),
+        ("", (0.0, 0)),
+    ],
+)
+def test_reading_one_axis(text, expected):
+    assert score_and_correct(text, **READ_X) == pytest.approx(expected)
+
+
+def test_reading_the_other_axis_uses_its_range():
+    assert score_and_correct("\u22120.5", **READ_Y) == pytest.approx((0.5, 0))  # 1 of 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(30, 4)", (1.0, 1)),
+        ("x=32, y=4.5", (0.95, 1)),  # both 5 %
+        ("(20, 4)", (0.875, 0)),  # mean of 0.75 and 1
+        ("(4, 30)", ((1 - 26 / 40) / 2, 0)),  # y: 26 of 10, 0
+        ("30", (0.0, 0)),
+    ],
+)
+def test_reading_a_point_is_the_mean_of_both_axes(text, expected):
+    assert score_and_correct(text, **READ_XY) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("3", (1.0, 1)), ("5", (0.75, 0)), ("99", (0.0, 0)), ("3 of 8", (0.0, 0)), ("2.5", (15 / 16, 0))],
+)
+def test_counting_is_divided_by_the_number_of_points(text, expected):
+    assert score_and_correct(text, **COUNT) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("text", "value"), [("K", 1), (" the k. ", 1), ("N", 0), ("K N", 0), ("", 0)])
+def test_choices_are_matched_exactly_after_normalisation(text, value):
+    assert score_and_correct(text) == (float(value), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Invoice 4711", (1.0, 1)),
+        ("the INVOICE: 4711!", (1.0, 1)),
+        ("invoice 4712", (11 / 12, 0)),  # one of twelve letters
+        ("invoice", (7 / 12, 0)),
+        ("inv", (0.0, 0)),  # 3 of 12 is below 0.5
+        ("x" * 200_000, (0.0, 0)),
+    ],
+)
+def test_open_text_is_scored_by_edit_similarity(text, expected):
+    assert score_and_correct(text, task="rotflip", answer="Invoice 4711", truth={}) == pytest.approx(expected)
+
+
+def test_normalisation_keeps_what_numbers_need():
+    assert answer.normalise("The  Sum: -2.5, 3!") == "sum -2.5 3"
+    assert answer.normalise("A-4 sheet") == "4 sheet"
+    assert answer.normalise("2.50") != answer.normalise("250")
+    assert answer.normalise("±") == "±" != answer.normalise("%")
+
+
+def test_without_an_answer_the_score_is_zero_not_missing():
+    trajectory = make_trajectory(make_sample(), ["I do not know."])
+    values = asyncio.run(answer.measure(trajectory))
+    assert (values["answer"], values["answer_score"], values["answer_correct"]) == (None, 0.0, 0)
+    cut = make_trajectory(make_sample(), ["<answer>K</answer>"], stop=Stop.MAX_TOKENS)
+    assert asyncio.run(answer.measure(cut))["answer_score"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("1", 1),
+        (" 0 ", 0),
+        ("007", 7),
+        ("-1", None),
+        ("1.0", None),
+        ("image 1", None),
+        ("9" * 50, None),
+        ("²", None),
+        ("", None),
+        ('"red tag": 1', None),
+    ],
+)
+def test_an_image_index(text, index):
+    values = measured(text, form="tool")
+    assert values["answer_index"] == index
+    assert values["answer_score"] is values["answer_correct"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('"red tag": 1', {"red tag": 1}),
+        ('"bike": 3, "person": 8', {"bike": 3, "person": 8}),
+        ('{"bike": 3}', {"bike": 3}),
+        ("bike: 3", None),
+        ('"bike": "3"', None),
+        ('"bike": true', None),
+        ('"bike": 1.5', None),
+        ('"bike": -1', None),
+        ('"bike": 99999999', None),
+        ('"bike": [1]', None),
+        ("{" * 100_000, None),
+        ('"a":' + "[" * 100_000, None),
+        ("{}", None),
+        ("", None),
+        ("1", None),
+    ],
+)
+def test_a_map_of_labels_to_images(text, named):
+    assert measured(text, form="tool")["answer_map"] == named
+
+
+@given(st.text(max_size=40), st.sampled_from([READ_X, READ_XY, COUNT, {}, {"truth": {}}, {"form": "tool"}]))
+def test_no_answer_is_too_strange(text, changes):
+    values = measured(text.replace("answer>", ""), **changes)
+    if changes.get("form") != "tool":
+        assert 0.0 <= values["answer_score"] <= 1.0
+        assert values["answer_correct"] in (0, 1)
