@@ -96,7 +96,8 @@ def test_orientation_is_all_or_nothing(orientations, index, expected):
 
 def test_drawing_by_hand():
     # 160 x 120, truth a vertical line at 20 and a point (10, 10). Image 1: the line at 30, 0.75:
-    # 2 * 0.75 / (1 + 2) = 0.5. Image 2: the same and the point (13, 14), 0.9: 2 * 1.65 / (2 + 2) = 0.825. The answer names image 1.
+    # 2 * 0.75 / (1 + 2) = 0.5. Image 2: the same and the point (13, 14), 0.9: 2 * 1.65 / (2 + 2) = 0.825.
+    # The answer names image 1.
     line, mark = {"type": "vline", "x": 30}, {"type": "point", "x": 13, "y": 14}
     signals = Signals(
         BASE

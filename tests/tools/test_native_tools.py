@@ -56,9 +56,9 @@ def test_zoom_cuts_the_original_pixels():
 
 
 def test_zoom_scales_from_view_to_original_and_rounds_outwards():
-    # 300 x 80 shown as 100 x 40: x is 3 times, y is 2 times. y2 = 12.25 becomes 24.5 and is rounded up.
+    # 300 x 80 shown as 100 x 40: x is 3 times, y is 2 times. (10.2, 5.4, 19.9, 12.25) becomes (30.6, 10.8, 59.7, 24.5).
     pixels, ref = image(300, 80, view=(100, 40))
-    out = ZOOM(pixels, ref, {"bbox_2d": [10, 5, 20, 12.25]})
+    out = ZOOM(pixels, ref, {"bbox_2d": [10.2, 5.4, 19.9, 12.25]})
     assert out.transform["box_full"] == [30, 10, 60, 25]
     assert np.array_equal(out.pixels, pixels[10:25, 30:60])
     # 84 shown as 112: 28 * 84/112 = 21 exactly, whatever the rounding of the division.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from vtcli.envs.prompts import PromptStyle, fill, opening, read_prompt, sizes
@@ -63,7 +63,6 @@ class ToolCalls:
         parent = images[index]
         output = tool(self.images.full(parent), parent, arguments)
         ref = self.images.add(output.pixels, parent=index, transform=output.transform)
-        ref = replace(ref, parent=index, transform=output.transform)  # a store may hand out a known image
         text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes([ref])}).strip()
         return ref, f"{text}\n{output.note}" if output.note else text
 
