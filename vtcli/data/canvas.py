@@ -116,9 +116,11 @@ class Pen:
         return np.array(self._image, dtype=np.uint8)
 
 
-def png(pixels: Pixels, level: int = 4) -> bytes:
-    """The array as PNG bytes; zlib ``level`` 0 to 9."""
-    done, data = cv2.imencode(".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, level])
+def png(pixels: Pixels, level: int = 6) -> bytes:
+    """The array as PNG bytes; zlib ``level`` 0 to 9. Unfiltered: for flat colours smaller and faster than filtered."""
+    flags = [cv2.IMWRITE_PNG_COMPRESSION, level, cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_DEFAULT]
+    flags += [cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_NONE]
+    done, data = cv2.imencode(".png", pixels[:, :, ::-1], flags)
     if not done:
         raise ValueError(f"cannot encode an array of shape {pixels.shape} as PNG")
     return data.tobytes()

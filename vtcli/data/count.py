@@ -48,7 +48,8 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
         raise ConfigError(f"count: conditions has {condition!r}; expected some of {', '.join(CONDITIONS)}")
     points, reference, found = _points(rng, size, look, CONDITIONS[condition])
     label = points[reference].label
-    clauses = " and ".join(f"{axis} {WORDS[op]} than {label}" for axis, op in CONDITIONS[condition])
+    named = f"point {label}" if str(label).isdigit() else label  # a bare 24 would read as a value
+    clauses = " and ".join(f"{axis} {WORDS[op]} than {named}" for axis, op in CONDITIONS[condition])
     x, y = points[reference].pixel
     line = {"x": {"type": "vline", "x": x}, "y": {"type": "hline", "y": y}}
     lines = [line[axis] for axis, _ in CONDITIONS[condition]]

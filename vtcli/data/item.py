@@ -11,7 +11,7 @@ import numpy as np
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
-from vtcli.schema import Json
+from vtcli.schema import ImageRef, Json, Sample
 
 T = TypeVar("T")
 
@@ -51,6 +51,21 @@ class Item:
         shape = repr(self.pixels.shape).encode()
         return hashlib.sha256(shape + np.ascontiguousarray(self.pixels).tobytes()).hexdigest()
 
+    def sample(self, form: str, split: str, images: tuple[ImageRef, ...] = ()) -> Sample:
+        """The item as a question of one form: with its task's tools, or with all of them."""
+        tool = form == "tool"
+        return Sample(
+            id=self.id,
+            task=self.task,
+            form=form,
+            split=split,
+            question=self.tool_question if tool else self.question,
+            answer=self.tool_answer if tool else self.answer,
+            images=images,
+            tools=self.tools if tool else ALL_TOOLS,
+            truth=self.truth,
+        )
+
 
 class Generate(Protocol):
     """A generator with its size bound: the same arguments give the same bytes on every machine and in every process."""
@@ -58,8 +73,9 @@ class Generate(Protocol):
     def __call__(self, seed: int, item: int, split: str, *, form: str = "answer") -> Item: ...
 
 
-def stream(seed: int, task: str, split: str, item: int) -> np.random.Generator:
-    """The item's own random stream: Philox (counter based, the same on every platform) on the four ids.
+def stream(seed: int, task: str, split: str, item: int, purpose: int = 0) -> np.random.Generator:
+    """The item's own random stream: Philox (counter based, the same on every platform) on the four ids. ``purpose``
+    gives further independent streams: 0 for the picture and its question, 1 for the demonstration's script.
 
     Raises ConfigError for an unknown split or task, or a negative seed.
     """
@@ -68,7 +84,7 @@ def stream(seed: int, task: str, split: str, item: int) -> np.random.Generator:
             f"cannot seed task={task!r} split={split!r} seed={seed} item={item}: expected a task of {TASKS}, "
             f"a split of {SPLITS} and numbers that are not negative"
         )
-    entropy = [seed, TASKS.index(task), SPLITS.index(split), item]
+    entropy = [seed, TASKS.index(task), SPLITS.index(split), item, *([purpose] if purpose else [])]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
 

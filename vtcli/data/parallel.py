@@ -1,0 +1,49 @@
+"""Work spread over processes with results in the order of the jobs, whatever the number of processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import TypeVar
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def ordered_map(work: Callable[[J], R], jobs: Iterable[J], workers: int) -> Iterator[R]:
+    """``work(job)`` for every job, in order; at most a few results per process wait to be taken.
+
+    With one worker everything runs in this process. Processes are spawned, not forked (a fork copies the locks of other
+    threads), and end when this one does, however it ends.
+    """
+    if workers <= 1:
+        yield from map(work, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent) as pool:
+        waiting: deque[Future[R]] = deque()
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(work, job))
+                if len(waiting) > 3 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A killed parent leaves its pool's processes waiting for work for ever: watch it and follow."""
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

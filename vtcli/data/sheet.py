@@ -1,0 +1,113 @@
+"""A contact sheet: samples of every task in a grid with their ground truth drawn on them, for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from vtcli.data import canvas
+from vtcli.data.item import Item
+from vtcli.data.rotflip import moved
+from vtcli.protocols import Pixels
+
+CELL = 300  # pixels, width and height of the picture's room
+LINE = 15  # pixels, height of a line of text
+TRUTH = (255, 0, 200)  # magenta: no generator uses it
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One picture with lines of text below it."""
+
+    pixels: Pixels
+    lines: tuple[str, ...]
+
+
+def cell(item: Item) -> Cell:
+    """An item with its truth drawn on it, its id, both questions with their answers."""
+    shown, scale = _fitted(item.pixels)
+    _overlay(shown, item, scale)
+    height, width = item.pixels.shape[:2]
+    lines = [f"{item.id}  {width}x{height}"]
+    lines += _wrapped(f"answer: {item.question} -> {item.answer}")
+    lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
+    if item.task == "rotflip":
+        lines += _wrapped(f"shown {item.truth['transform']}; ring: where the stamp's corner is now")
+    return Cell(shown, tuple(lines))
+
+
+def episode(name: str, messages: Sequence[Mapping[str, str]], images: Sequence[Pixels], most: int = 4) -> list[Cell]:
+    """A demonstration as a row: every image with the messages from the one that shows it to the next image."""
+    texts: list[list[str]] = []
+    for message in messages:
+        shows = message["content"].count("<image>")
+        texts += [[] for _ in range(shows)]
+        text = message["content"].replace("<image>", "").strip()
+        if texts and message["role"] != "system":
+            texts[-1] += _wrapped(f"{message['role']}: {text}")
+    shown = [_fitted(pixels)[0] for pixels in images[:most]]
+    return [Cell(pixels, (name if k == 0 else "", *texts[k])) for k, pixels in enumerate(shown)]
+
+
+def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:
+    """The cells in rows; a row is as tall as its longest text."""
+    columns = max(len(row) for row in rows)
+    strips: list[Pixels] = []
+    for row in rows:
+        text = LINE * max(len(c.lines) for c in row) + 16
+        strip = canvas.blank((CELL + 12) * columns + 12, CELL + text + 12, (238, 238, 238))
+        for i, one in enumerate(row):
+            x, (height, width) = 12 + i * (CELL + 12), one.pixels.shape[:2]
+            left, top = x + (CELL - width) // 2, 12 + (CELL - height) // 2
+            strip[top : top + height, left : left + width] = one.pixels
+        pen = canvas.Pen(strip)
+        for i, one in enumerate(row):
+            for k, line in enumerate(one.lines):
+                face = canvas.font(11, "bold" if k == 0 else "regular")
+                pen.text((12 + i * (CELL + 12), CELL + 16 + k * LINE), line, face, (20, 20, 20), "la")
+        strips.append(pen.pixels)
+    return np.concatenate(strips, axis=0)
+
+
+def _fitted(pixels: Pixels) -> tuple[Pixels, float]:
+    """The picture at the size of a cell, and the factor: whole-numbered when it grows, so that pixels stay squares."""
+    scale = CELL / max(pixels.shape[:2])
+    scale = float(int(scale)) if scale > 1 else scale
+    size = (round(pixels.shape[1] * scale), round(pixels.shape[0] * scale))
+    how = cv2.INTER_NEAREST if scale > 1 else cv2.INTER_AREA
+    return np.array(cv2.resize(pixels, size, interpolation=how), dtype=np.uint8), scale
+
+
+def _overlay(shown: Pixels, item: Item, scale: float) -> None:
+    height, width = shown.shape[:2]
+    for box in item.truth.get("boxes", ()):
+        x1, y1, x2, y2 = (v * scale for v in box["box"])
+        canvas.polyline(shown, [(x1, y1), (x2, y1), (x2, y2), (x1, y2), (x1, y1)], TRUTH, 2)
+    for primitive in item.truth.get("primitives", ()):
+        if primitive["type"] == "point":
+            canvas.ring(shown, (primitive["x"] * scale, primitive["y"] * scale), 9, TRUTH, 2)
+        elif primitive["type"] == "vline":
+            canvas.polyline(shown, [(primitive["x"] * scale, 0), (primitive["x"] * scale, height)], TRUTH, 1)
+        else:
+            canvas.polyline(shown, [(0, primitive["y"] * scale), (width, primitive["y"] * scale)], TRUTH, 1)
+    if item.task == "rotflip":
+        vertical, horizontal = moved(item.truth["corner"], item.truth["transform"]).split("-")
+        inset = 12
+        at = (inset if horizontal == "left" else width - inset, inset if vertical == "top" else height - inset)
+        canvas.ring(shown, at, 8, TRUTH, 2)
+
+
+def _wrapped(text: str, width: int = CELL) -> list[str]:
+    """The text in lines that fit into a cell."""
+    face = canvas.font(11)
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and face.getlength(longer) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
