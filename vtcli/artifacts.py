@@ -69,6 +69,19 @@ class Lineage:
     parents: tuple[Lineage, ...] = ()
     problem: str | None = None
 
+    def __str__(self) -> str:
+        """One line per artifact, parents below and indented."""
+        about = [self.kind, f"digest {self.digest[:12]}"]
+        about += [f"made by {self.stage}"] if self.stage else []
+        about += [f"seed {self.seed}"] if self.seed is not None else []
+        about += (
+            [f"code {self.git_commit[:12]}{'-dirty' * self.git_commit.endswith('-dirty')}"] if self.git_commit else []
+        )
+        about += [f"run {self.run_id}"] if self.run_id else []
+        about += [f"PROBLEM: {self.problem}"] if self.problem else []
+        below = (line for parent in self.parents for line in str(parent).splitlines())
+        return "\n".join([f"{self.ref}  {', '.join(about)}", *(f"  {line}" for line in below)])
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

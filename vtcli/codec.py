@@ -9,14 +9,12 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 T = TypeVar("T")
 
 
 def encode(value: Any) -> Any:
     """A dataclass, tuple, mapping, enum, numpy scalar or plain value as what ``json.dumps`` takes."""
-    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, (Enum, np.generic))):
+    if value is None or type(value) in (bool, int, float, str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
@@ -24,10 +22,13 @@ def encode(value: Any) -> Any:
         return {str(key): encode(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (bytes, bytearray)):
+    to_list: Any = getattr(value, "tolist", None)  # numpy's scalars and arrays
+    if to_list is not None:
+        return to_list()
+    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes, bytearray)):
         return [encode(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, (str, int, float)):  # subclasses
+        return value
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
