@@ -96,9 +96,17 @@ def test_open_text_is_scored_by_edit_similarity(text, expected):
 
 def test_normalisation_keeps_what_numbers_need():
     assert answer.normalise("The  Sum: -2.5, 3!") == "sum -2.5 3"
-    assert answer.normalise("A-4 sheet") == "4 sheet"
+    assert answer.normalise("A red-tag") == "red tag"
     assert answer.normalise("2.50") != answer.normalise("250")
     assert answer.normalise("±") == "±" != answer.normalise("%")
+
+
+def test_the_letter_a_is_no_article():
+    assert answer.normalise("A, K") == "a k" != answer.normalise("K")
+    assert answer.normalise("the a.") == answer.normalise("A") == "a"
+    assert score_and_correct("a", answer="A") == (1.0, 1)
+    assert score_and_correct("A K", answer="K") == (0.0, 0)
+    assert answer.normalise("The") == "the"
 
 
 def test_without_an_answer_the_score_is_zero_not_missing():

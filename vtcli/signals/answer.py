@@ -100,10 +100,18 @@ def numbers(text: str) -> list[float]:
 
 
 def normalise(text: str) -> str:
-    """Casefolded words without articles and punctuation, except a number's sign and points: ``The Sum: -2.5!`` is
-    ``sum -2.5``. A text of nothing else stays as it is."""
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-"))
-    return " ".join(word for word in words if word not in ("a", "an", "the")) or text.strip()
+    """Casefolded words without punctuation and articles, except a number's sign and points: ``The Sum: -2.5!`` is
+    ``sum -2.5``. An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of
+    nothing else stays as it is."""
+    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+    words = _WORD.findall(text)
+    followers = [*words, ""][1:]
+    kept = [
+        word
+        for word, after in zip(words, followers, strict=True)
+        if word not in ("an", "the") and (word != "a" or len(after) < 2)
+    ]
+    return " ".join(kept or words) or text.strip()
 
 
 def anls(text: str, target: str) -> float:
