@@ -1,0 +1,140 @@
+"""Demonstrations: skill, guesses and answers are what the teacher's settings say, and the real environment agrees."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vtcli.chat.calls import parse_answer, parse_calls
+from vtcli.data import count, read_value, rotflip, zoom
+from vtcli.data.demos import Script, Teacher, plan
+from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.rotflip import UNDO
+from vtcli.envs.demonstrate import Episode, Setting, demonstrate
+from vtcli.envs.prompts import PromptStyle
+from vtcli.geometry import draw_f1
+
+MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
+PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)
+PROMPT = PromptStyle("compact", "image {size}\n{tools}", "{question}", "{question}")
+VIEW = {"rotflip": (1.0, 1.0), "zoom": (1 / 6, 1 / 6), "read_value": (1.0, 1.0), "count": (1.0, 1.0)}
+
+
+def made(task: str, number: int) -> Item:
+    return MODULES[task].generate(0, number, "demo-train", MODULES[task].Size())
+
+
+def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERFECT) -> tuple[Item, Script]:
+    item = made(task, number)
+    return item, plan(item, stream(0, task, "demo-train", number, purpose=1), form, teacher, VIEW[task])
+
+
+def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> Episode:
+    setting = Setting(teacher, PROMPT, 56 * 56, 112 * 112)
+    return demonstrate(made(task, number), kind, stream(0, task, "demo-train", number, purpose=1), setting)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_perfect_teacher_answers_both_forms_rightly(task: str) -> None:
+    for number in range(12):
+        item, plain = script(task, number)
+        assert plain.right and parse_answer(plain.turns[-1]) == item.answer
+        _, tool = script(task, number, "tool")
+        assert parse_answer(tool.turns[-1]) == item.tool_answer
+        assert all(len(parse_calls(turn)) == 1 and parse_calls(turn)[0].problem is None for turn in tool.turns[:-1])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_perfect_episode_ends_with_the_truth_in_the_image(task: str) -> None:
+    for number in range(6):
+        item, shown = made(task, number), episode(task, number, "answer")
+        assert sum(message["content"].count("<image>") for message in shown.messages) == len(shown.images)
+        assert not any("Error" in message["content"] for message in shown.messages if message["role"] == "tool")
+        if task == "rotflip":
+            upright = rotflip.TRANSFORMS[rotflip.INVERSE.get(item.truth["transform"], item.truth["transform"])]
+            assert np.array_equal(shown.images[-1], upright(item.pixels))
+        if task == "zoom":
+            x1, y1, x2, y2 = item.truth["boxes"][0]["box"]
+            patch = item.pixels[y1 + 6 : y2 - 6, x1 + 6 : x2 - 6]  # 6 px: one pixel of the view
+            windows = np.lib.stride_tricks.sliding_window_view(shown.images[-1], patch.shape).reshape(-1, *patch.shape)
+            assert any(np.array_equal(window, patch) for window in windows)
+
+
+def test_perfect_drawings_score_nearly_one() -> None:
+    for task in ("read_value", "count"):
+        for number in range(12):
+            item, plain = script(task, number)
+            drawn: list[dict[str, Any]] = []
+            for turn in plain.turns[:-1]:
+                arguments = parse_calls(turn)[0].arguments or {}
+                drawn += [{"type": "point", "x": x, "y": y} for x, y in arguments.get("point_2d", [])]
+                drawn += [{"type": "vline", "x": arguments["x_position"]}] if "x_position" in arguments else []
+                drawn += [{"type": "hline", "y": arguments["y_position"]}] if "y_position" in arguments else []
+            assert draw_f1(drawn, item.truth["primitives"], 112, 112) > 0.95
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_half_of_the_calls_are_right_at_skill_one_half(task: str) -> None:
+    teacher = Teacher(skill=0.5, direct=0.0)
+    scripts = [script(task, number, teacher=teacher)[1] for number in range(150)]
+    calls = np.array([len(s.turns) - 1 for s in scripts])
+    right = np.mean([s.right for s in scripts])
+    expected = 0.25 + 0.25 / 6 if task == "count" else 0.5  # line and marks; a few charts have nothing to mark
+    assert abs(right - expected) < 4 * math.sqrt(0.25 / 150) and calls.max() <= 2
+
+
+def test_wrong_turns_are_wrong_and_spread_over_the_other_transforms() -> None:
+    teacher = Teacher(skill=0.0, direct=0.0)
+    seen: set[str] = set()
+    for number in range(60):
+        item, plain = script("rotflip", number, teacher=teacher)
+        (turn, last) = plain.turns
+        call = parse_calls(turn)[0]
+        assert (call.name, call.arguments) != UNDO[item.truth["transform"]] and not plain.right
+        seen.add(json.dumps(call.arguments))
+        assert parse_answer(last) in rotflip.CORNERS
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_direct_answer_makes_no_call_and_is_near_chance(task: str) -> None:
+    teacher = replace(PERFECT, direct=1.0)
+    hits = 0
+    for number in range(120):
+        item, plain = script(task, number, teacher=teacher)
+        assert len(plain.turns) == 1
+        hits += parse_answer(plain.turns[0]) == item.answer
+    assert hits / 120 < {"rotflip": 0.45, "zoom": 0.25, "read_value": 0.2, "count": 0.4}[task]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_perception_rows_ask_about_one_image_and_answer_at_once(task: str) -> None:
+    for number in range(8):
+        shown, item = episode(task, number, "perceive"), made(task, number)
+        roles = [message["role"] for message in shown.messages]
+        assert roles == ["system", *["user", "assistant"] * ((len(roles) - 1) // 2)]
+        assert len(shown.images) == 1 and shown.tools == ()
+        talk = {
+            q["content"].replace("<image>", ""): a["content"]
+            for q, a in zip(shown.messages[1::2], shown.messages[2::2], strict=True)
+        }
+        for question, text in talk.items():
+            answer = parse_answer(text) or ""
+            if "upright page" in question:
+                assert answer == item.truth["corner"]
+            if task == "zoom" and question.startswith("Where"):
+                (tag,) = [t for t in item.truth["tags"] if t["label"] in question]
+                assert json.loads(answer) == [round(v / 6) for v in tag["box"]]  # 672 px are shown as 112
+            if task == "zoom" and question.startswith("What letter"):
+                (tag,) = [t for t in item.truth["tags"] if t["label"] in question]
+                assert answer == tag["letter"] and max(shown.images[0].shape) < 200
+
+
+def test_the_same_item_gives_the_same_episode() -> None:
+    a, b = (episode("zoom", 5, "answer", Teacher()) for _ in range(2))
+    assert a.messages == b.messages and all(np.array_equal(x, y) for x, y in zip(a.images, b.images, strict=True))

@@ -1,0 +1,264 @@
+"""Every generator: pure in (seed, split, item), truth that the pixels confirm, answers near uniform."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from vtcli.binding import bind
+from vtcli.data import canvas
+from vtcli.data.count import CONDITIONS
+from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
+from vtcli.errors import ConfigError
+
+CONF = Path(__file__).parents[2] / "conf" / "data"
+
+
+def generators(name: str) -> dict[str, Any]:
+    tasks = yaml.safe_load((CONF / f"{name}.yaml").read_text())["tasks"]
+    return {task: bind(node["generate"], task) for task, node in tasks.items()}
+
+
+TINY, PAPER = generators("toolsrl_tiny"), generators("toolsrl_paper")
+
+
+def items(task: str, count: int, split: str = "train", form: str = "answer", size: dict[str, Any] = TINY) -> list[Item]:
+    return [size[task](seed=0, item=i, split=split, form=form) for i in range(count)]
+
+
+def near(pixels: np.ndarray, colour: canvas.Rgb, tolerance: int = 40) -> np.ndarray:
+    return (np.abs(pixels.astype(int) - np.array(colour)) <= tolerance).all(axis=2)
+
+
+def centroid(mask: np.ndarray) -> tuple[float, float]:
+    """In continuous coordinates: pixel (i, j) covers [i, i + 1) x [j, j + 1)."""
+    rows, columns = np.nonzero(mask)
+    return float(columns.mean()) + 0.5, float(rows.mean()) + 0.5
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@pytest.mark.parametrize("task", TASKS)
+def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> None:
+    for item in items(task, 4, size=size):
+        assert item.pixels.dtype == np.uint8 and item.pixels.shape[2] == 3 and item.pixels.flags.c_contiguous
+        assert json.loads(json.dumps(item.truth)) == item.truth  # plain Python values, no numpy scalars or tuples
+        assert item.answer and item.tool_answer and "<" not in item.question + item.tool_question
+        assert canvas.png(item.pixels) == canvas.png(item.pixels)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_items_depend_on_seed_split_and_number_only(task: str) -> None:
+    make = TINY[task]
+    first = make(seed=3, item=7, split="train")
+    make(seed=9, item=1, split="test")  # whatever was made in between
+    again = make(seed=3, item=7, split="train")
+    assert again.digest == first.digest and again.truth == first.truth
+    others = [
+        make(seed=4, item=7, split="train"),
+        make(seed=3, item=8, split="train"),
+        make(seed=3, item=7, split="test"),
+    ]
+    assert len({first.digest, *(other.digest for other in others)}) == 4
+
+
+def test_another_process_makes_the_same_pixels() -> None:
+    code = (
+        "from vtcli.data import rotflip, zoom, read_value, count\n"
+        "print([m.generate(5, 2, 'test', m.Size()).digest for m in (rotflip, zoom, read_value, count)])"
+    )
+    from vtcli.data import count, read_value, rotflip, zoom
+
+    here = [m.generate(5, 2, "test", m.Size()).digest for m in (rotflip, zoom, read_value, count)]
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == str(here)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_splits_share_no_picture(task: str) -> None:
+    count = 40 if task == "zoom" else 150
+    seen = [item.digest for split in ("train", "validation", "test") for item in items(task, count, split)]
+    assert len(set(seen)) == len(seen)
+
+
+def test_unknown_splits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a task"):
+        stream(0, "zoom", "holdout", 0)
+
+
+# ---------------------------------------------------------------- rotate and flip
+
+
+def test_seven_tenths_of_the_pages_are_transformed_uniformly() -> None:
+    found = Counter(item.truth["transform"] for item in items("rotflip", 1000))
+    assert abs(found["none"] / 1000 - 0.3) < 0.05  # 3.5 standard errors of 0.0145
+    assert all(abs(found[name] / 1000 - 0.14) < 0.04 for name in TRANSFORMS if name != "none")
+
+
+def test_the_tool_training_set_is_always_transformed_and_shows_the_same_pages() -> None:
+    tool, plain = items("rotflip", 200, form="tool"), items("rotflip", 200)
+    assert all(item.truth["transform"] != "none" for item in tool)
+    for a, b in zip(tool, plain, strict=True):
+        assert a.truth["corner"] == b.truth["corner"]
+        if b.truth["transform"] != "none":
+            assert a.digest == b.digest
+    assert any(item.truth["transform"] == "none" for item in items("rotflip", 50, "test", "tool"))
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+def test_the_stamp_is_in_its_corner_once_the_page_is_upright(size: dict[str, Any]) -> None:
+    for item in items("rotflip", 40 if size is TINY else 6, size=size):
+        transform = item.truth["transform"]
+        upright = TRANSFORMS[INVERSE.get(transform, transform)](item.pixels)
+        height, width = upright.shape[:2]
+        x, y = centroid(near(upright, canvas.COLOURS[item.truth["colour"]], 12))
+        corner = f"{'top' if y < height / 2 else 'bottom'}-{'left' if x < width / 2 else 'right'}"
+        assert corner == item.truth["corner"]
+        # the title bar is dark, at the top, and ends before the right margin
+        dark = upright.max(axis=2) < 80
+        assert dark[: height // 5].sum() > 2 * dark[-height // 5 :].sum()
+        if item.truth["kind"] == "corner":
+            assert item.answer == corner
+
+
+def test_every_transform_moves_every_corner() -> None:
+    for name in UNDO:
+        for corner in CORNERS:
+            assert (moved(corner, name) == corner) == (name == "none")
+    assert moved("top-left", "rot90") == "top-right"  # clockwise
+    assert moved("top-left", "rot270") == "bottom-left"
+
+
+def test_corners_are_uniform_and_say_nothing_where_seen() -> None:
+    pages = items("rotflip", 1000)
+    answers = Counter(item.answer for item in pages)
+    assert all(abs(answers[corner] / 1000 - 0.25) < 0.06 for corner in CORNERS)
+    # reading the corner off the page as it is shown is right for untransformed pages only: 0.3, chance is 0.25
+    seen = sum(moved(item.truth["corner"], item.truth["transform"]) == item.answer for item in pages)
+    assert seen == sum(item.truth["transform"] == "none" for item in pages)
+
+
+# ---------------------------------------------------------------- zoom
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+def test_tags_are_where_the_truth_says(size: dict[str, Any]) -> None:
+    for item in items("zoom", 12 if size is TINY else 3, size=size):
+        for tag in item.truth["tags"]:
+            x1, y1, x2, y2 = tag["box"]
+            inside = near(item.pixels[y1:y2, x1:x2], canvas.COLOURS[tag["label"].split()[0]])
+            assert inside.mean() > 0.9  # all but the letter
+            border = np.concatenate([item.pixels[y1 - 2, x1:x2], item.pixels[y2 + 1, x1:x2]])
+            assert near(border[None], canvas.COLOURS[tag["label"].split()[0]], 14).mean() < 0.5
+            letter = item.pixels[y1:y2, x1:x2].max(axis=2) < 60
+            assert 3 <= np.ptp(np.nonzero(letter)[0]) + 1 <= 21  # pixels tall
+        asked = {box["label"]: box["box"] for box in item.truth["boxes"]}
+        letters = {tag["label"]: tag["letter"] for tag in item.truth["tags"]}
+        assert item.answer == ", ".join(letters[label] for label in asked)
+        assert item.tool_answer == ", ".join(f'"{label}": {k}' for k, label in enumerate(asked, 1))
+        assert all(label in item.question and label in item.tool_question for label in asked)
+
+
+def test_letters_are_uniform_and_png_files_small() -> None:
+    scenes = items("zoom", 160)
+    answers = Counter(item.answer for item in scenes)
+    assert set(answers) == set("AEHKNRSX") and max(answers.values()) < 160 * 0.22  # 0.125 expected
+    assert np.mean([len(canvas.png(item.pixels)) for item in scenes[:20]]) < 30_000
+
+
+# ---------------------------------------------------------------- charts
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+@pytest.mark.parametrize("task", ["read_value", "count"])
+def test_points_are_drawn_where_the_truth_says(task: str, size: dict[str, Any]) -> None:
+    for item in items(task, 25, size=size):
+        x1, y1, x2, y2 = item.truth["frame"]
+        for point in item.truth["points"]:
+            (px, py), (x, y) = point["pixel"], point["data"]
+            (x_low, x_high), (y_low, y_high) = item.truth["range"]["x"], item.truth["range"]["y"]
+            assert px == pytest.approx(x1 + (x - x_low) / (x_high - x_low) * (x2 - x1))
+            assert py == pytest.approx(y2 - (y - y_low) / (y_high - y_low) * (y2 - y1))
+            colourful = np.ptp(item.pixels[int(py) - 1 : int(py) + 2, int(px) - 1 : int(px) + 2].astype(int), axis=2)
+            assert (colourful > 60).mean() > 0.5  # a marker, not the white ground or the grey axes
+
+
+def test_markers_are_centred_on_their_points() -> None:
+    for item in items("count", 30):
+        for colour in ("blue", "red", "green"):
+            mask = near(item.pixels, canvas.COLOURS[colour], 25)
+            for point in item.truth["points"]:
+                px, py = point["pixel"]
+                window = np.zeros_like(mask)
+                window[max(0, int(py) - 5) : int(py) + 6, max(0, int(px) - 5) : int(px) + 6] = True
+                if (mask & window).sum() >= 30 and all(
+                    np.hypot(px - q["pixel"][0], py - q["pixel"][1]) > 14 or q is point for q in item.truth["points"]
+                ):
+                    assert centroid(mask & window) == pytest.approx((px, py), abs=0.5)
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+def test_read_value_answers_and_lines_belong_to_the_named_point(size: dict[str, Any]) -> None:
+    asked: Counter[str] = Counter()
+    for item in items("read_value", 60, size=size):
+        (target,) = [p for p in item.truth["points"] if p["label"] == item.truth["target"]]
+        axis = item.truth["axis"]
+        asked[axis] += 1
+        assert item.truth["value"] == [target["data"]["xy".index(a)] for a in axis]
+        lines = {"x": {"type": "vline", "x": target["pixel"][0]}, "y": {"type": "hline", "y": target["pixel"][1]}}
+        assert item.truth["primitives"] == [lines[a] for a in axis]
+        assert [float(v) for v in item.answer.strip("()").split(", ")] == item.truth["value"]
+        assert item.tool_answer == str(len(axis)) and f"point {target['label']}" in item.question
+    assert set(asked) == ({"x", "y"} if size is TINY else {"x", "y", "xy"})
+
+
+@pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
+def test_counts_follow_from_the_points(size: dict[str, Any]) -> None:
+    for item in items("count", 60, size=size):
+        points = item.truth["points"]
+        (reference,) = [p for p in points if p["label"] is not None]  # only the reference is labelled
+        assert reference["label"] == item.truth["reference"]
+
+        def holds(point: Any, condition: Any, reference: Any = reference) -> bool:
+            mine, other = (p["data"]["xy".index(condition["axis"])] for p in (point, reference))
+            return mine > other if condition["op"] == ">" else mine < other
+
+        rest = [p for p in points if p is not reference]
+        found = [p for p in rest if all(holds(p, c) for c in item.truth["conditions"])]
+        assert item.answer == str(len(found)) and item.truth["value"] == [len(found)]
+        assert item.truth["total"] == len(rest)
+        marks = [(p["x"], p["y"]) for p in item.truth["primitives"] if p["type"] == "point"]
+        assert sorted(marks) == sorted(tuple(p["pixel"]) for p in found)
+        lines = [p for p in item.truth["primitives"] if p["type"] != "point"]
+        assert [line["type"] for line in lines] == [
+            "vline" if c["axis"] == "x" else "hline" for c in item.truth["conditions"]
+        ]
+        assert all(line.get("x", line.get("y")) in reference["pixel"] for line in lines)
+        # no ties: every other point is apart from the reference on both axes
+        assert all(abs(p["pixel"][i] - reference["pixel"][i]) >= 4 for p in rest for i in (0, 1))
+
+
+def test_paper_charts_have_the_papers_sizes_and_questions() -> None:
+    charts = items("count", 150, size=PAPER)
+    assert all(max(item.pixels.shape) <= 512 and 8 <= len(item.truth["points"]) <= 20 for item in charts)
+    asked = {tuple((c["axis"], c["op"]) for c in item.truth["conditions"]) for item in charts}
+    assert asked == set(CONDITIONS.values())
+    labels = {item.truth["reference"] for item in charts}
+    assert any(label.isdigit() for label in labels) and any(label.isalpha() for label in labels)
+    assert any(len(label) == 2 and label[0].isalpha() and label[1].isdigit() for label in labels)
+    assert all(max(item.pixels.shape) <= 768 for item in items("read_value", 40, size=PAPER))
+
+
+def test_counts_and_values_are_near_uniform() -> None:
+    counts = Counter(item.answer for item in items("count", 600))
+    assert max(counts.values()) < 0.33 * 600  # over 0..5, small ones are possible on every chart
+    values = Counter(item.answer for item in items("read_value", 1100))
+    assert set(values) == {str(v) for v in range(11)} and max(values.values()) < 1100 / 11 * 1.6
