@@ -45,8 +45,7 @@ def data(tmp_path: Path) -> tuple[ReportData, ImageStore]:
         commands=["vtcli eval data=d model=m"],
         lineage="report:v1\n└─ model m:v2",
         series=(Evaluation("before", "m:v1", worse), Evaluation(f"after {EVIL}", "m:v2", rows)),
-        curves=curves,
-        phases=(content.Phase("tools", 0), content.Phase("answers", 10)),
+        training=content.Training(curves, (content.Phase("tools", 0), content.Phase("answers", 10))),
         shown=tuple(found[:5]),
     ), store
 
@@ -213,9 +212,9 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
         {"step": 2, "phase": "answers", "reward": 0.3},
         {"reward": 9.0},
     ]
-    curves, phases = content.read_curves(log)
-    assert curves == (content.Curve("reward", (0, 2), (0.1, 0.3)), content.Curve("entropy", (0,), (2.0,)))
-    assert phases == (content.Phase("tools", 0), content.Phase("answers", 2))
+    found = content.read_training(log)
+    assert found.curves == (content.Curve("reward", (0, 2), (0.1, 0.3)), content.Curve("entropy", (0,), (2.0,)))
+    assert found.phases == (content.Phase("tools", 0), content.Phase("answers", 2))
 
 
 def test_outcome_knows_no_verdict_from_wrong() -> None:

@@ -17,9 +17,6 @@ from vtcli.report.content import ReportData
 MAX_BYTES = 5_000_000
 """Of the page. Trajectories that would pass it are left out, and the page says how many."""
 
-FIGURES = ("accuracy", "tool reward", "calls, plain question")
-"""Headline columns that are drawn above the tables."""
-
 
 def build(folder: Path, data: ReportData, images: Images) -> tuple[Path, Path]:
     """Write the report into ``folder``.
@@ -86,16 +83,15 @@ def _used(album: viewer.Album, cards: list[viewer.Card]) -> dict[str, tuple[str,
 def _figures(data: ReportData) -> list[Markup]:
     """Accuracy, tool reward and calls of every model with their intervals."""
     figures: list[Markup] = []
-    drawn = [h for h in tables.used_headlines(data.series, data.seed) if h[0] in FIGURES]
-    for title, form, measure in drawn:
+    for title, form, measure in tables.used_headlines(data.series, data.seed, tables.MAIN):
         lines = [(e.label, pick(summarise(e.rows, data.seed), form, measure)) for e in data.series]
         figures.append(plots.intervals(title, [(n, e) for n, e in lines if e is not None], measure != "calls"))
     return figures
 
 
 def _curves(data: ReportData) -> list[Markup]:
-    last = max((c.steps[-1] for c in data.curves), default=0)
-    return [plots.curve(c, data.phases, last) for c in data.curves]
+    last = max((c.steps[-1] for c in data.training.curves), default=0)
+    return [plots.curve(c, data.training.phases, last) for c in data.training.curves]
 
 
 def markdown(data: ReportData) -> str:
@@ -104,13 +100,13 @@ def markdown(data: ReportData) -> str:
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)
     parts.extend(tables.to_markdown(t) for t in tables.all_tables(data.series, data.seed))
-    if data.curves:
+    if data.training.curves:
         rule = "| metric | first step | last step | steps |\n| --- | --: | --: | --: |"
         lines = [
             f"| {c.name} | {plots.tick_text(c.values[0])} | {plots.tick_text(c.values[-1])} | {len(c.steps)} |"
-            for c in data.curves
+            for c in data.training.curves
         ]
-        phases = ", ".join(f"{p.name} from step {p.step}" for p in data.phases)
+        phases = ", ".join(f"{p.name} from step {p.step}" for p in data.training.phases)
         note = f"Phases: {phases}.\n\n" if phases else ""
         parts.append("### Training\n\n" + note + "\n".join([rule, *lines]) + "\n")
     if data.lineage:

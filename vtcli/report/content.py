@@ -38,6 +38,14 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """How the model came about, as far as it is known."""
+
+    curves: tuple[Curve, ...] = ()
+    phases: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     """``series`` is ordered from the first parent to the model that this report is about, which is last."""
 
@@ -46,8 +54,7 @@ class ReportData:
     commands: Sequence[str]
     lineage: str  # text, one artifact a line
     series: Sequence[Evaluation]
-    curves: Sequence[Curve] = ()
-    phases: Sequence[Phase] = ()
+    training: Training = field(default_factory=Training)
     shown: Sequence[Scored] = ()  # trajectories to browse
     seed: int = 0  # of the resampling
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
@@ -57,7 +64,7 @@ CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy"
 """Training metrics that the report draws, in order; names as the learner logs them, a ``prefix/`` ignored."""
 
 
-def read_curves(points: Sequence[Mapping[str, object]]) -> tuple[tuple[Curve, ...], tuple[Phase, ...]]:
+def read_training(points: Sequence[Mapping[str, object]]) -> Training:
     """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
 
     A missing or non-finite value is a gap, not zero.
@@ -76,7 +83,7 @@ def read_curves(points: Sequence[Mapping[str, object]]) -> tuple[tuple[Curve, ..
             if name in found and isinstance(value, int | float) and np.isfinite(value):
                 found[name].append((step, float(value)))
     curves = [Curve(n, tuple(s for s, _ in v), tuple(x for _, x in v)) for n, v in found.items() if v]
-    return tuple(curves), tuple(phases)
+    return Training(tuple(curves), tuple(phases))
 
 
 def outcome(scored: Scored) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -40,6 +41,9 @@ HEADLINES = (
     ("calls, tool question", "tool", "calls"),
 )
 """Title, form and measure of the columns that compare models."""
+
+MAIN = ("accuracy", "tool reward", "calls, plain question")
+"""The headlines that are drawn, and printed on the console."""
 
 ANSWER_COLUMNS = ("accuracy", "answer_score", "tool_global", "format", "calls", "composite", "tokens", "images")
 TOOL_COLUMNS = ("tool_reward", "tool_global", "format", "calls", "composite", "tokens", "images")
@@ -89,11 +93,11 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def progress(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """One line per model, the headline measures with 95 % intervals; None without a model."""
+def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None) -> Table | None:
+    """One line per model, the headline measures (``titles`` of them) with 95 % intervals; None without a model."""
     if not series:
         return None
-    columns = used_headlines(series, seed)
+    columns = used_headlines(series, seed, titles)
     lines: list[tuple[Cell, ...]] = []
     for evaluation in series:
         summaries = summarise(evaluation.rows, seed)
@@ -103,17 +107,20 @@ def progress(series: Sequence[Evaluation], seed: int) -> Table | None:
     return Table("Before and after", note, ("model", *(c[0] for c in columns)), tuple(lines))
 
 
-def used_headlines(series: Sequence[Evaluation], seed: int) -> list[tuple[str, str, str]]:
-    """The headline columns that at least one model has a value for."""
-    tables = [summarise(e.rows, seed) for e in series]
-    return [c for c in HEADLINES if any(pick(t, c[1], c[2]) is not None for t in tables)]
+def used_headlines(
+    series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None
+) -> list[tuple[str, str, str]]:
+    """The headline columns (of these ``titles``) that at least one model has a value for."""
+    found = [summarise(e.rows, seed) for e in series]
+    wanted = [c for c in HEADLINES if titles is None or c[0] in titles]
+    return [c for c in wanted if any(pick(t, c[1], c[2]) is not None for t in found)]
 
 
-def differences(series: Sequence[Evaluation], seed: int) -> Table | None:
+def differences(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None) -> Table | None:
     """Each model against its parent, and the last against the first; None for a single model."""
     if len(series) < 2:
         return None
-    columns = used_headlines(series, seed)
+    columns = used_headlines(series, seed, titles)
     pairs = [(series[i], series[i + 1]) for i in range(len(series) - 1)]
     if len(series) > 2:
         pairs.append((series[0], series[-1]))
@@ -229,10 +236,18 @@ def _plain(text: str) -> str:
 
 def to_console(table: Table) -> RichTable:
     """The same table for a terminal; labels are text, never markup."""
-    found = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
+    found = RichTable(title=Text(table.title), caption=Text(table.note), title_justify="left", caption_justify="left")
     for i, column in enumerate(table.columns):
-        found.add_column(Text(column), justify="left" if i == 0 else "right")
+        found.add_column(Text(column), justify="left" if i == 0 else "right", no_wrap=True)
     for line in table.lines:
         cells = [Text.assemble(c.text, (f"\n{c.detail}" if c.detail else "", "dim")) for c in line]
         found.add_row(*cells)
     return found
+
+
+def show(series: Sequence[Evaluation], seed: int) -> None:
+    """Print the models and their paired differences on standard error; standard output carries results only."""
+    console = Console(stderr=True)
+    for table in (progress(series, seed, MAIN), differences(series, seed, MAIN)):
+        if table is not None:
+            console.print(to_console(table))

@@ -1,0 +1,200 @@
+"""``vtcli eval``: roll a model out on held-out questions, measure, score, compare with its parent, write a report."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import track
+
+from vtcli import records
+from vtcli.algo.rows import make_row, summarise
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.envs import tool_calls
+from vtcli.envs.prompts import read_prompt
+from vtcli.errors import ConfigError, InputError
+from vtcli.images import ImageStore
+from vtcli.protocols import Policy, Reward, Signal
+from vtcli.report import build, content, folder, tables
+from vtcli.rewards import toolsrl
+from vtcli.rollout import Limits, Sampling, rollout_group
+from vtcli.schema import Sample, Scored, Trajectory
+from vtcli.signals import measure_all
+from vtcli.stagerun import RunSettings, StageRun, open_run
+
+Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
+Opener = Callable[[], Rollouts]
+Key = tuple[str, str]  # form and sample id
+
+
+REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
+
+
+@dataclass(frozen=True)
+class Config:
+    """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use."""
+
+    data: str  # dataset artifact
+    model: str  # model artifact, or a folder with a Hugging Face model
+    prompt: Mapping[str, Any]
+    signals: dict[str, Signal]
+    baseline: str | None = None  # the report to compare with: of the parent model, on the same data
+    label: str | None = None  # the model's name in tables
+    split: str = "test"
+    forms: tuple[str, ...] = ("answer", "tool")
+    max_samples: int | None = None  # of each form, the first ones
+    samples_per_question: int = 1
+    temperature: float = 0.0  # greedy
+    tools: Literal["offered", "none"] = "offered"
+    policy: Literal["model", "oracle"] = "model"
+    shown: int = 32  # trajectories to browse in the report
+    concurrency: int = 64  # questions at a time; finished ones survive a kill
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    bad_rows: Literal["error", "skip"] = "error"
+    limits: Limits = field(default_factory=Limits)
+    images: dict[str, int] = field(default_factory=dict[str, int])  # min_pixels and max_pixels of a view
+    rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not self.forms or set(self.forms) - set(self.rewards):
+            raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
+        if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
+            raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+
+
+def run(config: Config) -> Artifact:
+    """Returns the report artifact: ``trajectories.jsonl`` and ``images/``, rows, ``metrics.json``, the two pages.
+
+    Raises:
+        InputError: an input that is missing, damaged, of another kind, or a baseline on other data.
+    """
+    settings = RunSettings.of(config.job, "report")
+    store = ArtifactStore(settings.home)
+    data = store.resolve(config.data, "dataset")
+    foreign = Path(config.model, "config.json").is_file() and not Path(config.model, "manifest.json").is_file()
+    model = None if foreign else store.resolve(config.model, "model")
+    baseline = store.resolve(config.baseline, "report") if config.baseline else None
+    if baseline and data.digest not in {p.digest for p in baseline.manifest.parents}:
+        raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
+    parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
+    made_from = list(parents.values())
+    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=("eval.concurrency",)) as stage:
+        if stage.reused:
+            tables.show(folder.load_series(stage.reused.path), config.seed)
+            return stage.reused
+        images = ImageStore(stage.work / "images", **config.images)
+        samples = _samples(config, data, images)
+        weights = model.path if model else Path(config.model)
+        found = asyncio.run(_collect(config, samples, stage.work, lambda: _open(config, weights, images)))
+        return _finish(config, stage, parents, found, images)
+
+
+def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sample]:
+    """The questions in order; rows that are skipped are listed on standard error."""
+    samples: dict[Key, Sample] = {}
+    for form in config.forms if config.tools == "offered" else ("answer",):
+        found = records.SampleSet(data, form, config.split, images, config.bad_rows)
+        sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
+        for i in range(min(len(found), config.max_samples or len(found))):
+            sample = found.load(i)
+            samples[form, sample.id] = replace(sample, tools=()) if config.tools == "none" else sample
+    if not samples:
+        raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
+    return samples
+
+
+def _open(config: Config, weights: Path, images: ImageStore) -> Rollouts:
+    """Loads the model; heavy libraries are imported here."""
+    from vtcli.chat.qwen2_5_vl import QwenChat
+
+    chat = QwenChat.load(weights)
+    open_env = partial(tool_calls.open_env, images=images, prompt=read_prompt(config.prompt))
+    sampling = Sampling(config.temperature, config.samples_per_question, config.seed)
+    policy_of: Callable[[Sample], Policy]
+    if config.policy == "oracle":
+        from vtcli.engines.scripted import oracle
+
+        policy_of = partial(oracle, chat, images, config.seed)
+    else:
+        from vtcli.engines.hf import HfPolicy, load_model
+
+        policy = HfPolicy(load_model(weights, config.dtype, config.device), chat, images.view)
+        policy_of = lambda _: policy  # noqa: E731
+    return lambda sample: rollout_group(sample, policy_of(sample), chat, open_env, config.limits, sampling)
+
+
+async def _collect(config: Config, samples: Mapping[Key, Sample], work: Path, opener: Opener) -> list[Scored]:
+    """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again."""
+    path = work / "trajectories.jsonl"
+    found = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
+    count = Counter(_key(s) for s in found.values())
+    left = [key for key in samples if count[key] < config.samples_per_question]
+    rollouts: Rollouts | None = None
+    for start in track(range(0, len(left), config.concurrency), "eval", console=Console(stderr=True)):
+        rollouts = rollouts or opener()
+        groups = await asyncio.gather(*(rollouts(samples[key]) for key in left[start : start + config.concurrency]))
+        done = [scored for group in groups for scored in await _score(config, group)]
+        records.append(path, done)
+        found |= {s.trajectory.id: s for s in done}
+    order = {key: i for i, key in enumerate(samples)}
+    return sorted(found.values(), key=lambda s: (order[_key(s)], s.trajectory.id))
+
+
+def _key(scored: Scored) -> Key:
+    return scored.trajectory.sample.form, scored.trajectory.sample.id
+
+
+async def _score(config: Config, group: Sequence[Trajectory]) -> list[Scored]:
+    signals = [await measure_all(t, tuple(config.signals.values())) for t in group]
+    verdicts = config.rewards[group[0].sample.form](signals)
+    return [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
+
+
+def _finish(
+    config: Config, stage: StageRun, parents: Mapping[str, Artifact], found: list[Scored], images: ImageStore
+) -> Artifact:
+    """Write the artifact's files from what was found, commit them, and print the table."""
+    out = stage.work / "report"
+    shutil.rmtree(out, ignore_errors=True)
+    folder.save_trajectories(out, found, images)
+    before = folder.load_series(parents["report"].path) if "report" in parents else ()
+    model = parents["model"].ref if "model" in parents else config.model
+    label = config.label or (model if config.policy == "model" else config.policy)
+    series = (
+        *before,
+        content.Evaluation(label, model, tuple(make_row(s, toolsrl.tool_reward(s.signals)) for s in found)),
+    )
+    folder.save_series(out, series, config.seed)
+    report = content.ReportData(
+        title=f"{label} on held-out questions",
+        facts={name: parent.ref for name, parent in parents.items()} | _facts(config),
+        commands=folder.command_line(),
+        lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
+        series=series,
+        training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
+        shown=content.choose(found, config.shown, config.seed),
+        seed=config.seed,
+    )
+    build.build(out, report, images)
+    figures = folder.flat(summarise(series[-1].rows, config.seed))
+    stage.tracker.metrics(figures, 0)
+    artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
+    tables.show(series, config.seed)
+    sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
+    return artifact
+
+
+def _facts(config: Config) -> dict[str, str]:
+    decoding = f"temperature {config.temperature:g}, {config.samples_per_question} rollout(s) a question"
+    return {"decoding": decoding} | {k: str(getattr(config, k)) for k in ("split", "tools", "policy", "seed")}

@@ -1,0 +1,249 @@
+"""``vtcli eval`` on a real dataset artifact, with a real (random) tiny model and with the scripted best tool use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import eval as stage
+from vtcli import records
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.data import count, read_value, rotflip, zoom
+from vtcli.data.item import ALL_TOOLS
+from vtcli.errors import ConfigError, InputError
+from vtcli.images import encode_png
+from vtcli.report import folder
+from vtcli.rollout import Limits
+from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.signals import answer, boxes, orientation, primitives, usage
+from vtcli.signals import format as format_rule
+
+PROMPT = {
+    "style": "compact",
+    "system": "image {size}\n{tools}",
+    "tool_question": "{question}",
+    "answer_question": "{question}",
+}
+SIGNALS = {
+    name: module.measure
+    for name, module in {
+        "answer": answer,
+        "format": format_rule,
+        "usage": usage,
+        "boxes": boxes,
+        "orientation": orientation,
+        "primitives": primitives,
+    }.items()
+}
+GENERATORS = (rotflip, zoom, read_value, count)
+ITEMS = 3
+
+
+def write_data(home: Path) -> Artifact:
+    with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
+        for form in ("tool", "answer"):
+            rows = []
+            for task in GENERATORS:
+                for i in range(ITEMS):
+                    item = task.generate(0, i, "test", task.Size(), form=form)
+                    question, text = (
+                        (item.tool_question, item.tool_answer) if form == "tool" else (item.question, item.answer)
+                    )
+                    tools = item.tools if form == "tool" else ALL_TOOLS
+                    sample = Sample(item.id, item.task, form, "test", question, text, (), tools, item.truth)
+                    rows.append((sample, [encode_png(item.pixels)]))
+            records.write_samples(draft.path / f"{form}-test.parquet", rows)
+        return draft.commit()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact store with a dataset and a random tiny model."""
+    from vtcli.engines import tiny
+
+    home = tmp_path_factory.mktemp("eval") / "artifacts"
+    write_data(home)
+    sizes = tiny.TinyModel(
+        vocab_size=400, hidden_size=48, layers=1, heads=2, kv_heads=1, intermediate_size=64,
+        vision_hidden_size=32, vision_depth=1, vision_heads=2, vision_intermediate_size=48,
+    )  # fmt: skip
+    tokenizer = tiny.train_tokenizer(
+        ["In which corner is the red stamp? top-left <answer>K</answer>"] * 3, sizes.vocab_size
+    )
+    with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
+        tiny.build(draft.path, sizes, tokenizer, seed=0)
+        log = [{"step": i, "phase": "tools" if i < 3 else "answers", "reward": i / 6} for i in range(6)]
+        (draft.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+        draft.commit()
+    return home
+
+
+def config(home: Path, name: str, **changes: Any) -> stage.Config:
+    fields: dict[str, Any] = {
+        "data": "data:v1",
+        "model": "model:v1",
+        "prompt": PROMPT,
+        "signals": SIGNALS,
+        "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),
+        "images": {"min_pixels": 56 * 56, "max_pixels": 112 * 112},
+        "concurrency": 4,
+    }
+    fields |= changes
+    job = {"home": str(home), "name": name, "eval": {k: v for k, v in fields.items() if isinstance(v, str | int)}}
+    return stage.Config(**fields, job=job)
+
+
+def scored(artifact: Artifact) -> list[Scored]:
+    return list(records.read(artifact.path / "trajectories.jsonl", Scored))
+
+
+def test_oracle_reaches_the_top_and_the_artifact_is_whole(home: Path) -> None:
+    made = stage.run(config(home, "best", policy="oracle"))
+    assert made.kind == "report"
+    assert [p.ref for p in made.manifest.parents] == ["data:v1", "model:v1"]
+    found = scored(made)
+    assert len(found) == 2 * len(GENERATORS) * ITEMS
+    assert {s.trajectory.stop for s in found} == {Stop.ANSWERED}
+    summary = made.manifest.summary
+    assert summary["answer.all.accuracy"] == 1.0 and summary["answer.all.accuracy.n"] == 12.0
+    assert summary["tool.all.tool_reward"] >= 0.9
+    assert summary["tool.all.broken"] == 0.0
+    for name in {name for s in found for ref in s.trajectory.images for name in (ref.full, ref.view)}:
+        assert (made.path / "images" / name[:2] / f"{name}.png").is_file()
+    page = (made.path / "report.html").read_text()
+    assert "Training" in page and "data:v1" in page and "digest" in page
+    assert (made.path / "report.md").read_text().startswith("# oracle on held-out questions")
+    metrics = json.loads((made.path / "metrics.json").read_text())
+    assert [m["label"] for m in metrics["models"]] == ["oracle"]
+    assert ArtifactStore(home).verify("best:v1") == []
+
+
+def test_a_model_is_compared_with_its_baseline_question_by_question(home: Path) -> None:
+    before = stage.run(config(home, "before", label="before", max_samples=5))
+    found = scored(before)
+    assert len(found) == 10
+    assert all(s.verdict is not None or s.trajectory.stop is Stop.BROKEN for s in found)
+    after = stage.run(config(home, "after", policy="oracle", label="after", max_samples=5, baseline="before:v1"))
+    assert [p.ref for p in after.manifest.parents] == ["data:v1", "model:v1", "before:v1"]
+    assert [e.label for e in folder.load_series(after.path)] == ["before", "after"]
+    comparisons = json.loads((after.path / "metrics.json").read_text())["comparisons"]
+    accuracy = next(c for c in comparisons if (c["measure"], c["task"]) == ("accuracy", "all"))
+    assert (accuracy["before"], accuracy["after"]) == ("before", "after")
+    assert accuracy["result"]["n"] == 5 and accuracy["result"]["only_before"] == 0
+    assert accuracy["result"]["value"] > 0
+    assert "Paired differences" in (after.path / "report.html").read_text()
+
+
+def test_no_tools_probe_asks_plain_questions_without_tools(home: Path) -> None:
+    made = stage.run(config(home, "probe", tools="none", max_samples=4, samples_per_question=2, temperature=1.0))
+    found = scored(made)
+    assert {(s.trajectory.sample.form, s.trajectory.sample.tools) for s in found} == {("answer", ())}
+    assert len(found) == 8
+    assert len({s.trajectory.seed for s in found}) == 8
+    assert made.manifest.summary["answer.all.calls.n"] == 4.0
+
+
+def test_the_same_command_again_finds_its_report(home: Path) -> None:
+    wanted = config(home, "again", policy="oracle", max_samples=2)
+    assert stage.run(wanted).ref == stage.run(wanted).ref == "again:v1"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
+import importlib.util
+spec = importlib.util.spec_from_file_location("test_eval", {file!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+seen = []
+async def deadly(trajectory):
+    seen.append(trajectory)
+    if len(seen) == 11:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {{}}
+wanted = module.config(Path({home!r}), "killed", policy="oracle", concurrency=4)
+wanted.signals["deadly"] = deadly
+module.stage.run(wanted)
+"""
+
+
+def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path(__file__).resolve()
+    names = {
+        "tests": str(here.parent.parent),
+        "root": str(here.parent.parent.parent),
+        "file": str(here),
+        "home": str(home),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED.format(**names)], check=False, env=dict(os.environ), timeout=120
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert not (home / "killed").exists()
+    (kept,) = [p for p in (home / ".work").glob("eval-*/trajectories.jsonl") if p.read_text().count("zoom-test")]
+    with kept.open("a") as file:
+        file.write('{"schema_version": 1, "type": "Sco')  # and a torn line
+    assert sum(1 for _ in records.read(kept, Scored)) == 8  # two chunks of four were finished
+    asked: list[Trajectory] = []
+
+    async def witness(trajectory: Trajectory) -> Mapping[str, Any]:
+        asked.append(trajectory)
+        return {}
+
+    wanted = config(home, "killed", policy="oracle")
+    made = stage.run(replace(wanted, signals=wanted.signals | {"witness": witness}))
+    assert len(asked) == 24 - 8
+    assert len({s.trajectory.id for s in scored(made)}) == len(scored(made)) == 24
+    assert made.manifest.summary["answer.all.accuracy"] == 1.0
+    untouched = stage.run(config(home, "whole", policy="oracle"))
+    assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
+
+
+def test_broken_rollouts_are_data(home: Path) -> None:
+    wanted = config(home, "broken", policy="oracle", max_samples=3, prompt=PROMPT | {"observation": "<image>"})
+    wanted = replace(wanted, limits=replace(wanted.limits, timeout_s=0.0))  # every step of the world runs out of time
+    made = stage.run(wanted)
+    summary = made.manifest.summary
+    assert summary["answer.all.broken"] > 0
+    measured = summary.get("answer.all.accuracy.n", 0.0)
+    assert measured + summary["answer.all.broken"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "nothing:v1"}, "vtcli synth"),
+        ({"data": "model:v1"}, "dataset"),
+        ({"model": "data:v1"}, "model"),
+        ({"split": "validation"}, "tool-test"),
+    ],
+)
+def test_wrong_inputs_say_what_to_do(home: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        stage.run(config(home, "wrong", **changes))
+
+
+def test_a_baseline_on_other_data_is_refused(home: Path, tmp_path: Path) -> None:
+    with ArtifactStore(home).draft("other", "report") as draft:
+        (draft.path / "series.json").write_text("[]")
+        draft.commit()
+    with pytest.raises(InputError, match="not measured on data:v1"):
+        stage.run(config(home, "wrong", baseline="other:v1"))
+
+
+def test_settings_that_cannot_work_are_refused(home: Path) -> None:
+    with pytest.raises(ConfigError, match="forms"):
+        config(home, "wrong", forms=("essay",))
+    with pytest.raises(ConfigError, match="temperature"):
+        config(home, "wrong", samples_per_question=4)

@@ -1,0 +1,57 @@
+"""A policy that says what it was told to: the best possible tool use, computed from a sample's ground truth.
+
+It bounds what any policy can reach on a data set, and exercises a pipeline without weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtcli.data.demos import Teacher, plan
+from vtcli.data.item import Item
+from vtcli.protocols import Chat, Images, Request
+from vtcli.schema import Completion, Sample
+
+BEST = Teacher(skill=1.0, direct=0.0, index_skill=1.0, margin=(0.0, 0.2))
+"""Every call right, every answer read off what it brings back."""
+
+
+class ScriptedPolicy:
+    """Says ``turns`` one after the other, with probability one; one instance serves one rollout."""
+
+    version = 0
+
+    def __init__(self, chat: Chat, turns: Sequence[str]) -> None:
+        self._chat = chat
+        self._turns = list(turns)
+
+    async def complete(self, request: Request) -> Completion:
+        """The next turn, cut at the request's limit; past the script an empty turn."""
+        ids = self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
+        if len(ids) > request.max_tokens:
+            return Completion(ids[: request.max_tokens], (0.0,) * request.max_tokens, "length")
+        return Completion(ids, (0.0,) * len(ids), "stop")
+
+
+def oracle(chat: Chat, images: Images, seed: int, sample: Sample) -> ScriptedPolicy:
+    """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels.
+
+    Raises:
+        KeyError: a task that has no script.
+    """
+    ref, answer = sample.images[0], sample.answer
+    item = Item(
+        id=sample.id,
+        task=sample.task,
+        pixels=images.full(ref),
+        question=sample.question,
+        tool_question=sample.question,
+        answer=answer,
+        tool_answer=answer,
+        truth=sample.truth,
+        tools=sample.tools,
+    )
+    scale = (ref.view_width / ref.width, ref.view_height / ref.height)
+    return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale).turns)

@@ -1,0 +1,127 @@
+"""What a report artifact holds beside its pages, so that the next report can compare with it question by question.
+
+``trajectories.jsonl`` has every scored trajectory, ``images/`` their pictures by hash; ``series.json`` lists the
+models, oldest first, with the file of each one's rows (``series/00.jsonl``, ...); ``metrics.json`` holds every mean and
+comparison that follows from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vtcli import codec, disk, records
+from vtcli.algo.rows import Row, Summary, compare, summarise
+from vtcli.artifacts import Lineage
+from vtcli.errors import InputError
+from vtcli.images import ImageStore
+from vtcli.report.content import Evaluation, Training, read_training
+from vtcli.report.tables import HEADLINES
+from vtcli.schema import Scored
+
+
+def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:
+    """Write all trajectories and copy every image that they refer to. Raises ``InputError`` for disk trouble."""
+    records.append(folder / "trajectories.jsonl", found)
+    for sha in sorted({sha for s in found for ref in s.trajectory.images for sha in (ref.full, ref.view)}):
+        source = images.path(sha)
+        target = folder / "images" / source.relative_to(images.root)
+        with disk.checked(target, "copy an image to"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+
+def save_series(folder: Path, series: Sequence[Evaluation], seed: int) -> None:
+    """Write the rows of every model and the metrics. Raises ``InputError`` for disk trouble."""
+    listed: list[dict[str, str]] = []
+    for i, evaluation in enumerate(series):
+        file = f"series/{i:02d}.jsonl"
+        (folder / file).unlink(missing_ok=True)
+        records.append(folder / file, evaluation.rows)
+        listed.append({"label": evaluation.label, "source": evaluation.source, "file": file})
+    disk.write_atomic(folder / "series.json", json.dumps(listed, indent=1).encode())
+    disk.write_atomic(folder / "metrics.json", json.dumps(metrics(series, seed), indent=1).encode())
+
+
+def load_series(folder: Path) -> tuple[Evaluation, ...]:
+    """What ``save_series`` wrote. Raises ``InputError`` for files that are missing or damaged."""
+    path = folder / "series.json"
+    with disk.checked(path, "read"):
+        data = path.read_bytes()
+    try:
+        listed = [(str(e["label"]), str(e["source"]), str(e["file"])) for e in json.loads(data)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no list of evaluations ({error}). Make the report again with vtcli eval."
+        ) from error
+    return tuple(Evaluation(label, source, tuple(records.read(folder / file, Row))) for label, source, file in listed)
+
+
+def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
+    """Every summary of every model, and each model against the first and against the one before it."""
+    models = [
+        {"label": e.label, "source": e.source, "summaries": codec.encode(summarise(e.rows, seed))} for e in series
+    ]
+    pairs = sorted({(i, i + 1) for i in range(len(series) - 1)} | {(0, i) for i in range(1, len(series))})
+    comparisons: list[dict[str, Any]] = []
+    for i, j in pairs:
+        for _, form, measure in HEADLINES:
+            tasks = sorted({r.task for r in series[j].rows if r.form == form})
+            for task in ["all", *tasks]:
+                found = compare(series[i].rows, series[j].rows, measure, form, task=task, seed=seed)
+                if found is not None:
+                    head = {"before": series[i].label, "after": series[j].label}
+                    comparisons.append(
+                        head | {"form": form, "task": task, "measure": measure, "result": codec.encode(found)}
+                    )
+    return {"seed": seed, "confidence": 0.95, "models": models, "comparisons": comparisons}
+
+
+def flat(summaries: Sequence[Summary]) -> dict[str, float]:
+    """For a tracker: ``answer.all.accuracy``, its ``.low``, ``.high`` and ``.n``, and ``answer.all.broken``."""
+    values: dict[str, float] = {}
+    for s in summaries:
+        values[f"{s.form}.{s.task}.broken"] = float(s.broken)
+        for name, found in s.measures.items():
+            key = f"{s.form}.{s.task}.{name}"
+            values[key], values[f"{key}.n"] = found.value, float(found.n)
+            if found.low is not None and found.high is not None:
+                values[f"{key}.low"], values[f"{key}.high"] = found.low, found.high
+    return values
+
+
+def load_training(model: Path) -> Training:
+    """The training curves of a model artifact: its ``metrics.jsonl``, one JSON object a step; nothing without one."""
+    path = model / "metrics.jsonl"
+    if not path.is_file():
+        return Training()
+    with disk.checked(path, "read"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return read_training([json.loads(line) for line in lines if line.strip()])
+    except (ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} is no training log, one JSON object a line ({error}). Train the model again."
+        ) from error
+
+
+def command_line() -> list[str]:
+    """How this process was started, when that was as ``vtcli ...``."""
+    return [shlex.join(["vtcli", *sys.argv[1:]])] if Path(sys.argv[0]).stem in ("vtcli", "__main__") else []
+
+
+def lineage_text(tree: Lineage, first: str = "", rest: str = "") -> str:
+    """An artifact and what it was made from, one a line."""
+    facts = [tree.kind, f"by {tree.stage}" if tree.stage else "", "" if tree.seed is None else f"seed {tree.seed}"]
+    facts += [f"code {tree.git_commit[:12]}" if tree.git_commit else "", f"digest {tree.digest[:12]}"]
+    trouble = f"  ! {tree.problem}" if tree.problem else ""
+    lines = [f"{first}{tree.ref}  {', '.join(f for f in facts if f)}{trouble}"]
+    for n, parent in enumerate(tree.parents, 1):
+        last = n == len(tree.parents)
+        lines.append(lineage_text(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
+    return "\n".join(lines)
