@@ -91,11 +91,11 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     """
     if isinstance(value, str) and value == MISSING:
         raise KeyProblem(where, f"needs a value: give {where}=… on the command line or in the recipe.")
-    if isinstance(value, Mapping) and TARGET in value and not _is_mapping(kind):
-        return bind(cast(Mapping[str, Any], value), where)
     origin = get_origin(kind)
     if kind is Any or isinstance(kind, TypeVar) or kind is object:
         return value
+    if isinstance(value, Mapping) and TARGET in value and not _is_mapping(kind):
+        return bind(cast(Mapping[str, Any], value), where)
     if origin in (Union, types.UnionType):
         return _union(value, get_args(kind), where)
     if origin is Literal:

@@ -127,12 +127,10 @@ def jobs(plan: Plan) -> Iterator[Job]:
         combinations = [list(plan.overrides)]
         if plan.multirun:
             combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
-        for n, overrides in enumerate(combinations):
-            parsed = OverridesParser.create().parse_overrides(overrides=overrides)
-            if n == 0:
-                for extra in _search_path(plan.flags):
-                    parsed = [*parsed, *OverridesParser.create().parse_overrides(overrides=[extra])]
-            yield _compose(plan.stage, parsed)
+        args = get_args_parser().parse_known_args(list(plan.flags))[0]
+        own = Path(args.config_dir).resolve() if args.config_dir else None  # a user's own recipes
+        for overrides in combinations:
+            yield _compose(plan.stage, OverridesParser.create().parse_overrides(overrides=overrides), own)
 
 
 def build(cls: type[T], job: Job) -> T:
@@ -214,27 +212,31 @@ def flat(values: Any, where: str = "") -> dict[str, Any]:
     return {k: v for key, value in items for k, v in flat(value, f"{where}.{key}" if where else key).items()}
 
 
-def _compose(stage: str, overrides: Sequence[Override]) -> Job:
+def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job:
     loader = cast(Any, GlobalHydra.instance().config_loader())
     groups = set(cast(list[str], loader.list_groups(""))) - {"hydra"}
     groups |= {f"hydra/{g}" for g in cast(list[str], loader.list_groups("hydra"))}
-    choices = [o for o in overrides if o.key_or_group in groups or o.key_or_group == "hydra.searchpath"]
+    choices = [o for o in overrides if o.key_or_group in groups]
     settings = [o for o in overrides if o not in choices]
-    _check_choices(choices, loader)
-    lines = [o.input_line or "" for o in choices]
+    search = [f"hydra.searchpath=['file://{own}']"] if own else []
+    _check_choices(choices, lambda group: loader.get_group_options(group, config_name="config", overrides=search))
+    lines = [*search, *(o.input_line or "" for o in choices)]
     if any(o.key_or_group != "stage" for o in settings):
         _check_keys(settings, hydra.compose("config", lines, return_hydra_config=True), groups, stage)
-    values = _plain(hydra.compose("config", [o.input_line or "" for o in overrides]))
+    values = _plain(hydra.compose("config", [*search, *(o.input_line or "" for o in overrides)]))
     defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
-    return Job(stage, values, _origins(defaults, overrides, values))
+    set_by = _set_by_files(defaults, [folder(), *([own] if own else [])])
+    for override in overrides:
+        set_by[override.key_or_group] = f"command line: {override.input_line}"
+    return Job(stage, values, {leaf: _nearest_setter(leaf, set_by) for leaf in flat(values)})
 
 
-def _check_choices(choices: Sequence[Override], loader: Any) -> None:
+def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]]) -> None:
     for override in choices:
         group, value = override.key_or_group, override.value()
-        known: list[str] = [] if group == "hydra.searchpath" else loader.get_group_options(group)
+        known = options_of(group)
         for choice in cast(list[Any], value if isinstance(value, list) else [value]):
-            if known and choice is not None and str(choice) not in known:
+            if choice is not None and str(choice) not in known:
                 raise ConfigError(
                     f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
                     f"The files are in {folder() / group}."
@@ -269,21 +271,20 @@ def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
     return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
 
 
-def _origins(defaults: DefaultsList, overrides: Sequence[Override], values: Mapping[str, Any]) -> dict[str, str]:
-    """``file:line`` or the override that set each leaf, by replaying Hydra's defaults list in order."""
+def _set_by_files(defaults: DefaultsList, folders: Sequence[Path]) -> dict[str, str]:
+    """``conf/file:line`` for each key that a file sets, by replaying Hydra's defaults list in order."""
     set_by: dict[str, str] = {}
     for default in defaults.defaults:
-        path = folder() / f"{default.config_path}.yaml"
-        if not path.is_file() or (default.package or "").startswith("hydra"):
+        found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
+        if not found or (default.package or "").startswith("hydra"):
             continue
-        root = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(folder()) else str(found[0])
+        root = yaml.compose(found[0].read_text(), Loader=yaml.SafeLoader)
         for key, line, replaces in _lines(root, default.package or ""):
             for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
                 del set_by[below]
-            set_by[key] = f"conf/{default.config_path}.yaml:{line}"
-    for override in overrides:
-        set_by[override.key_or_group] = f"command line: {override.input_line}"
-    return {leaf: _nearest_setter(leaf, set_by) for leaf in flat(values)}
+            set_by[key] = f"{shown}:{line}"
+    return set_by
 
 
 def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
@@ -315,12 +316,6 @@ def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
-
-
-def _search_path(flags: Sequence[str]) -> list[str]:
-    """``--config-dir DIR`` adds a user's own recipes."""
-    args = get_args_parser().parse_known_args(list(flags))[0]
-    return [f"hydra.searchpath=['file://{Path(args.config_dir).resolve()}']"] if args.config_dir else []
 
 
 @contextmanager
