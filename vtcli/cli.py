@@ -163,23 +163,25 @@ def config_validate() -> None:
 
 
 def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
+    """Number of plug points of one recipe at one scale, and what is wrong with it, a line each."""
     from vtcli import config
 
+    try:
+        composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}"])
+        bound = config.check_plug_points(composed)
+    except VtcliError as error:
+        return 0, [f"+recipe={recipe} scale={scale}: {error}"]
     problems: list[str] = []
-    bound = 0
     for stage in STAGES:
-        line = f"vtcli {stage} +recipe={recipe} scale={scale}"
+        own = composed.values.get(stage) or {}
+        inputs = {k: "given-by-the-user:v1" for k in config.INPUTS if own.get(k) == config.MISSING}
+        if config.MISSING in config.flat({**own, **inputs}).values():
+            continue  # the recipe has nothing to say about this stage, which says so when it is started
+        values = {**composed.values, "stage": stage, stage: {**own, **inputs}}
         try:
-            job = config.load(stage, [f"+recipe={recipe}", f"scale={scale}"])
-            bound = config.check_plug_points(job)
-            own = job.values.get(stage) or {}
-            inputs = {k: "given-by-the-user:v1" for k in config.INPUTS if own.get(k) == config.MISSING}
-            if config.MISSING in config.flat({**own, **inputs}).values():
-                continue  # the recipe has nothing to say about this stage, which says so when it is started
-            filled = config.Job(stage, {**job.values, stage: {**own, **inputs}}, job.origins)
-            config.build(_stage_parts(stage)[0], filled)
+            config.build(_stage_parts(stage)[0], config.Job(stage, values, composed.origins))
         except VtcliError as error:
-            problems.append(f"{line}: {error}")
+            problems.append(f"vtcli {stage} +recipe={recipe} scale={scale}: {error}")
     return bound, problems
 
 
