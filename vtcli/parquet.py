@@ -10,7 +10,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -162,21 +163,29 @@ def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
     return None
 
 
+@contextmanager
+def _readable(path: Path) -> Generator[None]:
+    """pyarrow tells of damage by its own errors, by ``ValueError``, and by ``OSError`` without a number."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise disk.io_error(error, path, "read") from error
+        raise InputError(
+            f"The Parquet file {path} cannot be read ({error}): it is cut off or damaged. Make the artifact again."
+        ) from error
+
+
 class Table:
     """Rows of one Parquet file, all checked when it is opened, then read at random by row group."""
 
     def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
-        try:
-            with disk.checked(path, "read"):
-                self._file = pq.ParquetFile(path)
+        with _readable(path):
+            self._file = pq.ParquetFile(path)
             self._require_columns()
             self._read_group = lru_cache(maxsize=4)(lambda group: self._file.read_row_group(group).to_pylist())
             self.bad = self._scan()
-        except pa.ArrowException as error:
-            raise InputError(
-                f"The Parquet file {path} cannot be read ({error}): it is cut off or damaged. Make the artifact again."
-            ) from error
         if self.bad and bad_rows == "error":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
@@ -186,7 +195,7 @@ class Table:
 
     def row(self, index: int) -> dict[str, Any]:
         group, offset = self._places[index]
-        with self._guard:
+        with self._guard, _readable(self.path):
             return self._read_group(group)[offset]
 
     def _require_columns(self) -> None:

@@ -30,23 +30,20 @@ def append(path: Path, objects: Iterable[Any]) -> int:
     A torn last line (the writer was killed) is cut off first. Raises ``InputError`` for disk trouble; then, as far as
     the disk lets us, the file is as it was.
     """
-    lines = [
-        json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": codec.encode(item)})
-        for item in objects
-    ]
+    data = "".join(_line(item) for item in objects).encode()
     with disk.checked(path, "append to"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             start = _complete_size(file)
             file.truncate(start)
             try:
-                file.write("".join(line + "\n" for line in lines).encode())
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
                 os.ftruncate(file.fileno(), start)
                 raise
-            return file.tell()
+    return start + len(data)
 
 
 def truncate(path: Path, size: int) -> None:
@@ -71,6 +68,11 @@ def read(path: Path, cls: type[T]) -> Iterator[T]:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
                 yield _parse_line(line, cls, f"{path}, line {number}")
+
+
+def _line(item: Any) -> str:
+    value = codec.encode(item)
+    return json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": value}) + "\n"
 
 
 def _parse_line(line: bytes, cls: type[T], where: str) -> T:
@@ -220,6 +222,10 @@ class DemoSet:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def messages(self, index: int) -> tuple[Mapping[str, str], ...]:
+        """The messages alone; no image is decoded."""
+        return tuple(self._table.row(index)["messages"])
 
     def load(self, index: int) -> Demo:
         """Demonstration ``index`` with its images in the store."""
