@@ -63,6 +63,10 @@ DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMA
 
 
 def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
+    """Checks and writes ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; returns their number.
+
+    Complete or absent. Raises ``InputError`` for an unusable row, a repeated id, and disk trouble.
+    """
     temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _features(schema)}})})
     seen: set[str] = set()
@@ -128,7 +132,7 @@ def row_problem(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
             images.check(png or b"", f"{number}")
     except InputError as error:
         return str(error).rstrip(".")
-    return _demo_problem(row, len(pngs)) if schema is DEMO_SCHEMA or "messages" in schema.names else _text_problem(row)
+    return _demo_problem(row, len(pngs)) if "messages" in schema.names else _text_problem(row)
 
 
 def _text_problem(row: Mapping[str, Any]) -> str | None:

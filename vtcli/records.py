@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vtcli import codec, disk, images, parquet
-from vtcli.artifacts import Artifact
 from vtcli.errors import InputError
 from vtcli.images import ImageStore
+from vtcli.manifest import Artifact
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
 
 T = TypeVar("T")
