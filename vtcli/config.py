@@ -334,6 +334,8 @@ def _readable_errors() -> Generator[None]:
             f"{error.override}: cannot be read as an override; expected key=value, +key=value, ~key or +group=name "
             f"(quote special characters: key=\\'[text]\\'). {str(error).splitlines()[0]}"
         ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"a configuration file cannot be read as YAML: {error}") from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
         raise ConfigError(f"{str(error).strip()}{cause}") from error
