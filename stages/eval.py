@@ -50,7 +50,7 @@ class Config:
     label: str | None = None  # the model's name in tables
     split: str = "test"
     forms: tuple[str, ...] = ("answer", "tool")
-    max_samples: int | None = None  # of each form, the first ones
+    max_samples: int | None = None  # of each form, evenly spread over the split
     samples_per_question: int = 1
     temperature: float = 0.0  # greedy
     tools: Literal["offered", "none"] = "offered"
@@ -106,8 +106,8 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
     for form in config.forms if config.tools == "offered" else ("answer",):
         found = records.SampleSet(data, form, config.split, images, config.bad_rows)
         sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
-        for i in range(min(len(found), config.max_samples or len(found))):
-            sample = found.load(i)
+        count = min(len(found), config.max_samples or len(found))
+        for sample in (found.load(i * len(found) // count) for i in range(count)):
             samples[form, sample.id] = replace(sample, tools=()) if config.tools == "none" else sample
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")

@@ -100,3 +100,15 @@ def test_compare_pairs_by_question_and_form() -> None:
     assert got.value == 1.0
     assert (got.n, got.only_before, got.only_after) == (2, 1, 1)
     assert rows.compare(before, after, "accuracy", "answer", task="rotflip") is None
+
+
+def test_a_small_count_is_no_share() -> None:
+    one = rows.summarise([row(str(i), calls=float(i % 2), accuracy=float(i % 2)) for i in range(10)], seed=0)[0]
+    assert one.measures["accuracy"].method == "Wilson"
+    assert one.measures["calls"].method == "BCa"
+    none = rows.summarise([row(str(i), calls=0.0) for i in range(10)], seed=0)[0].measures["calls"]
+    assert (none.low, none.high, none.method) == (0.0, 0.0, "no spread")
+    before, after = [row("a", calls=0.0), row("b", calls=0.0)], [row("a", calls=1.0), row("b", calls=1.0)]
+    found = rows.compare(before, after, "calls", "answer")
+    assert found is not None
+    assert found.method.startswith("sign-flip")

@@ -164,11 +164,14 @@ def sign_flip(differences: Sequence[float], seed: int, flips: int = 10_000) -> t
     return (hits + 1) / (flips + 1), f"sign-flip, {flips} flips"
 
 
-def paired(before: Mapping[str, float | None], after: Mapping[str, float | None], seed: int) -> Comparison | None:
+def paired(
+    before: Mapping[str, float | None], after: Mapping[str, float | None], seed: int, *, share: bool = True
+) -> Comparison | None:
     """Compare two models on the questions that both have a value for; None when there is none.
 
     Args:
         before, after: one value per question id; a None value is a question without partner.
+        share: values of 0 and 1 are wrong and right, not a count that happens to be small.
     """
     old, new = ({k: v for k, v in side.items() if v is not None} for side in (before, after))
     ids = sorted(old.keys() & new.keys())
@@ -177,7 +180,7 @@ def paired(before: Mapping[str, float | None], after: Mapping[str, float | None]
     x, y = [old[k] for k in ids], [new[k] for k in ids]
     only = len(old) - len(ids), len(new) - len(ids)
     difference = float(np.mean(y) - np.mean(x))
-    if all(v in (0.0, 1.0) for v in x + y):
+    if share and all(v in (0.0, 1.0) for v in x + y):
         p, low, high = mcnemar(x, y)
         return Comparison(difference, low, high, len(ids), "exact McNemar, Newcombe interval", None, p, *only)
     deltas = [b - a for a, b in zip(x, y, strict=True)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from vtcli.algo.metrics import Comparison, Estimate, estimate, paired
+from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
 from vtcli.schema import Scored, Stop, Trajectory
 
 MEASURES = (
@@ -27,6 +27,9 @@ MEASURES = (
     "images",
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
+
+COUNTS = ("calls", "tokens", "images")
+"""Measures without an upper bound: never treated as shares, even when all values happen to be 0 or 1."""
 
 UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
 """Count calls whose tool name could not be read, or that the prompt did not offer."""
@@ -142,7 +145,8 @@ def _summary(form: str, task: str, rows: Sequence[Row], seed: int) -> Summary:
     for name in MEASURES:
         values = per_question(whole, name)
         if values:
-            measures[name] = estimate([values[k] for k in sorted(values)], seed)
+            interval = bootstrap if name in COUNTS else estimate
+            measures[name] = interval([values[k] for k in sorted(values)], seed)
     return Summary(
         form=form,
         task=task,
@@ -170,4 +174,4 @@ def compare(
         per_question([r for r in rows if r.form == form and task in ("all", r.task)], measure)
         for rows in (before, after)
     )
-    return paired(old, new, seed)
+    return paired(old, new, seed, share=measure not in COUNTS)

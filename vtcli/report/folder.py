@@ -83,13 +83,17 @@ def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
 
 
 def flat(summaries: Sequence[Summary]) -> dict[str, float]:
-    """For a tracker: ``answer.all.accuracy``, its ``.low``, ``.high`` and ``.n``, and ``answer.all.broken``."""
+    """For a tracker: ``answer.zoom.accuracy``, ``answer.zoom.broken``, ...; over all tasks (``answer.all.accuracy``)
+    with the mean's ``.low``, ``.high`` and ``.n``."""
     values: dict[str, float] = {}
     for s in summaries:
         values[f"{s.form}.{s.task}.broken"] = float(s.broken)
         for name, found in s.measures.items():
             key = f"{s.form}.{s.task}.{name}"
-            values[key], values[f"{key}.n"] = found.value, float(found.n)
+            values[key] = found.value
+            if s.task != "all":
+                continue
+            values[f"{key}.n"] = float(found.n)
             if found.low is not None and found.high is not None:
                 values[f"{key}.low"], values[f"{key}.high"] = found.low, found.high
     return values

@@ -27,6 +27,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
+    """One table in reading order; every line has as many cells as there are columns."""
+
     title: str
     note: str
     columns: tuple[str, ...]
@@ -37,12 +39,12 @@ HEADLINES = (
     ("accuracy", "answer", "accuracy"),
     ("tool reward", "tool", "tool_reward"),
     ("best tool state", "tool", "tool_global"),
-    ("calls, plain question", "answer", "calls"),
-    ("calls, tool question", "tool", "calls"),
+    ("calls", "answer", "calls"),
+    ("calls, tool questions", "tool", "calls"),
 )
 """Title, form and measure of the columns that compare models."""
 
-MAIN = ("accuracy", "tool reward", "calls, plain question")
+MAIN = ("accuracy", "tool reward", "calls")
 """The headlines that are drawn, and printed on the console."""
 
 ANSWER_COLUMNS = ("accuracy", "answer_score", "tool_global", "format", "calls", "composite", "tokens", "images")
@@ -103,7 +105,10 @@ def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | No
         summaries = summarise(evaluation.rows, seed)
         cells = [estimate_cell(pick(summaries, form, measure)) for _, form, measure in columns]
         lines.append((Cell(evaluation.label, hint=evaluation.source, head=True), *cells))
-    note = "Mean over held-out questions with its 95 % interval."
+    note = (
+        "Mean over held-out questions with its 95 % interval: accuracy and calls of plain questions, tool reward of "
+        "tool-supervised ones."
+    )
     return Table("Before and after", note, ("model", *(c[0] for c in columns)), tuple(lines))
 
 
