@@ -139,6 +139,19 @@ class ImageStore:
             view = self._put(resize(pixels, view_height, view_width))
         return ImageRef(full, view, width, height, view_width, view_height, parent, transform)
 
+    def add_encoded(self, data: bytes, where: str) -> ImageRef:
+        """As ``add(decode(data, where))``; a plain RGB PNG that is its own view is kept as it is, undecoded."""
+        image = _open(data, where)
+        size = (image.height, image.width)
+        plain = image.format == "PNG" and image.mode == "RGB" and not image.has_transparency_data and b"eXIf" not in data
+        if not plain or smart_resize(*size, self.factor, self.min_pixels, self.max_pixels) != size:
+            return self.add(decode(data, where))
+        sha = hashlib.sha256(data).hexdigest()
+        path = self.path(sha)
+        if not path.exists():
+            disk.write_atomic(path, data, durable=False)
+        return ImageRef(sha, sha, size[1], size[0], size[1], size[0])
+
     def full(self, ref: ImageRef) -> Pixels:
         """``(H, W, 3)``, the original pixels."""
         return self._get(ref.full)

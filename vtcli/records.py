@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vtcli import codec, disk, images, parquet
+from vtcli import codec, disk, parquet
 from vtcli.errors import InputError
 from vtcli.images import ImageStore
 from vtcli.manifest import Artifact
@@ -236,7 +236,7 @@ class DemoSet:
 
 def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:
     return tuple(
-        store.add(images.decode(image["bytes"], f"{number} of row {row['id']!r} in {path}"))
+        store.add_encoded(image["bytes"], f"{number} of row {row['id']!r} in {path}")
         for number, image in enumerate(row["images"])
     )
 

@@ -30,6 +30,7 @@ class LossConfig:
     kl_coef: float = 0.0  # weight of k3 against the reference model
     aggregation: Aggregation = "token-mean"
     norm_tokens: int = 1024  # the fixed divisor of seq-mean-token-sum-norm
+    skip_zero_advantage: bool = True  # rows without gradient count in the mean but are not computed
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:

@@ -125,6 +125,10 @@ class QwenChat:
         body = f"<tool_response>\n{text}\n</tool_response>"
         return self._text("\n") + self._turn("user", body, images) + self._open()
 
+    def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """As ``observe``, for a further question of the user."""
+        return self._text("\n") + self._turn("user", question, images) + self._open()
+
     def encode_turn(self, text: str) -> tuple[int, ...]:
         """A policy turn written by somebody else (demonstrations), its end marker included."""
         return (*self._text(text), self.im_end)

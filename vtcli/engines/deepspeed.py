@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
 from vtcli.algo.pack import batches
+from vtcli.checkpoints import Checkpoints
 from vtcli.engines.inputs import Batch, View, collate, embed
 from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
@@ -76,6 +77,23 @@ def init_distributed() -> tuple[int, int]:
             raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
     return dist.get_rank(), dist.get_world_size()
+
+
+def barrier() -> None:
+    """Wait for all ranks; alone, nothing."""
+    init_distributed()
+    if dist.get_world_size() > 1:
+        dist.barrier()
+
+
+def gather(value: Any) -> list[Any]:
+    """The value of every rank, in rank order, on every rank."""
+    _, world = init_distributed()
+    if world == 1:
+        return [value]
+    everyone: list[Any] = [None] * world
+    dist.all_gather_object(everyone, value)
+    return everyone
 
 
 class TokenLogprobs(nn.Module):
@@ -173,10 +191,15 @@ class DeepSpeedLearner:
         """
         loss = loss or LossConfig()
         weights = self._weights(rows, loss)
+        if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
+            rows = [row for row in rows if row.advantages is None or any(row.advantages)]
         micro = batches(rows, self.backend.batch_tokens)
         rounds = self._agree(len(micro))
         dummy = self._agree_rows(rows) if rounds > len(micro) else None
         sums = _Sums()
+        if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
+            self.steps_done += 1
+            return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
         for i in range(rounds):
@@ -221,6 +244,20 @@ class DeepSpeedLearner:
         if path is None:
             raise InputError(f"no DeepSpeed checkpoint in {folder}")
         self.steps_done = int(client["steps_done"])
+
+    def checkpoint(self, checkpoints: Checkpoints, steps: int) -> None:
+        """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it."""
+        if self.world == 1:
+            checkpoints.save(steps, self.save_checkpoint)
+            return
+        if self.rank == 0:
+            checkpoints.begin()
+        barrier()
+        self.save_checkpoint(checkpoints.draft)
+        barrier()
+        if self.rank == 0:
+            checkpoints.finish(steps)
+        barrier()
 
     def _forward(self, module: Callable[..., Any], chunk: Sequence[TrainRow]) -> tuple[Tensor, Tensor]:
         batch = self._batch(chunk)
@@ -290,10 +327,7 @@ class DeepSpeedLearner:
     def _weights(self, rows: Sequence[TrainRow], loss: LossConfig) -> dict[str, float]:
         """Weights against the whole batch of all ranks."""
         counts = [sum(row.mask) for row in rows]
-        everyone: list[Any] = [counts]
-        if self.world > 1:
-            everyone = [None] * self.world
-            dist.all_gather_object(everyone, counts)
+        everyone = gather(counts)
         flat = [TrainRow("", (), (1,) * n, ()) for part in everyone for n in part]
         try:
             values = row_weights(flat, loss.aggregation, loss.norm_tokens)
@@ -328,10 +362,8 @@ class DeepSpeedLearner:
         tensor = torch.tensor([sums.values[name] for name in names], dtype=torch.float64)
         peak = torch.tensor([sums.peak])
         if self.world > 1:
-            everyone: list[Any] = [None] * self.world
-            dist.all_gather_object(everyone, names)
-            if any(other != names for other in everyone):
-                raise EngineError(f"ranks disagree on metrics: {everyone}")
+            if any(other != names for other in gather(names)):
+                raise EngineError(f"ranks disagree on metrics, here {names}: they run different configurations")
             dist.all_reduce(tensor)
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         total = dict(zip(names, tensor.tolist(), strict=True))
@@ -340,6 +372,7 @@ class DeepSpeedLearner:
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = self.engine.get_global_grad_norm()
+        out["updated"] = 1.0
         out["grad_norm"] = float(norm) if norm is not None else 0.0
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out

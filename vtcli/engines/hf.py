@@ -40,6 +40,24 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
     return model.to(device).eval()
 
 
+def hub_folder(name: str) -> Path:
+    """The local folder of a hub model, downloaded when it is not in the cache (``HF_HOME``, ``HF_HUB_OFFLINE``).
+
+    Raises:
+        InputError: it is neither cached nor reachable.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name))
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"model {name!r} is neither an artifact, a folder, nor to be had from the hub: {first} "
+            "Give a model artifact (vtcli artifacts ls), a local folder, or make the hub reachable."
+        ) from error
+
+
 @dataclass
 class HfPolicy:
     """Completions from a model in this process. Requests that are waiting together are sampled together."""

@@ -24,7 +24,7 @@ KINDS = ("tool", "answer", "perceive")
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Messages with one ``<image>`` per image, the images' original pixels, and the schemas of the tools on offer."""
+    """Messages with one ``<image>`` per image, the images' views, and the schemas of the tools on offer."""
 
     id: str
     messages: tuple[Mapping[str, str], ...]
@@ -127,4 +127,4 @@ def _episode(
     name: str, messages: Sequence[Mapping[str, str]], refs: Sequence[ImageRef], images: MemoryImages, env: ToolCalls
 ) -> Episode:
     schemas = tuple(tool.schema for tool in env.tools.values())
-    return Episode(name, tuple(messages), tuple(images.full(ref) for ref in refs), schemas)
+    return Episode(name, tuple(messages), tuple(images.view(ref) for ref in refs), schemas)

@@ -1,0 +1,171 @@
+"""``vtcli sft``: imitate demonstrations; builds the model from its architecture when none is given to start from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from vtcli.algo.curriculum import batch_indices
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.chat.messages import rows_from_demos, texts_of
+from vtcli.checkpoints import Checkpoints
+from vtcli.errors import ConfigError, InputError
+from vtcli.images import ImageStore
+from vtcli.records import DemoSet
+from vtcli.schema import TrainRow
+from vtcli.stagerun import RunSettings, StageRun, open_run
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """Area of a view in pixels."""
+
+    min_pixels: int = 56 * 56
+    max_pixels: int = 14 * 14 * 4 * 1280
+
+
+@dataclass(frozen=True)
+class Config:
+    """``model`` null builds ``architecture`` from scratch, with a tokenizer trained on the demonstrations."""
+
+    data: str  # demos artifact
+    model: str | None  # model artifact, folder, or hub name
+    epochs: float = 1.0
+    rows_per_step: int = 32
+    checkpoint_every: int = 100  # steps
+    optim: dict[str, Any] = field(default_factory=dict[str, Any])
+    backend: dict[str, Any] = field(default_factory=dict[str, Any])
+    architecture: dict[str, Any] | None = None
+    images: ImageLimits = field(default_factory=ImageLimits)
+    seed: int = 0
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if self.epochs <= 0 or self.rows_per_step < 1:
+            raise ConfigError(f"sft.epochs={self.epochs}, sft.rows_per_step={self.rows_per_step}: both must be positive")
+
+
+def run(config: Config) -> Artifact:
+    """Returns the model artifact: a Hugging Face folder with ``metrics.jsonl``.
+
+    Raises:
+        InputError: demonstrations or a model that cannot be used.
+    """
+    settings = RunSettings.of(config.job, "base")
+    store = ArtifactStore(settings.home)
+    data = store.resolve(config.data, "demos")
+    parents = [data]
+    source = source_model(store, config.model) if config.model else None
+    if isinstance(source, Artifact):
+        parents.append(source)
+    with open_run(settings, "sft", "model", config.job, parents) as stage:
+        if stage.reused:
+            return stage.reused
+        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=2000)
+        train, held = (DemoSet(data, split, images) for split in ("train", "validation"))
+        start = source.path if isinstance(source, Artifact) else source or _build(config, stage, train)
+        return _train(config, stage, start, (train, held), images)
+
+
+def source_model(store: ArtifactStore, model: str) -> Artifact | Path:
+    """A model by artifact reference, by folder, or by hub name."""
+    if Path(model, "config.json").is_file():
+        return Path(model)
+    if ":" in model or "@" in model or Path(model).exists():
+        return store.resolve(model, "model")
+    from vtcli.engines.hf import hub_folder
+
+    return hub_folder(model)
+
+
+def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
+    """A fresh model in the work folder; complete or absent."""
+    from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+
+    folder = stage.work / "init"
+    if not folder.is_dir():
+        sizes = TinyModel(**(config.architecture or {}))
+        draft = stage.work / "init.draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        texts = (text for i in range(min(len(demos), 4000)) for text in texts_of(demos.messages(i)))
+        build(draft, sizes, train_tokenizer(texts, sizes.vocab_size), config.seed)
+        draft.rename(folder)
+    return folder
+
+
+def _train(
+    config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
+) -> Artifact:
+    from vtcli.chat.qwen2_5_vl import QwenChat
+    from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, barrier, export
+    from vtcli.engines.hf import load_model
+
+    chat = QwenChat.load(start)
+    train, held = (rows_from_demos(part, chat) for part in demos)
+    steps = max(1, round(config.epochs * len(train) / config.rows_per_step))
+    learner = DeepSpeedLearner(
+        load_model(start),
+        images.view,
+        image_pad=chat.image_pad,
+        optim=Optim(**config.optim),
+        backend=Backend(**config.backend),
+        total_steps=steps,
+    )
+    log = stage.work / "metrics.jsonl"
+    checkpoints = Checkpoints(stage.work / "checkpoints", [log])
+    done = 0
+    barrier()  # the first rank has made the work folder
+    if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
+        done = found[0]
+        learner.load_checkpoint(found[1])
+    with Progress(console=Console(stderr=True), disable=learner.rank != 0) as bar:
+        task = bar.add_task("sft", total=steps, completed=done)
+        for step in range(done, steps):
+            metrics = learner.step(_batch(train, config, step, learner))
+            if step + 1 == steps:
+                metrics["validation_nll"] = learner.evaluate(held) if held else float("nan")
+            if learner.rank == 0:
+                _log(stage, log, metrics, step)
+            if (step + 1) % config.checkpoint_every == 0 and step + 1 < steps:
+                learner.checkpoint(checkpoints, step + 1)
+            bar.update(task, advance=1, description=f"sft loss {metrics['loss']:.3f}")
+    if learner.rank != 0:
+        return wait_for_commit(stage)
+    folder = stage.work / "model"
+    export(learner.module.model, start, folder)
+    shutil.copyfile(log, folder / "metrics.jsonl")
+    return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
+
+
+def _batch(rows: list[TrainRow], config: Config, step: int, learner: Any) -> list[TrainRow]:
+    picked = batch_indices(len(rows), config.rows_per_step, step, config.seed)
+    return [rows[i] for i in picked[learner.rank :: learner.world]]
+
+
+def _log(stage: StageRun, log: Path, metrics: Mapping[str, float], step: int) -> None:
+    with log.open("a") as file:
+        file.write(json.dumps({"step": step, "phase": "sft", **metrics}) + "\n")
+    stage.tracker.metrics(metrics, step)
+
+
+def wait_for_commit(stage: StageRun) -> Artifact:
+    """The other ranks' view of what the first rank commits.
+
+    Raises:
+        InputError: it did not commit within the limit.
+    """
+    import time
+
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        if (artifact := stage.store.find(stage.fingerprint)) is not None:
+            return artifact
+        time.sleep(0.5)
+    raise InputError("the first rank committed no artifact within 600 s: see its messages")

@@ -1,0 +1,42 @@
+"""Which phase a step belongs to and which samples it sees. Pure functions of the step, so that resume needs no cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vtcli.errors import ConfigError
+
+
+def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
+    """(phase, step within the phase) of a 0-based step over phases of ``lengths`` steps.
+
+    Example: lengths (3, 2): step 2 is (0, 2), step 3 is (1, 0).
+
+    Raises:
+        ValueError: the step lies beyond the last phase.
+    """
+    for phase, length in enumerate(lengths):
+        if step < length:
+            return phase, step
+        step -= length
+    raise ValueError(f"step lies {step + 1} beyond the last of {len(lengths)} phases")
+
+
+def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:
+    """The samples of one step: every epoch is a permutation of its own, and a batch may run over its end.
+
+    Raises:
+        ConfigError: there is nothing to draw from.
+    """
+    if size < 1 or per_step < 1:
+        raise ConfigError(f"cannot draw {per_step} samples a step from {size}: both must be at least 1")
+    out: list[int] = []
+    orders: dict[int, list[int]] = {}
+    for position in range(step * per_step, (step + 1) * per_step):
+        epoch, offset = divmod(position, size)
+        if epoch not in orders:
+            orders[epoch] = np.random.default_rng([seed, epoch]).permutation(size).tolist()
+        out.append(orders[epoch][offset])
+    return out
