@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vtcli import artifacts
+from vtcli import artifacts, disk
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.errors import InputError
 
@@ -131,9 +131,11 @@ def test_lineage_reaches_the_seed_and_sees_gaps(tmp_path: Path) -> None:
     tree = store.lineage("scores:v1")
     assert [p.ref for p in tree.parents] == ["policy:v1", "charts:v1"]
     assert tree.parents[0].parents[0].seed == 11
-    assert str(tree).splitlines()[2].startswith("    charts:v1  dataset, digest ")
-    assert "made by synth, seed 11" in str(tree)
+    assert tree.parents[0].parents[0].stage == "synth"
     assert store.verify("scores:v1") == []
+    _change(data.path / "a.txt", b"a", b"b")
+    assert store.verify("scores:v1") == ["charts:v1, an ancestor: a.txt has another content (sha256)"]
+    _change(data.path / "a.txt", b"b", b"a")
     for file in data.path.rglob("*"):
         file.chmod(0o755)
     data.path.rename(tmp_path / "gone")
@@ -270,6 +272,15 @@ def test_importing_artifacts_is_light() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_temporary_files_of_a_killed_writer_are_not_taken_in(tmp_path: Path) -> None:
+    with ArtifactStore(tmp_path).draft("x", "dataset") as draft:
+        (draft.path / "a.txt").write_text("a")
+        disk.temporary(draft.path / "manifest.json").write_text("{")
+        made = draft.commit()
+    assert [entry.path for entry in made.manifest.files] == ["a.txt"]
+    assert sorted(p.name for p in made.path.iterdir()) == ["a.txt", "manifest.json"]
 
 
 def test_show_is_plain_data(tmp_path: Path) -> None:

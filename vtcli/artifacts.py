@@ -68,19 +68,7 @@ class Lineage:
     run_id: str | None = None
     parents: tuple[Lineage, ...] = ()
     problem: str | None = None
-
-    def __str__(self) -> str:
-        """One line per artifact, parents below and indented."""
-        about = [self.kind, f"digest {self.digest[:12]}"]
-        about += [f"made by {self.stage}"] if self.stage else []
-        about += [f"seed {self.seed}"] if self.seed is not None else []
-        about += (
-            [f"code {self.git_commit[:12]}{'-dirty' * self.git_commit.endswith('-dirty')}"] if self.git_commit else []
-        )
-        about += [f"run {self.run_id}"] if self.run_id else []
-        about += [f"PROBLEM: {self.problem}"] if self.problem else []
-        below = (line for parent in self.parents for line in str(parent).splitlines())
-        return "\n".join([f"{self.ref}  {', '.join(about)}", *(f"  {line}" for line in below)])
+    path: Path | None = None  # None where ``problem`` is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +161,14 @@ class ArtifactStore:
         return head | codec.encode(artifact.manifest)
 
     def verify(self, ref: str) -> list[str]:
-        """What is wrong with ``ref``, one line each: files changed, missing or added, and every ancestor's trouble."""
+        """What is wrong with ``ref`` and everything it was made from, one line each: files changed, missing or added,
+        ancestors that are gone or are not the ones that were used."""
         artifact = self.resolve(ref, verify=False)
-        problems = file_problems(artifact)
-        return problems + _lineage_problems(self.lineage(ref))
+        ancestors = {
+            str(node.path or node.ref): node for tree in self._lineage(artifact).parents for node in _nodes(tree)
+        }
+        below = [f"{node.ref}, an ancestor: {line}" for node in ancestors.values() for line in _node_problems(node)]
+        return file_problems(artifact) + below
 
     def lineage(self, ref: str) -> Lineage:
         """The tree from ``ref`` down to artifacts without parents, which name their generator's seed."""
@@ -251,7 +243,18 @@ class ArtifactStore:
     def _lineage(self, artifact: Artifact) -> Lineage:
         m = artifact.manifest
         parents = tuple(self._parent_lineage(parent, artifact) for parent in m.parents)
-        return Lineage(artifact.ref, m.kind, m.digest, m.stage, m.seed, m.git_commit, m.created, m.run_id, parents)
+        return Lineage(
+            artifact.ref,
+            m.kind,
+            m.digest,
+            m.stage,
+            m.seed,
+            m.git_commit,
+            m.created,
+            m.run_id,
+            parents,
+            path=artifact.path,
+        )
 
     def _parent_lineage(self, parent: Parent, child: Artifact) -> Lineage:
         sibling = child.path.parent.parent / parent.ref.replace(":", "/")  # the store that the child lies in
@@ -304,6 +307,11 @@ def _make_read_only(folder: Path) -> None:
                 path.chmod(0o444)
 
 
-def _lineage_problems(tree: Lineage) -> list[str]:
-    own = [f"{tree.ref}, an ancestor: {tree.problem}"] if tree.problem else []
-    return own + [line for parent in tree.parents for line in _lineage_problems(parent)]
+def _nodes(tree: Lineage) -> Generator[Lineage]:
+    yield tree
+    for parent in tree.parents:
+        yield from _nodes(parent)
+
+
+def _node_problems(node: Lineage) -> list[str]:
+    return [node.problem or "gone"] if node.path is None else file_problems(load(node.path))

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from vtcli.errors import InputError
 
+LEFTOVER = ".vtcli-tmp"
+"""The end of every temporary file's name."""
+
 _held: set[int] = set()
 
 _REMEDIES = {
@@ -60,12 +63,17 @@ def fsync_file(path: Path) -> None:
         os.close(handle)
 
 
+def temporary(path: Path) -> Path:
+    """A name beside ``path`` to write to before renaming; what a killed process leaves is known by ``LEFTOVER``."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}")
+
+
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     """Writes ``data`` so that ``path`` has all of it or is untouched, whenever the process is killed.
 
     ``durable`` also survives a power cut (fsync of file and folder). Raises ``InputError`` for any disk trouble.
     """
-    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temp = temporary(path)
     with checked(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

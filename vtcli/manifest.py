@@ -161,8 +161,13 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def seal(folder: Path) -> tuple[FileEntry, ...]:
-    """Syncs and hashes everything below ``folder``. Raises ``InputError`` for links and for no file at all."""
+    """Syncs and hashes everything below ``folder``; temporary files of killed writers are removed first.
+
+    Raises ``InputError`` for links and for no file at all.
+    """
     entries: list[FileEntry] = []
+    for path in folder.rglob(f"*{disk.LEFTOVER}"):
+        path.unlink()
     for place, folders, names in os.walk(folder, topdown=False):
         for path in (Path(place) / name for name in (*folders, *names)):
             if path.is_symlink() or not (path.is_dir() or path.is_file()):

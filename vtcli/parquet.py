@@ -7,7 +7,6 @@ Files are equal byte by byte for equal rows, and carry the features metadata wit
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -67,7 +66,7 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
 
     Complete or absent. Raises ``InputError`` for an unusable row, a repeated id, and disk trouble.
     """
-    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temp = disk.temporary(path)
     schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _features(schema)}})})
     seen: set[str] = set()
     with disk.checked(path):
