@@ -28,6 +28,7 @@ from vtcli.rewards import toolsrl
 from vtcli.rollout import Limits, Sampling, rollout_group
 from vtcli.schema import Sample, Scored, Trajectory
 from vtcli.signals import measure_all
+from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
 Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
@@ -35,6 +36,7 @@ Opener = Callable[[], Rollouts]
 Key = tuple[str, str]  # form and sample id
 
 
+FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -43,7 +45,7 @@ class Config:
     """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use."""
 
     data: str  # dataset artifact
-    model: str  # model artifact, or a folder with a Hugging Face model
+    model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
@@ -82,8 +84,8 @@ def run(config: Config) -> Artifact:
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset")
-    foreign = Path(config.model, "config.json").is_file() and not Path(config.model, "manifest.json").is_file()
-    model = None if foreign else store.resolve(config.model, "model")
+    source = source_model(store, config.model)
+    model = source if isinstance(source, Artifact) else None
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
     if baseline and data.digest not in {p.digest for p in baseline.manifest.parents}:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
@@ -95,7 +97,7 @@ def run(config: Config) -> Artifact:
             return stage.reused
         images = ImageStore(stage.work / "images", **config.images)
         samples = _samples(config, data, images)
-        weights = model.path if model else Path(config.model)
+        weights = source.path if isinstance(source, Artifact) else source
         found = asyncio.run(_collect(config, samples, stage.work, lambda: _open(config, weights, images)))
         return _finish(config, stage, parents, found, images)
 
@@ -178,7 +180,7 @@ def _finish(
     folder.save_series(out, series, config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
-        facts={name: parent.ref for name, parent in parents.items()} | _facts(config),
+        facts={k: p.ref for k, p in parents.items()} | {k.replace("_", " "): str(getattr(config, k)) for k in FACTS},
         commands=folder.command_line(),
         lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
         series=series,
@@ -193,8 +195,3 @@ def _finish(
     tables.show(series, config.seed)
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact
-
-
-def _facts(config: Config) -> dict[str, str]:
-    decoding = f"temperature {config.temperature:g}, {config.samples_per_question} rollout(s) a question"
-    return {"decoding": decoding} | {k: str(getattr(config, k)) for k in ("split", "tools", "policy", "seed")}

@@ -207,13 +207,17 @@ def test_smoothing_by_hand() -> None:
 
 def test_read_curves_finds_phases_and_leaves_gaps() -> None:
     log = [
-        {"step": 0, "phase": "tools", "reward": 0.1, "rl/entropy": 2.0, "other": 1},
-        {"step": 1, "phase": "tools", "reward": float("nan"), "rl/entropy": None},
+        {"step": 0, "phase": "tools", "reward": 0.1, "validation/reward": 2.0, "entropy": 4.0, "other": 1},
+        {"step": 1, "phase": "tools", "reward": float("nan"), "entropy": None},
         {"step": 2, "phase": "answers", "reward": 0.3},
         {"reward": 9.0},
     ]
     found = content.read_training(log)
-    assert found.curves == (content.Curve("reward", (0, 2), (0.1, 0.3)), content.Curve("entropy", (0,), (2.0,)))
+    assert found.curves == (
+        content.Curve("reward", (0, 2), (0.1, 0.3)),
+        content.Curve("validation/reward", (0,), (2.0,)),
+        content.Curve("entropy", (0,), (4.0,)),
+    )
     assert found.phases == (content.Phase("tools", 0), content.Phase("answers", 2))
 
 

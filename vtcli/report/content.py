@@ -60,8 +60,8 @@ class ReportData:
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
 
 
-CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy", "grad_norm")
-"""Training metrics that the report draws, in order; names as the learner logs them, a ``prefix/`` ignored."""
+CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy", "grad_norm", "loss", "validation_nll")
+"""Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 
 
 def read_training(points: Sequence[Mapping[str, object]]) -> Training:
@@ -69,7 +69,7 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
 
     A missing or non-finite value is a gap, not zero.
     """
-    found: dict[str, list[tuple[int, float]]] = {name: [] for name in CURVES}
+    found: dict[str, list[tuple[int, float]]] = {}
     phases: list[Phase] = []
     for point in points:
         step = point.get("step")
@@ -79,10 +79,10 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
         if phase is not None and (not phases or phases[-1].name != str(phase)):
             phases.append(Phase(str(phase), step))
         for key, value in point.items():
-            name = key.rsplit("/", 1)[-1]
-            if name in found and isinstance(value, int | float) and np.isfinite(value):
-                found[name].append((step, float(value)))
-    curves = [Curve(n, tuple(s for s, _ in v), tuple(x for _, x in v)) for n, v in found.items() if v]
+            if key.rsplit("/", 1)[-1] in CURVES and isinstance(value, int | float) and np.isfinite(value):
+                found.setdefault(key, []).append((step, float(value)))
+    order = sorted(found, key=lambda key: (CURVES.index(key.rsplit("/", 1)[-1]), key))
+    curves = [Curve(key, tuple(s for s, _ in found[key]), tuple(x for _, x in found[key])) for key in order]
     return Training(tuple(curves), tuple(phases))
 
 
