@@ -58,8 +58,15 @@ class Decoded:
 class Chat(Protocol):
     """Messages to tokens and back, for one model family. Pure: same arguments, same result."""
 
-    banned_ids: tuple[int, ...]  # never sampled: vision and turn-opening markers
-    end_ids: tuple[int, ...]  # end a policy turn
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        """Never sampled: vision and turn-opening markers."""
+        ...
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """End a policy turn."""
+        ...
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
 
