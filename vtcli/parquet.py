@@ -187,7 +187,7 @@ class Table:
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
-            self._read_group = lru_cache(maxsize=4)(lambda group: self._file.read_row_group(group).to_pylist())
+            self._read_group = lru_cache(maxsize=4)(self._file.read_row_group)
             self.bad = self._scan()
         if self.bad and bad_rows == "error":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
@@ -199,7 +199,7 @@ class Table:
     def row(self, index: int) -> dict[str, Any]:
         group, offset = self._places[index]
         with self._guard, _readable(self.path):
-            return self._read_group(group)[offset]
+            return self._read_group(group).slice(offset, 1).to_pylist()[0]
 
     def _require_columns(self) -> None:
         have = self._file.schema_arrow

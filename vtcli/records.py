@@ -219,6 +219,7 @@ class DemoSet:
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
+        self._load = lru_cache(maxsize=65536)(self._load_row)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -228,7 +229,10 @@ class DemoSet:
         return tuple(self._table.row(index)["messages"])
 
     def load(self, index: int) -> Demo:
-        """Demonstration ``index`` with its images in the store."""
+        """Demonstration ``index`` with its images in the store; asked for again it is the same object."""
+        return self._load(index)
+
+    def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
         refs = _store_images(row, self._store, self._table.path)
         return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs)
