@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from vtcli.algo.curriculum import batch_indices
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.chat.messages import rows_from_demos, texts_of
 from vtcli.checkpoints import Checkpoints
-from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
+from vtcli.errors import ConfigError
+from vtcli.images import ImageLimits, ImageStore
+from vtcli.progress import StepBar, log_step
 from vtcli.records import DemoSet
 from vtcli.schema import TrainRow
-from vtcli.stagerun import RunSettings, StageRun, open_run
-
-
-@dataclass(frozen=True)
-class ImageLimits:
-    """Area of a view in pixels."""
-
-    min_pixels: int = 56 * 56
-    max_pixels: int = 14 * 14 * 4 * 1280
+from vtcli.sources import source_model
+from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
 
 
 @dataclass(frozen=True)
@@ -48,8 +37,10 @@ class Config:
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        if self.model is None and self.architecture is None:
+            raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
         if self.epochs <= 0 or self.rows_per_step < 1:
-            raise ConfigError(f"sft.epochs={self.epochs}, sft.rows_per_step={self.rows_per_step}: both must be positive")
+            raise ConfigError(f"sft.epochs={self.epochs}, sft.rows_per_step={self.rows_per_step}: expected above 0")
 
 
 def run(config: Config) -> Artifact:
@@ -72,17 +63,6 @@ def run(config: Config) -> Artifact:
         train, held = (DemoSet(data, split, images) for split in ("train", "validation"))
         start = source.path if isinstance(source, Artifact) else source or _build(config, stage, train)
         return _train(config, stage, start, (train, held), images)
-
-
-def source_model(store: ArtifactStore, model: str) -> Artifact | Path:
-    """A model by artifact reference, by folder, or by hub name."""
-    if Path(model, "config.json").is_file():
-        return Path(model)
-    if ":" in model or "@" in model or Path(model).exists():
-        return store.resolve(model, "model")
-    from vtcli.engines.hf import hub_folder
-
-    return hub_folder(model)
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
@@ -125,17 +105,16 @@ def _train(
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
         done = found[0]
         learner.load_checkpoint(found[1])
-    with Progress(console=Console(stderr=True), disable=learner.rank != 0) as bar:
-        task = bar.add_task("sft", total=steps, completed=done)
+    with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             metrics = learner.step(_batch(train, config, step, learner))
             if step + 1 == steps:
                 metrics["validation_nll"] = learner.evaluate(held) if held else float("nan")
             if learner.rank == 0:
-                _log(stage, log, metrics, step)
+                log_step(stage.tracker, log, metrics, step, "sft")
             if (step + 1) % config.checkpoint_every == 0 and step + 1 < steps:
                 learner.checkpoint(checkpoints, step + 1)
-            bar.update(task, advance=1, description=f"sft loss {metrics['loss']:.3f}")
+            bar.advance(f"loss {metrics['loss']:.3f}")
     if learner.rank != 0:
         return wait_for_commit(stage)
     folder = stage.work / "model"
@@ -147,25 +126,3 @@ def _train(
 def _batch(rows: list[TrainRow], config: Config, step: int, learner: Any) -> list[TrainRow]:
     picked = batch_indices(len(rows), config.rows_per_step, step, config.seed)
     return [rows[i] for i in picked[learner.rank :: learner.world]]
-
-
-def _log(stage: StageRun, log: Path, metrics: Mapping[str, float], step: int) -> None:
-    with log.open("a") as file:
-        file.write(json.dumps({"step": step, "phase": "sft", **metrics}) + "\n")
-    stage.tracker.metrics(metrics, step)
-
-
-def wait_for_commit(stage: StageRun) -> Artifact:
-    """The other ranks' view of what the first rank commits.
-
-    Raises:
-        InputError: it did not commit within the limit.
-    """
-    import time
-
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        if (artifact := stage.store.find(stage.fingerprint)) is not None:
-            return artifact
-        time.sleep(0.5)
-    raise InputError("the first rank committed no artifact within 600 s: see its messages")

@@ -1,4 +1,4 @@
-"""Where a training stage stands, on disk: whole checkpoints only, and logs cut back to the checkpoint they belong to."""
+"""Where a training stage stands, on disk: whole checkpoints, and logs cut back to the one they belong to."""
 
 from __future__ import annotations
 

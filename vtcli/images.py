@@ -12,6 +12,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ MAX_ASPECT_RATIO = 200
 """Qwen's limit: the longer side over the shorter one."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """Area of a view in pixels."""
+
+    min_pixels: int = 56 * 56
+    max_pixels: int = 14 * 14 * 4 * 1280
 
 
 def smart_resize(
@@ -143,7 +152,7 @@ class ImageStore:
         """As ``add(decode(data, where))``; a plain RGB PNG that is its own view is kept as it is, undecoded."""
         image = _open(data, where)
         size = (image.height, image.width)
-        plain = image.format == "PNG" and image.mode == "RGB" and not image.has_transparency_data and b"eXIf" not in data
+        plain = image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data
         if not plain or smart_resize(*size, self.factor, self.min_pixels, self.max_pixels) != size:
             return self.add(decode(data, where))
         sha = hashlib.sha256(data).hexdigest()

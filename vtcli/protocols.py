@@ -86,7 +86,9 @@ class Images(Protocol):
 
     def view(self, ref: ImageRef) -> Pixels: ...
 
-    def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef: ...
+    def add(
+        self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None
+    ) -> ImageRef: ...
 
 
 @dataclass(frozen=True, slots=True)

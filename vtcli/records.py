@@ -192,6 +192,10 @@ class SampleSet:
         """Sample ``index``; asked for again it is the same object. Raises ``InputError`` for an undecodable image."""
         return self._load(index)
 
+    def task(self, index: int) -> str:
+        """The task of sample ``index``; no image is decoded."""
+        return str(self._table.row(index)["ability"])
+
     def _load_row(self, index: int) -> Sample:
         row = self._table.row(index)
         info = row["extra_info"]

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -192,3 +193,13 @@ def _link(artifact: Artifact) -> dict[str, Any]:
         "path": str(artifact.path.resolve()),
         "run_id": artifact.manifest.run_id,
     }
+
+
+def wait_for_commit(run: StageRun, timeout_s: float = 600.0) -> Artifact:
+    """The other ranks' view of what the first rank commits. Raises ``InputError`` when it does not within the limit."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if (artifact := run.store.find(run.fingerprint)) is not None:
+            return artifact
+        time.sleep(0.5)
+    raise InputError(f"The first rank committed no artifact within {timeout_s:.0f} s: see its messages.")

@@ -16,7 +16,7 @@ def group_mean(group: Group, *, std: bool = True) -> list[tuple[float, ...] | No
     Every policy turn of a trajectory gets the same value. Members without a verdict stay out of mean and loss (None);
     a group whose rewards are all equal, or with one verdict only, gives zeros.
 
-    Example: rewards 1, 0, 0, 0 have mean 0.25 and (n - 1) standard deviation 0.5, hence advantages 1.5, -0.5, -0.5, -0.5.
+    Example: rewards 1, 0, 0, 0 have mean 0.25 and (n - 1) standard deviation 0.5, hence 1.5, -0.5, -0.5, -0.5.
     """
     totals = [member.verdict.total for member in group.members if member.verdict is not None]
     if not totals:

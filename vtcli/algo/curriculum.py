@@ -1,4 +1,4 @@
-"""Which phase a step belongs to and which samples it sees. Pure functions of the step, so that resume needs no cursor."""
+"""Which phase a step belongs to and which samples it sees: pure functions of the step, so resume needs no cursor."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
     )
 
 
-def imitation_row(id: str, segments: Sequence[tuple[Sequence[int], bool]], images: Sequence[ImageRef]) -> TrainRow:
+def imitation_row(name: str, segments: Sequence[tuple[Sequence[int], bool]], images: Sequence[ImageRef]) -> TrainRow:
     """A row to imitate from (ids, written by the policy?) segments.
 
     Raises:
@@ -53,8 +53,8 @@ def imitation_row(id: str, segments: Sequence[tuple[Sequence[int], bool]], image
     ids = tuple(i for segment, _ in segments for i in segment)
     mask = tuple(int(policy) for segment, policy in segments for _ in segment)
     if not any(mask):
-        raise InputError(f"row {id}: empty training mask, no assistant turn among {len(segments)} segments")
-    return TrainRow(id=id, token_ids=ids, mask=mask, images=tuple(images))
+        raise InputError(f"row {name}: empty training mask, no assistant turn among {len(segments)} segments")
+    return TrainRow(id=name, token_ids=ids, mask=mask, images=tuple(images))
 
 
 def batches(rows: Sequence[TrainRow], max_tokens: int) -> list[list[TrainRow]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from vtcli.algo.pack import imitation_row
@@ -50,7 +51,7 @@ def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:
     images = list(demo.images)
     taken = messages[0]["content"].count(PLACEHOLDER)
     segments: list[tuple[Sequence[int], bool]] = [(chat.prompt(system, messages[0]["content"], images[:taken]), False)]
-    for before, message in zip(messages, messages[1:], strict=False):
+    for before, message in pairwise(messages):
         role, content = message["role"], message["content"]
         if (role == "assistant") == (before["role"] == "assistant"):
             raise InputError(f"demonstration {demo.id}: turns must alternate, got {_roles(demo.messages)}")

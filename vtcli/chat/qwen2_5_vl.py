@@ -111,7 +111,7 @@ class QwenChat:
         )
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
-        """The ids up to the first policy token. Images stand where ``<image>`` does, or first when it does not occur."""
+        """The ids up to the first policy token. Images stand where ``<image>`` does, or first where there is none."""
         if PLACEHOLDER not in question:
             question = PLACEHOLDER * len(images) + question
         return (

@@ -1,11 +1,11 @@
-"""Learner on DeepSpeed: ZeRO 0–2, one or many ranks, fp32 or bf16, any split into micro-batches with the same gradient."""
+"""Learner on DeepSpeed: ZeRO 0-2, one or many ranks, fp32 or bf16; any split into micro-batches, the same gradient."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -75,8 +75,17 @@ def init_distributed() -> tuple[int, int]:
                 dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed insists on what a launcher would set
+        _keep_from_compiling()
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
     return dist.get_rank(), dist.get_world_size()
+
+
+def _keep_from_compiling() -> None:
+    """Without a GPU DeepSpeed compiles a shared-memory all-reduce at start. That needs a C++ compiler, and it waits
+    without limit for the lock file of a compilation that was killed; gloo does without."""
+    compatible: dict[str, bool] = deepspeed.ops.__compatible_ops__
+    compatible["deepspeed_shm_comm"] = False
 
 
 def barrier() -> None:
@@ -127,6 +136,7 @@ class _Sums:
 
     values: dict[str, float] = field(default_factory=dict[str, float])
     peak: float = 0.0  # max |policy - learner| log-probability
+    norm: float | None = None  # of the gradient before clipping
 
     def add(self, **values: Tensor | float) -> None:
         for name, value in values.items():
@@ -208,6 +218,8 @@ class DeepSpeedLearner:
             value = self._micro_loss(chunk, weights, loss, sums)
             self._check_finite(value)
             self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
+            if i == rounds - 1 and self.backend.zero_stage == 0:
+                sums.norm = self._norm()  # DeepSpeed keeps none in plain data parallelism
             self.engine.step()
         self.steps_done += 1
         return self._metrics(sums)
@@ -346,9 +358,12 @@ class DeepSpeedLearner:
     def _agree_rows(self, rows: Sequence[TrainRow]) -> TrainRow:
         """A row of weight zero for a rank that has run out of micro-batches: all ranks must run backward together."""
         if rows:
-            shortest = min(rows, key=lambda r: (len(r.token_ids), r.id))
-            return TrainRow("", shortest.token_ids, shortest.mask, shortest.images, shortest.logprobs, shortest.advantages)
+            return replace(min(rows, key=lambda r: (len(r.token_ids), r.id)), id="")
         return TrainRow("", (0, 0), (0, 1), (), (0.0, 0.0), (0.0, 0.0))
+
+    def _norm(self) -> float:
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return float(nn.utils.get_total_norm(gradients))
 
     def _check_finite(self, value: Tensor) -> None:
         if not torch.isfinite(value):
@@ -371,9 +386,9 @@ class DeepSpeedLearner:
         out = {"loss": total.pop("loss"), "tokens": tokens}
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
-        norm = self.engine.get_global_grad_norm()
+        norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
         out["updated"] = 1.0
-        out["grad_norm"] = float(norm) if norm is not None else 0.0
+        out["grad_norm"] = float(norm or 0.0)
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out
 
@@ -383,6 +398,6 @@ def export(model: Any, source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     for path in sorted(source.iterdir()):
-        if path.suffix in {".json", ".jinja", ".txt", ".model"} and not (folder / path.name).exists():
-            if "safetensors" not in path.name:
-                (folder / path.name).write_bytes(path.read_bytes())
+        wanted = path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name
+        if wanted and path.name != "manifest.json" and not (folder / path.name).exists():
+            (folder / path.name).write_bytes(path.read_bytes())

@@ -1,0 +1,248 @@
+"""``vtcli rl``: rollouts, verdicts, advantages, one optimiser step, and again; phases follow each other in one run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vtcli import records
+from vtcli.algo import pack
+from vtcli.algo.advantages import group_mean
+from vtcli.algo.curriculum import batch_indices, locate
+from vtcli.algo.losses import LossConfig
+from vtcli.algo.monitor import describe
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.binding import bind
+from vtcli.checkpoints import Checkpoints
+from vtcli.envs import tool_calls
+from vtcli.envs.prompts import read_prompt
+from vtcli.errors import ConfigError, EngineError
+from vtcli.images import ImageLimits, ImageStore
+from vtcli.progress import StepBar, log_step
+from vtcli.protocols import Advantage, Reward, Signal
+from vtcli.records import SampleSet
+from vtcli.rollout import Limits, Sampling, derive_seed, rollout_group
+from vtcli.schema import Group, Sample, Scored, TrainRow
+from vtcli.signals import measure_all
+from vtcli.sources import source_model
+from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
+
+
+@dataclass(frozen=True)
+class Phase:
+    """``steps`` optimiser steps on questions of one ``form`` under one reward."""
+
+    name: str
+    steps: int
+    form: str
+    reward: Reward
+
+
+@dataclass(frozen=True)
+class Config:
+    """A curriculum of phases over one dataset, from one model."""
+
+    data: str  # dataset artifact
+    model: str  # model artifact, folder or hub name
+    phases: list[Phase]
+    prompts_per_step: int
+    group_size: int
+    prompt: Mapping[str, Any]
+    signals: Mapping[str, Any]
+    advantage: Advantage = group_mean
+    temperature: float = 1.0
+    checkpoint_every: int = 1  # steps
+    max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
+    reference: bool = False  # keep the starting model for the KL term
+    tasks: list[str] | None = None  # train on these only
+    bad_rows: Literal["error", "skip"] = "error"
+    steps_per_phase: int | None = None  # what the recipe's phases refer to
+    limits: Limits = field(default_factory=Limits)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: dict[str, Any] = field(default_factory=dict[str, Any])
+    backend: dict[str, Any] = field(default_factory=dict[str, Any])
+    images: ImageLimits = field(default_factory=ImageLimits)
+    seed: int = 0
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not self.phases or any(phase.steps < 1 for phase in self.phases):
+            raise ConfigError("rl.phases needs at least one phase, and every phase at least one step")
+        if self.prompts_per_step < 1 or self.group_size < 1 or self.temperature <= 0:
+            raise ConfigError("rl.prompts_per_step and rl.group_size must be at least 1, rl.temperature above 0")
+        if self.loss.kl_coef > 0 and not self.reference:
+            raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
+
+
+RlConfig = Config
+
+
+def run(config: Config) -> Artifact:
+    """Returns the model artifact: a Hugging Face folder, ``phases/<name>/`` as they ended, logs and trajectories.
+
+    Raises:
+        InputError: data or a model that cannot be used.
+        EngineError: an engine that fails, a loss that is not finite, too many broken rollouts.
+    """
+    settings = RunSettings.of(config.job, "policy")
+    store = ArtifactStore(settings.home)
+    data = store.resolve(config.data, "dataset")
+    source = source_model(store, config.model)
+    parents = [data, *([source] if isinstance(source, Artifact) else [])]
+    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=("rl.checkpoint_every",)) as stage:
+        if stage.reused:
+            return stage.reused
+        return _Trainer(config, stage, data, source.path if isinstance(source, Artifact) else source).run()
+
+
+class _Trainer:
+    """The loop's state: engines, logs and where they stand."""
+
+    def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
+        from vtcli.chat.qwen2_5_vl import QwenChat
+        from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, barrier
+        from vtcli.engines.hf import HfPolicy, load_model
+
+        self.config, self.stage, self.start = config, stage, start
+        self.lengths = [phase.steps for phase in config.phases]
+        self.total = sum(self.lengths)
+        self.chat = QwenChat.load(start)
+        dtype = str(config.backend.get("dtype", "float32"))
+        optim, backend = Optim(**config.optim), Backend(**config.backend)
+        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=500)
+        self.images = images
+        self.learner = DeepSpeedLearner(
+            load_model(start, dtype),
+            images.view,
+            image_pad=self.chat.image_pad,
+            optim=optim,
+            backend=backend,
+            total_steps=self.total,
+            temperature=config.temperature,
+            reference=load_model(start, dtype) if config.reference else None,
+        )
+        barrier()  # the first rank has made the work folder
+        self.policy = HfPolicy(load_model(start, dtype), self.chat, images.view)
+        self.open_env = functools.partial(tool_calls.open_env, images=images, prompt=read_prompt(config.prompt))
+        self.signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+        self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
+        rank = self.learner.rank
+        self.metrics_log = stage.work / "metrics.jsonl"
+        self.trajectories = stage.work / f"trajectories{f'-{rank}' if rank else ''}.jsonl"
+        self.checkpoints = Checkpoints(stage.work / "checkpoints", [self.metrics_log, self.trajectories])
+
+    def _samples(self, data: Artifact, form: str) -> tuple[SampleSet, list[int]]:
+        found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
+        wanted = self.config.tasks
+        kept = [i for i in range(len(found)) if wanted is None or found.task(i) in wanted]
+        return found, kept
+
+    def run(self) -> Artifact:
+        done = self._resume()
+        with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
+            for step in range(done, self.total):
+                metrics = self._step(step)
+                phase, within = locate(self.lengths, step)
+                if within + 1 == self.lengths[phase]:
+                    self._export(self.stage.work / "phases" / self.config.phases[phase].name)
+                if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
+                    self.learner.checkpoint(self.checkpoints, step + 1)
+                bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
+        return self._finish()
+
+    def _resume(self) -> int:
+        found = self.checkpoints.resume()
+        if found is None:
+            return 0
+        self.learner.load_checkpoint(found[1])
+        self.policy.update(self.learner.weights(), found[0])
+        return found[0]
+
+    def _step(self, step: int) -> dict[str, float]:
+        """One turn of the loop; the same for the same step and weights, however often the run was interrupted."""
+        phase_index, within = locate(self.lengths, step)
+        phase = self.config.phases[phase_index]
+        samples, kept = self.sets[phase.form]
+        seed = derive_seed(self.config.seed, phase_index)
+        picked = batch_indices(len(kept), self.config.prompts_per_step, within, seed % 2**32)
+        mine = [samples.load(kept[i]) for i in picked[self.learner.rank :: self.learner.world]]
+        begin = time.perf_counter()
+        groups = asyncio.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
+        rolled = time.perf_counter()
+        rows = [row for group in groups for row in self._rows(group)]
+        metrics = dict(self.learner.step(rows, self.config.loss)) if self._any(rows) else {}
+        self.policy.update(self.learner.weights(), step + 1)
+        metrics |= self._describe(groups)
+        metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
+        records.append(self.trajectories, [member for group in groups for member in group.members])
+        if self.learner.rank == 0:
+            log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
+        if metrics["broken"] > self.config.max_broken:
+            raise EngineError(f"step {step}: {metrics['broken']:.0%} of the rollouts broke, see {self.trajectories}")
+        return metrics
+
+    async def _roll(self, samples: Sequence[Sample], phase: Phase, seed: int) -> list[Group]:
+        sampling = Sampling(self.config.temperature, self.config.group_size, seed)
+        roll = functools.partial(
+            rollout_group,
+            policy=self.policy,
+            chat=self.chat,
+            open_env=self.open_env,
+            limits=self.config.limits,
+        )
+        found = await asyncio.gather(*(roll(sample, sampling=sampling) for sample in samples))
+        groups: list[Group] = []
+        for sample, members in zip(samples, found, strict=True):
+            signals = [await measure_all(t, self.signals) for t in members]
+            verdicts = phase.reward(signals)
+            scored = tuple(Scored(t, s, v) for t, s, v in zip(members, signals, verdicts, strict=True))
+            groups.append(Group(sample, scored))
+        return groups
+
+    def _rows(self, group: Group) -> list[TrainRow]:
+        advantages = self.config.advantage(group)
+        pairs = zip(group.members, advantages, strict=True)
+        return [pack.to_row(m.trajectory, a) for m, a in pairs if a is not None and m.trajectory.policy_turns]
+
+    def _any(self, rows: Sequence[TrainRow]) -> bool:
+        from vtcli.engines.deepspeed import gather
+
+        return any(gather(bool(rows)))
+
+    def _describe(self, groups: Sequence[Group]) -> dict[str, float]:
+        from vtcli.engines.deepspeed import gather
+
+        return describe([scored for part in gather([_light(g) for g in groups]) for scored in part])
+
+    def _export(self, folder: Path) -> None:
+        from vtcli.engines.deepspeed import barrier, export
+
+        if self.learner.rank == 0:
+            draft = folder.with_name(folder.name + ".draft")
+            shutil.rmtree(draft, ignore_errors=True)
+            export(self.learner.module.model, self.start, draft)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        barrier()
+
+    def _finish(self) -> Artifact:
+        if self.learner.rank != 0:
+            return wait_for_commit(self.stage)
+        folder = self.stage.work / "model"
+        self._export(folder)
+        for path in [self.metrics_log, *sorted(self.stage.work.glob("trajectories*.jsonl"))]:
+            shutil.copyfile(path, folder / path.name)
+        for name in ("phases", "images"):
+            shutil.copytree(self.stage.work / name, folder / name, dirs_exist_ok=True)
+        return self.stage.commit(folder, {"steps": self.total, "phases": [p.name for p in self.config.phases]})
+
+
+def _light(group: Group) -> Group:
+    """A group without what only its own rank needs."""
+    return replace(group, sample=replace(group.sample, images=()))

@@ -1,0 +1,63 @@
+"""What a training step reports of its rollouts. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from vtcli.schema import Group, Scored, Stop
+
+
+def describe(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over the rollouts of a step, by the names that the field's trainers use.
+
+    Rollouts without a verdict are counted in ``broken`` and ``unjudged`` and left out of every mean; a mean of nothing
+    is left out. ``frac_reward_zero_std`` is the share of groups whose rewards are all equal.
+    """
+    members = [member for group in groups for member in group.members]
+    judged = [m for m in members if m.verdict is not None]
+    rewards = [m.verdict.total for m in judged if m.verdict is not None]
+    spreads = [_std([m.verdict.total for m in g.members if m.verdict is not None]) for g in groups]
+    out = {
+        "rollouts": float(len(members)),
+        "broken": _share(m.trajectory.stop is Stop.BROKEN for m in members),
+        "unjudged": _share(m.verdict is None for m in members),
+        "frac_reward_zero_std": _share(s < 1e-9 for s in spreads),
+    }
+    means = {
+        "reward": rewards,
+        "reward_std": spreads,
+        "accuracy": _values(judged, "answer_correct"),
+        "calls": _values(judged, "calls"),
+        "calls_ok": _values(judged, "calls_ok"),
+        "format_ok": _values(judged, "format_ok"),
+        "completions/mean_length": [sum(len(t.token_ids) for t in m.trajectory.policy_turns) for m in judged],
+        "completions/clipped_ratio": [m.trajectory.stop is Stop.MAX_TOKENS for m in judged],
+    }
+    for name in sorted({name for m in judged if m.verdict for name in m.verdict.parts}):
+        means[f"reward/{name}"] = [m.verdict.parts[name] for m in judged if m.verdict and name in m.verdict.parts]
+    if "reward/tool_global" in means:
+        pairs = [(m.verdict.parts["tool_global"], m.verdict.parts["tool_answer"]) for m in judged if m.verdict]
+        means["tool_reward"] = [(a + b) / 2 for a, b in pairs]
+    tasks = sorted({group.sample.task for group in groups})
+    for task in tasks:
+        found = [m.verdict.total for g in groups if g.sample.task == task for m in g.members if m.verdict is not None]
+        means[f"reward_by_task/{task}"] = found
+    return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
+
+
+def _values(members: Sequence[Scored], name: str) -> list[float]:
+    found = [m.signals.values.get(name) for m in members]
+    return [float(value) for value in found if value is not None]
+
+
+def _share(flags: Iterable[bool]) -> float:
+    values = list(flags)
+    return sum(values) / len(values) if values else 0.0
+
+
+def _std(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
