@@ -23,7 +23,7 @@ from hydra._internal.defaults_list import DefaultsList
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -254,6 +254,7 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[
             set() if parent else groups
         )
         if key in known or override.is_force_add():
+            _check_kind(override, leaves.get(key))
             continue
         close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
         if override.is_add() and not close:
@@ -262,6 +263,16 @@ def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[
         hint = f" Did you mean {best!r}?" if best else f" Keys there: {', '.join(sorted(siblings)) or 'none'}."
         new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
         raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
+
+
+def _check_kind(override: Override, before: Any) -> None:
+    """Refuse text where the files have a number or a truth value, also for keys that no dataclass will check."""
+    value = None if override.is_delete() else override.value()
+    if not isinstance(value, str | QuotedString) or "${" in str(value):
+        return
+    expected = "true or false" if isinstance(before, bool) else "a number"
+    if isinstance(before, bool | int | float):
+        raise ConfigError(f"{override.input_line}: expected {expected} (it was {before}), got {str(value)!r}.")
 
 
 def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
