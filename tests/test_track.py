@@ -175,7 +175,7 @@ def test_no_trouble_raises_and_one_warning_is_given(
     assert len(messages) == 2, messages
     assert "The run goes on without" in messages[0]
     assert "53 calls were lost" in messages[1]  # opening, params, 50 metrics, the end
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 120  # 50 retried calls would take longer, a busy machine does not
 
 
 def test_a_failure_in_the_middle_is_survived(started, caplog: pytest.LogCaptureFixture) -> None:
