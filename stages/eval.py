@@ -85,7 +85,7 @@ def run(config: Config) -> Artifact:
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
-    model = source if isinstance(source, Artifact) else None
+    model = source.artifact
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
     if baseline and data.digest not in {p.digest for p in baseline.manifest.parents}:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
@@ -97,7 +97,7 @@ def run(config: Config) -> Artifact:
             return stage.reused
         images = ImageStore(stage.work / "images", **config.images)
         samples = _samples(config, data, images)
-        weights = source.path if isinstance(source, Artifact) else source
+        weights = source.path
         found = asyncio.run(_collect(config, samples, stage.work, lambda: _open(config, weights, images)))
         return _finish(config, stage, parents, found, images)
 

@@ -94,11 +94,11 @@ def run(config: Config) -> Artifact:
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
-    parents = [data, *([source] if isinstance(source, Artifact) else [])]
+    parents = [data, *source.parents]
     with open_run(settings, "rl", "model", config.job, parents, runtime_keys=("rl.checkpoint_every",)) as stage:
         if stage.reused:
             return stage.reused
-        return _Trainer(config, stage, data, source.path if isinstance(source, Artifact) else source).run()
+        return _Trainer(config, stage, data, source.path).run()
 
 
 class _Trainer:

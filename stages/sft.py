@@ -54,14 +54,14 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "demos")
     parents = [data]
     source = source_model(store, config.model) if config.model else None
-    if isinstance(source, Artifact):
-        parents.append(source)
+    if source is not None:
+        parents += source.parents
     with open_run(settings, "sft", "model", config.job, parents) as stage:
         if stage.reused:
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=2000)
         train, held = (DemoSet(data, split, images) for split in ("train", "validation"))
-        start = source.path if isinstance(source, Artifact) else source or _build(config, stage, train)
+        start = source.path if source is not None else _build(config, stage, train)
         return _train(config, stage, start, (train, held), images)
 
 

@@ -93,9 +93,7 @@ async def rollout(
     )
 
 
-async def _alternate(
-    state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling
-) -> Stop:
+async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:
     system, question = await env.reset()
     state.prompt_ids = chat.prompt(system, question, state.images)
     room = limits.max_tokens - len(state.prompt_ids)

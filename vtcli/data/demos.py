@@ -158,9 +158,9 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
 
 
 def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str, Json]) -> list[float]:
-    """The box of another tag, or one of the same size at a random place."""
+    """The box of another tag; where there is none, one of the same size at a random place."""
     others = [tag["box"] for label, tag in tags.items() if label != asked["label"]]
-    if others and rng.random() < 0.5:
+    if others:
         return pick(rng, others)
     box: list[float] = asked["box"]
     x1, y1, x2, y2 = box
@@ -186,13 +186,13 @@ def _centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
 
 def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
     tags = item.truth["tags"]
-    if rng.random() < 0.5:
+    if rng.random() < 0.4:
         scale = view(item.pixels)
         places = [(f"Where is the {tag['label']}?", str(_scaled(tag["box"], scale))) for tag in tags]
         return Percept(item.pixels, _shuffled(rng, places))
     height, width = item.pixels.shape[:2]
     tag = pick(rng, tags)
-    x1, y1, x2, y2 = (round(v) for v in _grown(tag["box"], rng.uniform(0.0, 0.8, 4), width, height))
+    x1, y1, x2, y2 = (round(v) for v in _grown(tag["box"], rng.uniform(0.1, 0.5, 4), width, height))
     crop = np.ascontiguousarray(item.pixels[y1:y2, x1:x2])
     return Percept(crop, ((f"What letter is on the {tag['label']}?", tag["letter"]),))
 
@@ -252,8 +252,13 @@ def _line(axis: str, place: float, view: View) -> FlatCall:
 
 
 def _off(rng: np.random.Generator, item: Item, axis: str, place: float | None) -> float:
-    """A place on the axis that is at least a tenth of it away from ``place``; any place for None."""
+    """Another point's place on the axis, at least a tenth of it away from ``place``; any such place where no point is
+    there. None: any place at all."""
     i = "xy".index(axis)
+    gap = 0.1 * (item.truth["frame"][i + 2] - item.truth["frame"][i])
+    others = [p["pixel"][i] for p in item.truth["points"] if place is not None and abs(p["pixel"][i] - place) >= gap]
+    if others:
+        return float(pick(rng, others))
     frame: list[float] = item.truth["frame"]
     low, high = frame[i], frame[i + 2]
     while True:

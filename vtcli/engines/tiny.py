@@ -72,6 +72,7 @@ class TinyModel:
     vision_heads: int = 4
     vision_intermediate_size: int = 256
     max_positions: int = 4096
+    initializer_range: float = 0.02
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -138,6 +139,7 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
         tie_word_embeddings=True,
+        initializer_range=sizes.initializer_range,
     )
     vision: dict[str, Any] = dict(
         depth=sizes.vision_depth,
@@ -147,6 +149,7 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
         out_hidden_size=sizes.hidden_size,
         fullatt_block_indexes=list(range(sizes.vision_depth)),
         window_size=112,
+        initializer_range=sizes.initializer_range,
     )
     return Qwen2_5_VLConfig(
         text_config=text,

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# synth → sft → rl (both phases) → eval at scale=tiny, on two cores and without network. Run by `make quickstart`.
+# Every step is skipped when its result is there already, so an interrupted quickstart goes on where it was.
+set -euo pipefail
+SEED=${SEED:-0}
+export VTCLI_HOME=${VTCLI_HOME:-artifacts}
+common=(scale=tiny "seed=$SEED")
+
+made() { tail -n 1 | cut -f 1; } # a stage prints what it made: NAME:vN, a tab, its folder
+
+demos=$(vtcli synth +recipe=tiny_base name=demos "${common[@]}" | made)
+data=$(vtcli synth +recipe=toolsrl name=data "${common[@]}" | made)
+base=$(vtcli sft +recipe=tiny_base name=base "sft.data=$demos" "${common[@]}" | made)
+policy=$(vtcli rl +recipe=toolsrl name=policy "rl.data=$data" "rl.model=$base" "${common[@]}" | made)
+
+evaluate() { vtcli eval +recipe=toolsrl "eval.data=$data" "${common[@]}" "$@" | made; }
+before=$(evaluate name=report-before eval.label=before "eval.model=$base")
+phase1=$(evaluate name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before")
+phase2=$(evaluate name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1")
+
+echo
+echo "report:   $VTCLI_HOME/${phase2/://}/report.html"
+echo "lineage:  vtcli artifacts lineage $phase2"
+echo "runs:     mlflow ui --backend-store-uri sqlite:///$VTCLI_HOME/mlflow.db"
