@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +14,23 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vtcli import disk, records
-from vtcli.artifacts import Artifact
+from vtcli import disk, records, shards
+from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import canvas, sheet
-from vtcli.data.demos import Teacher
-from vtcli.data.item import Generate
 from vtcli.data.parallel import ordered_map
-from vtcli.envs.demonstrate import KINDS, Episode, Setting
-from vtcli.envs.produce import Chunk, produce
+from vtcli.envs.demonstrate import Episode, Setting
+from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
+from vtcli.envs.produce import produce
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.records import Demo
+from vtcli.schema import Sample
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
-CHUNK = 32
-HELD_OUT_FIRST = ("test", "validation", "train")
-FORMS = ("tool", "answer")
-RUNTIME = ("synth.workers",)
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A generator with its sizes, and how many items each split has."""
-
-    generate: Generate
-    train: int = 0
-    validation: int = 0
-    test: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """One file of conf/data."""
-
-    tasks: dict[str, Task]
+Row = tuple[Sample | Demo, list[bytes]]
+RUNTIME = ("synth.workers", "synth.merge")
+"""Keys that do not change what is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +42,9 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
-class Demos:
-    """Rows of a demonstrations artifact: ``rows[task][kind]``, kinds are tool, answer and perceive."""
-
-    rows: dict[str, dict[str, int]]
-    validation: float = 0.05  # size of the validation file, as a share of the rows
-    teacher: Teacher = field(default_factory=Teacher)
-    perceive_with_tools: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class SynthConfig:
-    """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file."""
+    """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
+    of its own; ``merge`` lists all of them and puts them together."""
 
     job: dict[str, Any]
     data: Data
@@ -81,136 +54,80 @@ class SynthConfig:
     workers: int = 0
     forms: tuple[str, ...] = FORMS
     shard: str | None = None
+    merge: tuple[str, ...] = ()
     demos: Demos | None = None
     sheet: int = 5  # samples per task on the contact sheet
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One Parquet file."""
-
-    name: str
-    split: str
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(len(chunk.items) for chunk in self.chunks)
-
-
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
+    if config.workers < 0 or (config.shard and config.merge):
+        raise ConfigError("synth: expected workers of 0 (one a core) or more, and not both a shard and a merge")
     kind = "demos" if config.demos else "dataset"
-    settings = RunSettings.of(config.job, kind)
+    suffix = f"-shard-{config.shard.replace('/', '-of-')}" if config.shard else ""
+    settings = RunSettings.of(config.job, kind + suffix)
     keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
     made_from = {key: config.job.get(key) for key in keys}
-    parts = demo_parts(config, config.demos) if config.demos else sample_parts(config)
-    with open_run(settings, "synth", kind, made_from, [], runtime_keys=RUNTIME) as stage:
+    parts = _parts(config)
+    store = ArtifactStore(settings.home)
+    parents = shards.in_order([store.resolve(ref, kind) for ref in config.merge], made_from, config.seed)
+    with open_run(settings, "synth", kind, made_from, parents, runtime_keys=RUNTIME) as stage:
         if stage.reused:
             return stage.reused
-        return _make(config, parts, stage)
+        return _make(config, parts, parents, stage)
 
 
-def _make(config: SynthConfig, parts: Sequence[Part], stage: StageRun) -> Artifact:
+def _parts(config: SynthConfig) -> list[Part]:
+    if config.demos is None:
+        return sample_parts(config.data, config.forms, config.seed, config.shard)
+    least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
+    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools)
+    return demo_parts(config.data, wanted, setting, config.seed, config.shard)
+
+
+def _make(config: SynthConfig, parts: Sequence[Part], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
-    workers = config.workers or os.cpu_count() or 1
+    write: Any = records.write_demos if config.demos else records.write_samples
     held_out: set[str] = set()
     dropped: dict[str, int] = {}
     columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
-    with bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         for part in parts:
             path = folder / f"{part.name}.parquet"
-            seen = bar.add_task(part.name, total=part.rows)
+            shown = bar.add_task(part.name, total=part.rows)
             if not path.exists():
-                rows = bar.track(_rows(part, workers), total=part.rows, task_id=seen)
-                write = records.write_demos if config.demos else records.write_samples
-                write(path, _unseen(rows, held_out if part.split.endswith("train") else set()))
-            bar.update(seen, completed=part.rows)
+                made = _merged(part, parents) if parents else _generated(part, config.workers or os.cpu_count() or 1)
+                rows = bar.track(made, total=part.rows, task_id=shown)
+                write(path, rows if part.held_out else _unseen(rows, held_out))
+            bar.update(shown, completed=part.rows)
             dropped[part.name] = part.rows - pq.read_metadata(path).num_rows
-            if not part.split.endswith("train"):
+            if part.held_out:
                 held_out |= _digests(path)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
-    rows = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
-    stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in rows.items()}, 0)
-    return stage.commit(folder, {"rows": rows, "dropped as seen in a held-out split": dropped})
+    counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
+    stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)
+    return stage.commit(folder, {"rows": counts, "dropped_as_seen_in_a_held_out_split": dropped})
 
 
-# ---------------------------------------------------------------- what goes into which file
-
-
-def sample_parts(config: SynthConfig) -> list[Part]:
-    """Held-out splits first: a training image that equals one of theirs is dropped."""
-    unknown = set(config.forms) - set(FORMS)
-    if unknown or not config.forms:
-        raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(config.forms)}")
-    parts: list[Part] = []
-    for split in HELD_OUT_FIRST:
-        for form in config.forms:
-            chunks = [
-                Chunk(task.generate, name, split, form, items, config.seed)
-                for name, task in config.data.tasks.items()
-                for items in _pieces(_shard(getattr(task, split), config.shard))
-            ]
-            parts.append(Part(f"{form}-{split}", split, tuple(chunks)))
-    return parts
-
-
-def demo_parts(config: SynthConfig, wanted: Demos) -> list[Part]:
-    """``validation.parquet`` and ``train.parquet``; every row has an item of its own."""
-    prompt = read_prompt(config.prompt)
-    least, most = config.images.min_pixels, config.images.max_pixels
-    setting = Setting(wanted.teacher, prompt, least, most, wanted.perceive_with_tools)
-    parts: list[Part] = []
-    for name, share in (("validation", wanted.validation), ("train", 1.0)):
-        chunks: list[Chunk] = []
-        for task, kinds in wanted.rows.items():
-            if task not in config.data.tasks or set(kinds) - set(KINDS):
-                raise ConfigError(
-                    f"synth.demos.rows: {task}: {kinds} is not possible; expected tasks of the data configuration "
-                    f"({', '.join(config.data.tasks)}) with rows for {', '.join(KINDS)}"
-                )
-            start = 0
-            for kind, count in kinds.items():
-                mine = _shard(round(count * share), config.shard)
-                for items in _pieces(range(start + mine.start, start + mine.stop)):
-                    generate = config.data.tasks[task].generate
-                    chunks.append(Chunk(generate, task, f"demo-{name}", kind, items, config.seed, setting))
-                start += round(count * share)
-        parts.append(Part(name, f"demo-{name}", tuple(chunks)))
-    return parts
-
-
-def _shard(count: int, shard: str | None) -> range:
-    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts."""
-    number, _, total = (shard or "1/1").partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise ConfigError(f"synth.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
-    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
-
-
-def _pieces(items: range) -> Iterator[range]:
-    for start in range(items.start, items.stop, CHUNK):
-        yield range(start, min(start + CHUNK, items.stop))
-
-
-# ---------------------------------------------------------------- rows
-
-
-def _rows(part: Part, workers: int) -> Iterator[tuple[Any, list[bytes]]]:
+def _generated(part: Part, workers: int) -> Iterator[Row]:
     for rows in ordered_map(produce, part.chunks, workers):
         for made, pngs in rows:
             yield (Demo(made.id, made.messages, made.tools) if isinstance(made, Episode) else made), pngs
 
 
-def _unseen(rows: Iterable[tuple[Any, list[bytes]]], held_out: set[str]) -> Iterator[tuple[Any, list[bytes]]]:
+def _merged(part: Part, parents: Sequence[Artifact]) -> Iterator[Row]:
+    groups = list(dict.fromkeys((chunk.task, chunk.kind) for chunk in part.chunks))
+    return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
+
+
+def _unseen(rows: Iterable[Row], held_out: set[str]) -> Iterator[Row]:
     return (row for row in rows if hashlib.sha256(row[1][0]).hexdigest() not in held_out)
 
 
 def _digests(path: Path) -> set[str]:
     """sha256 of the first image of every row: equal pixels have equal PNG bytes."""
-    table = pq.read_table(path, columns=["images"])
-    return {hashlib.sha256(row[0]["bytes"]).hexdigest() for row in table.column("images").to_pylist()}
+    batches = pq.ParquetFile(path).iter_batches(batch_size=32, columns=["images"])
+    return {hashlib.sha256(row[0]["bytes"]).hexdigest() for b in batches for row in b.column(0).to_pylist()}
 
 
 def _counts(path: Path) -> Mapping[str, int]:
@@ -220,11 +137,12 @@ def _counts(path: Path) -> Mapping[str, int]:
 
 
 def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
-    """The first items of every task; of demonstrations the first of every task and kind, a row each."""
+    """The first items of every task; of demonstrations the first of every task and kind."""
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
         made = [row for c in chunks.values() for row, _ in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
-        return sheet.sheet([sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)])
+        strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
+        return sheet.sheet(sheet.packed(strips))
     tasks = config.data.tasks.values()
     rows = [[task.generate(seed=config.seed, item=i, split="train") for i in range(config.sheet)] for task in tasks]
     return sheet.sheet([[sheet.cell(item) for item in row] for row in rows])

@@ -52,6 +52,16 @@ def episode(name: str, messages: Sequence[Mapping[str, str]], images: Sequence[P
     return [Cell(pixels, (name if k == 0 else "", *texts[k])) for k, pixels in enumerate(shown)]
 
 
+def packed(strips: Sequence[list[Cell]], columns: int = 6) -> list[list[Cell]]:
+    """Short strips side by side in rows of at most ``columns`` cells, in order."""
+    rows: list[list[Cell]] = [[]]
+    for strip in strips:
+        if rows[-1] and len(rows[-1]) + len(strip) > columns:
+            rows.append([])
+        rows[-1] += strip
+    return rows
+
+
 def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:
     """The cells in rows; a row is as tall as its longest text."""
     columns = max(len(row) for row in rows)

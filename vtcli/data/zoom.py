@@ -1,12 +1,17 @@
 """Zoom targets: a large scene with coloured tags, each with one small letter that cannot be read before zooming in.
 
 Stands for the SealVQA and VisualProbe targets of ToolsRL 4.1: a question names an element, the truth is its box.
+
+Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from how their ink is spread.
+So the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass), over
+blotches as large as a pixel of the view. In a close-up they are plain to see; in the view the CNN is left at chance.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 
 from vtcli.data import canvas
@@ -14,6 +19,9 @@ from vtcli.data.item import ZOOM, Item, item_id, pick, shuffled, stream
 from vtcli.protocols import Pixels
 
 Box = tuple[int, int, int, int]
+
+PALE = 0.75
+"""A tag's colour is mixed with grey, so that strokes and rims stay inside 0 to 255: cut off, they would leak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,8 @@ class Size:
     tag: tuple[int, int] = (66, 78)  # smallest and largest side of a tag
     letter: tuple[int, int] = (17, 20)  # smallest and largest height of a letter
     letters: str = "AEHKNRSX"
+    vanish: float = 1.2  # standard deviation of the blur that is taken off a letter; 0 is plain ink, which leaks
+    blotch: tuple[int, int] = (6, 16)  # side of a tag's blotches, and how far they are from its colour; 0 is none
     colours: tuple[str, ...] = ("red", "blue", "green", "yellow")
     named: tuple[int, ...] = (1,)  # how many tags a question may name, chosen uniformly: 1 | 2
 
@@ -104,24 +114,30 @@ def _scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
     for _ in range(int(rng.integers(3, 7))):
         ends = (rng.random((2, 2)) * span).tolist()
         canvas.polyline(pixels, ends, _rgb(base + rng.integers(-40, 10, 3)), 2)
-    inks: list[canvas.Rgb] = []
     for tag in tags:
-        colour = np.array(canvas.COLOURS[tag.colour])
-        canvas.rectangle(pixels, tag.box, _rgb(colour + rng.integers(-14, 15)))
-        inks.append(_rgb(np.full(3, rng.integers(0, 35))))
-    pen = canvas.Pen(pixels)
-    for tag, ink in zip(tags, inks, strict=True):
-        _letter(rng, pen, size, tag, ink)
-    return pen.pixels
+        x1, y1, x2, y2 = tag.box
+        pixels[y1:y2, x1:x2] = _face(rng, size, tag)
+    return pixels
 
 
-def _letter(rng: np.random.Generator, pen: canvas.Pen, size: Size, tag: Tag, ink: canvas.Rgb) -> None:
-    """One letter, up to a sixth of the tag off its centre, so that ink at a place of the small view says little."""
-    height = int(rng.integers(size.letter[0], size.letter[1] + 1))
-    x1, y1, x2, y2 = tag.box
-    dx, dy = rng.uniform(-1 / 6, 1 / 6, 2)
-    at = ((x1 + x2) / 2 + dx * (x2 - x1), (y1 + y2) / 2 + dy * (y2 - y1))
-    pen.text(at, tag.letter, canvas.capital_font(height), ink, "mm")
+def _face(rng: np.random.Generator, size: Size, tag: Tag) -> Pixels:
+    """The tag's pixels: its colour in blotches, and the letter up to a sixth of the side off the centre."""
+    width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
+    colour = PALE * np.array(canvas.COLOURS[tag.colour]) + (1 - PALE) * 128 + rng.integers(-14, 15)
+    side, depth = size.blotch
+    coarse = rng.integers(-depth, depth + 1, (height // side + 2, width // side + 2))
+    top, left = rng.integers(side, size=2)
+    ground = np.kron(coarse, np.ones((side, side)))[top : top + height, left : left + width]
+    at = (np.array([width, height]) * (0.5 + rng.uniform(-1 / 6, 1 / 6, 2))).tolist()
+    pen = canvas.Pen(canvas.blank(width, height, (0, 0, 0)))
+    tall = int(rng.integers(size.letter[0], size.letter[1] + 1))
+    pen.text(at, tag.letter, canvas.capital_font(tall), (255, 255, 255))
+    ink = pen.pixels[:, :, 0].astype(np.float32)
+    if size.vanish > 0:
+        ink -= cv2.GaussianBlur(ink, (0, 0), size.vanish)
+    strength = rng.uniform(0.8, 1.0)
+    shades = colour + (ground - strength * ink)[:, :, None]  # (H, W, 3)
+    return np.clip(np.rint(shades), 0, 255).astype(np.uint8)
 
 
 def _rgb(values: np.ndarray) -> canvas.Rgb:

@@ -1,0 +1,163 @@
+"""vtcli synth: the same bytes however it is run, killed or split; rows that readers take; mistakes refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from stages.synth import SynthConfig, _unseen, run
+from vtcli import config
+from vtcli.artifacts import Artifact
+from vtcli.data import canvas
+from vtcli.errors import ConfigError, InputError
+from vtcli.images import ImageStore
+from vtcli.records import DemoSet, SampleSet
+
+TASKS = ("rotflip", "zoom", "read_value", "count")
+SMALL = [
+    f"data.tasks.{task}.{split}={n}" for task in TASKS for split, n in (("train", 9), ("validation", 2), ("test", 3))
+]
+SMALL += ["data.tasks.zoom.generate.size.width=336", "data.tasks.zoom.generate.size.height=336"]
+ROWS = ["synth.demos.validation=0.5"] + [
+    f"synth.demos.rows.{task}.{kind}=4" for task in TASKS for kind in ("tool", "answer", "perceive")
+]
+
+
+def arguments(home: Path, *more: str) -> list[str]:
+    return ["scale=tiny", "tracker=console", f"home={home}", "synth.workers=1", *SMALL, *more]
+
+
+def synth(home: Path, *more: str) -> Artifact:
+    return run(config.build(SynthConfig, config.load("synth", arguments(home, *more))))
+
+
+def digests(artifact: Artifact) -> dict[str, str]:
+    return {entry.path: entry.sha256 for entry in artifact.manifest.files if entry.path.endswith(".parquet")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return synth(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return synth(tmp_path_factory.mktemp("demos"), "+recipe=tiny_base", *ROWS)
+
+
+def test_a_dataset_has_both_forms_of_every_split(whole: Artifact) -> None:
+    counts = whole.manifest.summary["rows"]
+    assert set(counts) == {
+        f"{form}-{split}" for form in ("tool", "answer") for split in ("train", "validation", "test")
+    }
+    assert counts["answer-train"] == dict.fromkeys(TASKS, 9) and counts["tool-test"] == dict.fromkeys(TASKS, 3)
+    assert Image.open(whole.path / "contact_sheet.png").width > 1000
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(whole: Artifact, tmp_path: Path) -> None:
+    again = synth(tmp_path, "synth.workers=2")
+    assert digests(again) == digests(whole) and again.digest == whole.digest
+    assert synth(tmp_path, "synth.workers=1").ref == again.ref  # made already
+
+
+def test_another_seed_makes_other_bytes(whole: Artifact, tmp_path: Path) -> None:
+    assert not set(digests(synth(tmp_path, "seed=1")).values()) & set(digests(whole).values())
+
+
+def test_both_forms_are_of_the_same_samples(whole: Artifact, tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    tool, plain = (SampleSet(whole, form, "test", store) for form in ("tool", "answer"))
+    assert tool.ids == plain.ids
+    for i in range(len(tool)):
+        a, b = tool.load(i), plain.load(i)
+        assert a.images == b.images and a.question != b.question and set(a.tools) < set(b.tools)
+    train = SampleSet(whole, "tool", "train", store)
+    assert all(s.truth.get("transform") != "none" for s in (train.load(i) for i in range(len(train))))
+
+
+def test_datasets_loads_it_as_it_is(whole: Artifact, tmp_path: Path) -> None:
+    files = {"test": str(whole.path / "answer-test.parquet")}
+    loaded: Any = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path))
+    row = loaded["test"][0]
+    assert row["images"][0].size == (112, 112) and row["prompt"][0]["content"].startswith("<image>")
+
+
+def test_demonstrations_load_with_their_images(demos: Artifact, tmp_path: Path) -> None:
+    assert demos.kind == "demos"
+    for split, rows in (("train", 48), ("validation", 24)):
+        found = DemoSet(demos, split, ImageStore(tmp_path))
+        assert len(found) == rows
+        for i in range(0, rows, 5):
+            demo = found.load(i)
+            assert demo.messages[-1]["role"] == "assistant" and "<answer>" in demo.messages[-1]["content"]
+            assert sum(m["content"].count("<image>") for m in demo.messages) == len(demo.images)
+    assert demos.manifest.summary["rows"]["train"] == {
+        f"{task}-{kind}": 4 for task in TASKS for kind in ("tool", "answer", "perceive")
+    }
+
+
+@pytest.mark.parametrize("kind", ["dataset", "demos"])
+def test_shards_put_together_are_the_whole(kind: str, whole: Artifact, demos: Artifact, tmp_path: Path) -> None:
+    more: Sequence[str] = ("+recipe=tiny_base", *ROWS) if kind == "demos" else ()
+    refs = [synth(tmp_path, f"synth.shard='{i}/3'", *more).ref for i in (1, 2, 3)]
+    merged = synth(tmp_path, f"synth.merge=[{refs[2]},{refs[0]},{refs[1]}]", *more)
+    assert digests(merged) == digests(demos if kind == "demos" else whole)
+    assert [parent.ref for parent in merged.manifest.parents] == refs
+    with pytest.raises(InputError, match="are missing"):
+        synth(tmp_path, f"synth.merge=[{refs[0]},{refs[1]}]", *more)
+    with pytest.raises(InputError, match="another configuration or seed"):
+        synth(tmp_path, f"synth.merge=[{','.join(refs)}]", "seed=5", *more)
+
+
+def test_killed_and_started_again_it_ends_with_the_same_bytes(whole: Artifact, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vtcli", "synth", *arguments(tmp_path), "synth.workers=2"]
+    work = tmp_path / ".work"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    for _ in range(600):
+        if process.poll() is not None or list(work.glob("synth-*/artifact/tool-validation.parquet")):
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(tmp_path.glob("dataset/v*"))  # no half artifact
+    kept = {p.name: p.stat().st_mtime_ns for p in work.glob("synth-*/artifact/*-test.parquet")}
+    assert len(kept) == 2
+    again = synth(tmp_path)
+    assert digests(again) == digests(whole)
+    assert {p.name: p.stat().st_mtime_ns for p in again.path.glob("*-test.parquet")} == kept  # finished work was kept
+
+
+def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
+    pngs = [canvas.png(np.full((8, 8, 3), shade, np.uint8)) for shade in (1, 2)]
+    rows: Any = [("a", [pngs[0]]), ("b", [pngs[1]])]
+    assert list(_unseen(rows, {hashlib.sha256(pngs[0]).hexdigest()})) == rows[1:]
+    assert Image.open(io.BytesIO(pngs[0])).size == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("synth.shard='4/3'", "3/16"),
+        ("synth.forms=[plain]", "tool, answer"),
+        ("synth.workers=-1", "workers"),
+        ("data.tasks.zoom.train=many", "a number"),
+        ("data.tasks.count.generate.size.conditions=[z]", "x>"),
+        ("+synth.demos={rows:{zoom:{dance:3}}}", "perceive"),
+    ],
+)
+def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        synth(tmp_path, override)

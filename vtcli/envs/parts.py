@@ -1,0 +1,117 @@
+"""Which items of which generators go into which Parquet file of a synthetic artifact. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vtcli.data.demos import Teacher
+from vtcli.data.item import Generate
+from vtcli.envs.demonstrate import KINDS, Setting
+from vtcli.envs.produce import Chunk
+from vtcli.errors import ConfigError
+
+CHUNK = 32
+"""Items that one process makes at a time."""
+
+FORMS = ("tool", "answer")
+HELD_OUT_FIRST = ("test", "validation", "train")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A generator with its sizes, and how many items each split has."""
+
+    generate: Generate
+    train: int = 0
+    validation: int = 0
+    test: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """One file of conf/data."""
+
+    tasks: dict[str, Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Demos:
+    """Rows of a demonstrations artifact: ``rows[task][kind]``, kinds are tool, answer and perceive."""
+
+    rows: dict[str, dict[str, int]]
+    validation: float = 0.05  # size of the validation file, as a share of the rows
+    teacher: Teacher = field(default_factory=Teacher)
+    perceive_with_tools: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Parquet file. The items of a task follow each other, the tasks are in the configuration's order."""
+
+    name: str
+    split: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(chunk.items) for chunk in self.chunks)
+
+    @property
+    def held_out(self) -> bool:
+        return not self.split.endswith("train")
+
+
+def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None = None) -> list[Part]:
+    """``<form>-<split>``, held-out splits first: a training image that equals one of theirs can then be dropped."""
+    if not forms or set(forms) - set(FORMS):
+        raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
+    parts: list[Part] = []
+    for split in HELD_OUT_FIRST:
+        for form in forms:
+            chunks = [
+                Chunk(task.generate, name, split, form, items, seed)
+                for name, task in data.tasks.items()
+                for items in _pieces(_shard(getattr(task, split), shard))
+            ]
+            parts.append(Part(f"{form}-{split}", split, tuple(chunks)))
+    return parts
+
+
+def demo_parts(data: Data, demos: Demos, setting: Setting, seed: int, shard: str | None = None) -> list[Part]:
+    """``validation`` and ``train``; every row has an item of its own, from splits that no dataset uses."""
+    for task, kinds in demos.rows.items():
+        if task not in data.tasks or set(kinds) - set(KINDS):
+            raise ConfigError(
+                f"synth.demos.rows.{task}: {kinds} is not possible; expected tasks of the data configuration "
+                f"({', '.join(data.tasks)}) with numbers of rows for {', '.join(KINDS)}"
+            )
+    parts: list[Part] = []
+    for name, share in (("validation", demos.validation), ("train", 1.0)):
+        chunks: list[Chunk] = []
+        for task, kinds in demos.rows.items():
+            start = 0
+            for kind, count in kinds.items():
+                mine = _shard(round(count * share), shard)
+                for items in _pieces(range(start + mine.start, start + mine.stop)):
+                    chunks.append(Chunk(data.tasks[task].generate, task, f"demo-{name}", kind, items, seed, setting))
+                start += round(count * share)
+        parts.append(Part(name, f"demo-{name}", tuple(chunks)))
+    return parts
+
+
+def _shard(count: int, shard: str | None) -> range:
+    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts.
+
+    >>> _shard(100, "2/3")
+    range(33, 66)
+    """
+    number, _, total = (shard or "1/1").partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise ConfigError(f"synth.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
+    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
+
+
+def _pieces(items: range) -> Iterator[range]:
+    for start in range(items.start, items.stop, CHUNK):
+        yield range(start, min(start + CHUNK, items.stop))
