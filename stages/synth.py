@@ -143,6 +143,8 @@ def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
         made = [row for c in chunks.values() for row, _ in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
         strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
         return sheet.sheet(sheet.packed(strips))
-    tasks = config.data.tasks.values()
-    rows = [[task.generate(seed=config.seed, item=i, split="train") for i in range(config.sheet)] for task in tasks]
-    return sheet.sheet([[sheet.cell(item) for item in row] for row in rows])
+    rows = [
+        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train))]
+        for task in config.data.tasks.values()
+    ]
+    return sheet.sheet([[sheet.cell(item) for item in row] for row in rows if row])

@@ -28,16 +28,16 @@ from vtcli.records import DemoSet, SampleSet
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 SMALL = [
-    f"data.tasks.{task}.{split}={n}" for task in TASKS for split, n in (("train", 9), ("validation", 2), ("test", 3))
+    f"data.tasks.{task}.{split}={n}" for task in TASKS for split, n in (("train", 6), ("validation", 1), ("test", 2))
 ]
 SMALL += ["data.tasks.zoom.generate.size.width=336", "data.tasks.zoom.generate.size.height=336"]
 ROWS = ["synth.demos.validation=0.5"] + [
-    f"synth.demos.rows.{task}.{kind}=4" for task in TASKS for kind in ("tool", "answer", "perceive")
+    f"synth.demos.rows.{task}.{kind}=2" for task in TASKS for kind in ("tool", "answer", "perceive")
 ]
 
 
 def arguments(home: Path, *more: str) -> list[str]:
-    return ["scale=tiny", "tracker=console", f"home={home}", "synth.workers=1", *SMALL, *more]
+    return ["scale=tiny", "tracker=console", f"home={home}", "synth.workers=1", "synth.sheet=1", *SMALL, *more]
 
 
 def synth(home: Path, *more: str) -> Artifact:
@@ -63,8 +63,8 @@ def test_a_dataset_has_both_forms_of_every_split(whole: Artifact) -> None:
     assert set(counts) == {
         f"{form}-{split}" for form in ("tool", "answer") for split in ("train", "validation", "test")
     }
-    assert counts["answer-train"] == dict.fromkeys(TASKS, 9) and counts["tool-test"] == dict.fromkeys(TASKS, 3)
-    assert Image.open(whole.path / "contact_sheet.png").width > 1000
+    assert counts["answer-train"] == dict.fromkeys(TASKS, 6) and counts["tool-test"] == dict.fromkeys(TASKS, 2)
+    assert Image.open(whole.path / "contact_sheet.png").width > 300
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(whole: Artifact, tmp_path: Path) -> None:
@@ -97,27 +97,27 @@ def test_datasets_loads_it_as_it_is(whole: Artifact, tmp_path: Path) -> None:
 
 def test_demonstrations_load_with_their_images(demos: Artifact, tmp_path: Path) -> None:
     assert demos.kind == "demos"
-    for split, rows in (("train", 48), ("validation", 24)):
+    for split, rows in (("train", 24), ("validation", 12)):
         found = DemoSet(demos, split, ImageStore(tmp_path))
         assert len(found) == rows
-        for i in range(0, rows, 5):
+        for i in range(0, rows, 4):
             demo = found.load(i)
             assert demo.messages[-1]["role"] == "assistant" and "<answer>" in demo.messages[-1]["content"]
             assert sum(m["content"].count("<image>") for m in demo.messages) == len(demo.images)
     assert demos.manifest.summary["rows"]["train"] == {
-        f"{task}-{kind}": 4 for task in TASKS for kind in ("tool", "answer", "perceive")
+        f"{task}-{kind}": 2 for task in TASKS for kind in ("tool", "answer", "perceive")
     }
 
 
 @pytest.mark.parametrize("kind", ["dataset", "demos"])
 def test_shards_put_together_are_the_whole(kind: str, whole: Artifact, demos: Artifact, tmp_path: Path) -> None:
     more: Sequence[str] = ("+recipe=tiny_base", *ROWS) if kind == "demos" else ()
-    refs = [synth(tmp_path, f"synth.shard='{i}/3'", *more).ref for i in (1, 2, 3)]
-    merged = synth(tmp_path, f"synth.merge=[{refs[2]},{refs[0]},{refs[1]}]", *more)
+    refs = [synth(tmp_path, f"synth.shard='{i}/2'", *more).ref for i in (1, 2)]
+    merged = synth(tmp_path, f"synth.merge=[{refs[1]},{refs[0]}]", *more)
     assert digests(merged) == digests(demos if kind == "demos" else whole)
     assert [parent.ref for parent in merged.manifest.parents] == refs
     with pytest.raises(InputError, match="are missing"):
-        synth(tmp_path, f"synth.merge=[{refs[0]},{refs[1]}]", *more)
+        synth(tmp_path, f"synth.merge=[{refs[1]}]", *more)
     with pytest.raises(InputError, match="another configuration or seed"):
         synth(tmp_path, f"synth.merge=[{','.join(refs)}]", "seed=5", *more)
 

@@ -34,7 +34,7 @@ def cell(item: Item) -> Cell:
     lines = [f"{item.id}  {width}x{height}"]
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
     lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
-    if item.task == "rotflip":
+    if item.task == "rotflip" and "corner" in item.truth:
         lines += _wrapped(f"shown {item.truth['transform']}; ring: where the stamp's corner is now")
     return Cell(shown, tuple(lines))
 
@@ -64,7 +64,7 @@ def packed(strips: Sequence[list[Cell]], columns: int = 6) -> list[list[Cell]]:
 
 def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:
     """The cells in rows; a row is as tall as its longest text."""
-    columns = max(len(row) for row in rows)
+    columns = max((len(row) for row in rows), default=1)
     strips: list[Pixels] = []
     for row in rows:
         text = LINE * max(len(c.lines) for c in row) + 16
@@ -79,7 +79,7 @@ def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:
                 face = canvas.font(11, "bold" if k == 0 else "regular")
                 pen.text((12 + i * (CELL + 12), CELL + 16 + k * LINE), line, face, (20, 20, 20), "la")
         strips.append(pen.pixels)
-    return np.concatenate(strips, axis=0)
+    return np.concatenate(strips or [canvas.blank(CELL, LINE)], axis=0)
 
 
 def _fitted(pixels: Pixels) -> tuple[Pixels, float]:
@@ -103,7 +103,7 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
             canvas.polyline(shown, [(primitive["x"] * scale, 0), (primitive["x"] * scale, height)], TRUTH, 1)
         else:
             canvas.polyline(shown, [(0, primitive["y"] * scale), (width, primitive["y"] * scale)], TRUTH, 1)
-    if item.task == "rotflip":
+    if item.task == "rotflip" and "corner" in item.truth:
         vertical, horizontal = moved(item.truth["corner"], item.truth["transform"]).split("-")
         inset = 12
         at = (inset if horizontal == "left" else width - inset, inset if vertical == "top" else height - inset)

@@ -20,12 +20,13 @@ HELD_OUT_FIRST = ("test", "validation", "train")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A generator with its sizes, and how many items each split has."""
+    """A generator with its sizes, how many items each split has, and the forms in which they are asked."""
 
     generate: Generate
     train: int = 0
     validation: int = 0
     test: int = 0
+    forms: tuple[str, ...] = FORMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
             chunks = [
                 Chunk(task.generate, name, split, form, items, seed)
                 for name, task in data.tasks.items()
+                if form in task.forms
                 for items in _pieces(_shard(getattr(task, split), shard))
             ]
             parts.append(Part(f"{form}-{split}", split, tuple(chunks)))

@@ -36,6 +36,6 @@ def _row(chunk: Chunk, number: int) -> Row:
         item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
         return item.sample(chunk.kind, chunk.split), [canvas.png(item.pixels)]
     item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
-    rng = stream(chunk.seed, chunk.task, chunk.split, number, purpose=1)
+    rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)
     episode = demonstrate(item, chunk.kind, rng, chunk.setting)
     return episode, [canvas.png(pixels) for pixels in episode.images]

@@ -1,0 +1,90 @@
+"""Rows that a user brings along: documents are turned, boxes become zoom targets, bad rows are named."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vtcli.data import canvas
+from vtcli.data.parquet import generate
+from vtcli.data.rotflip import TRANSFORMS
+from vtcli.errors import InputError
+
+PICTURE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
+BOX = {"label": "sign", "box": [2, 3, 10, 9]}
+
+
+def rows(count: int, **more: Any) -> list[dict[str, Any]]:
+    image = {"bytes": canvas.png(PICTURE), "path": None}
+    return [{"question": f"What is {i}?", "answer": str(i), "image": image, **more} for i in range(count)]
+
+
+def parquet(folder: Path, values: list[dict[str, Any]]) -> str:
+    pq.write_table(pa.Table.from_pylist(values), folder / "train.parquet", row_group_size=4)
+    return str(folder / "{split}.parquet")
+
+
+def test_documents_are_turned_like_generated_pages(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(200))
+    made = [generate(0, i, "train", path=path, name="doc", turn=True) for i in range(200)]
+    found = Counter(item.truth["transform"] for item in made)
+    assert abs(found["none"] / 200 - 0.3) < 0.13 and set(found) == set(TRANSFORMS)  # 4 standard errors
+    for i, item in enumerate(made):
+        assert item.answer == str(i) and item.task == "rotflip" and item.id == f"doc-train-{i:06d}"
+        assert np.array_equal(item.pixels, TRANSFORMS[item.truth["transform"]](PICTURE))
+    tool = [generate(0, i, "train", path=path, name="doc", turn=True, form="tool") for i in range(50)]
+    assert all(item.truth["transform"] != "none" and item.tool_answer == "1" for item in tool)
+
+
+def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
+    item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
+    assert item.task == "zoom" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'
+    assert np.array_equal(item.pixels, PICTURE) and item.answer == "6"
+
+
+def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(canvas.png(PICTURE))
+    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q?", "answer": 3, "image": "a.png"}) + "\n")
+    item = generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="chartqa")
+    assert np.array_equal(item.pixels, PICTURE) and item.answer == "3" and item.task == "chartqa"
+    with pytest.raises(InputError, match=r"forms: \[answer\]"):
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="chartqa", form="tool")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": None}, "row 0 .* has no image"),
+        ({"image": {"bytes": b"", "path": None}}, "image"),
+        ({"image": {"bytes": b"GIF", "path": None}}, "image of row 0"),
+        ({"image": "missing.png"}, "missing.png"),
+        ({"question": ""}, "no question"),
+        ({"boxes": [{"label": "sign", "box": [2, 3, 100, 9]}]}, "not inside the image of 30 x 20"),
+        ({"boxes": [{"label": "", "box": [2, 3, 9, 9]}]}, "needs a label"),
+    ],
+)
+def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = parquet(tmp_path, [{**row, **change} for row in rows(1)])
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=path, name="doc")
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(3))
+    with pytest.raises(InputError, match="has 3 rows"):
+        generate(0, 3, "train", path=path, name="doc")
+    with pytest.raises(InputError, match=r"test\.parquet cannot be read"):
+        generate(0, 0, "test", path=path, name="doc")
+    (tmp_path / "validation.parquet").write_bytes((tmp_path / "train.parquet").read_bytes()[:-20])
+    with pytest.raises(InputError, match="damaged or cut off"):
+        generate(0, 0, "validation", path=path, name="doc")
+    (tmp_path / "x.jsonl").write_text("not json\n")
+    with pytest.raises(InputError, match=r"row 0 of .* is not JSON"):
+        generate(0, 0, "train", path=str(tmp_path / "x.jsonl"), name="doc")
