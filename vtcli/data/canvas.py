@@ -56,6 +56,16 @@ def blank(width: int, height: int, colour: Rgb = (255, 255, 255)) -> Pixels:
     return np.full((height, width, 3), colour, dtype=np.uint8)
 
 
+def light(pixels: Pixels, strength: float) -> None:
+    """Darken red from left to right and blue from top to bottom by up to ``strength`` of 255, as a coloured lamp does:
+    a small model that knows only relative positions can tell from a patch where in the image it is."""
+    height, width = pixels.shape[:2]
+    shade = np.zeros((height, width, 3), dtype=np.float32)
+    shade[:, :, 0] = np.linspace(0, strength, width)[None, :]
+    shade[:, :, 2] = np.linspace(0, strength, height)[:, None]
+    pixels[:] = np.clip(pixels - shade, 0, 255).astype(np.uint8)
+
+
 def disc(pixels: Pixels, centre: Sequence[float], radius: float, colour: Rgb, outline: Rgb | None = None) -> None:
     """A filled circle around a subpixel centre, where pixel (i, j) covers the point (i + 0.5, j + 0.5)."""
     at = fixed(centre)

@@ -50,6 +50,7 @@ class ChartSize:
     kinds: tuple[str, ...] = ("scatter",)  # scatter | line
     colours: tuple[str, ...] = ("blue", "red", "green")
     label_sets: tuple[str, ...] = ("letters",)  # letters | numbers | alphanumeric
+    lighting: float = 0.0  # of the paper, see ``canvas.light``
     jitter: int = 5  # the plot's frame is up to so many pixels smaller on every side, so that places cannot be learnt
 
 
@@ -159,6 +160,8 @@ def number(x: float) -> str:
 def draw(look: Look, size: ChartSize, points: Sequence[Point], colours: Sequence[canvas.Rgb]) -> Pixels:
     """The chart: axes, the line of a line chart in order of x, markers, then labels that hide no marker."""
     pixels = canvas.blank(look.width, look.height)
+    if size.lighting:
+        canvas.light(pixels, size.lighting)
     _axes(pixels, look, size)
     if look.kind == "line":
         path = sorted(p.pixel for p in points)

@@ -37,6 +37,8 @@ class Size:
     vanish: float = 1.2  # standard deviation of the blur that is taken off a letter; 0 is plain ink, which leaks
     blotch: tuple[int, int] = (6, 16)  # side of a tag's blotches, and how far they are from its colour; 0 is none
     colours: tuple[str, ...] = ("red", "blue", "green", "yellow")
+    lattice: int = 0  # tags lie in cells of this side, 2 px of play; 0: anywhere
+    lighting: float = 0.0  # see ``canvas.light``
     named: tuple[int, ...] = (1,)  # how many tags a question may name, chosen uniformly: 1 | 2
 
 
@@ -89,12 +91,22 @@ def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
         tries += 1
         gap = gap if tries % 50 else gap // 2
         width, height = (int(v) for v in rng.integers(size.tag[0], size.tag[1] + 1, 2))
-        x = int(rng.integers(8, size.width - width - 8))
-        y = int(rng.integers(8, size.height - height - 8))
+        x, y = _place(rng, size, width, height)
         box = (x, y, x + width, y + height)
         if all(_apart(box, other, gap) for other in boxes):
             boxes.append(box)
     return [Tag(colour, letter, box) for colour, letter, box in zip(colours, letters, boxes, strict=True)]
+
+
+def _place(rng: np.random.Generator, size: Size, width: int, height: int) -> tuple[int, int]:
+    """The upper left corner of a tag: anywhere, or in the middle of a cell of the lattice."""
+    if not size.lattice:
+        return int(rng.integers(8, size.width - width - 8)), int(rng.integers(8, size.height - height - 8))
+    column, row = (int(v) for v in rng.integers(0, (size.width // size.lattice, size.height // size.lattice)))
+    play = rng.integers(-2, 3, 2)
+    x = column * size.lattice + (size.lattice - width) // 2 + int(play[0])
+    y = row * size.lattice + (size.lattice - height) // 2 + int(play[1])
+    return max(0, min(x, size.width - width)), max(0, min(y, size.height - height))
 
 
 def _apart(a: Box, b: Box, gap: int) -> bool:
@@ -114,6 +126,8 @@ def _scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
     for _ in range(int(rng.integers(3, 7))):
         ends = (rng.random((2, 2)) * span).tolist()
         canvas.polyline(pixels, ends, _rgb(base + rng.integers(-40, 10, 3)), 2)
+    if size.lighting:
+        canvas.light(pixels, size.lighting)
     for tag in tags:
         x1, y1, x2, y2 = tag.box
         pixels[y1:y2, x1:x2] = _face(rng, size, tag)
