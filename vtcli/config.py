@@ -7,7 +7,9 @@ It is then composed and checked, so that a mistake is one ``ConfigError`` before
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 import hydra
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import DefaultsList
 from hydra._internal.utils import get_args_parser
@@ -26,7 +29,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vtcli import doctor
@@ -219,16 +222,30 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     choices = [o for o in overrides if o.key_or_group in groups]
     settings = [o for o in overrides if o not in choices]
     search = [f"hydra.searchpath=['file://{own}']"] if own else []
-    _check_choices(choices, lambda group: loader.get_group_options(group, config_name="config", overrides=search))
-    lines = [*search, *(o.input_line or "" for o in choices)]
-    if any(o.key_or_group != "stage" for o in settings):
-        _check_keys(settings, hydra.compose("config", lines, return_hydra_config=True), groups, stage)
-    values = _plain(hydra.compose("config", [*search, *(o.input_line or "" for o in overrides)]))
-    defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
-    set_by = _set_by_files(defaults, [folder(), *([own] if own else [])])
+    where = {"config_name": "config", "overrides": search} if own else {}
+    _check_choices(choices, lambda group: loader.get_group_options(group, **where))
+    composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
+    _check_keys(settings, composed, groups, stage)
+    composed, set_by = copy.deepcopy(composed), dict(set_by)
+    ConfigLoaderImpl._apply_overrides_to_config(settings, composed)  # pyright: ignore[reportPrivateUsage]
+    with open_dict(composed):
+        del composed["hydra"]
     for override in overrides:
         set_by[override.key_or_group] = f"command line: {override.input_line}"
+    values = _plain(composed)
     return Job(stage, values, {leaf: _nearest_setter(leaf, set_by) for leaf in flat(values)})
+
+
+@functools.lru_cache(maxsize=64)
+def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, dict[str, str]]:
+    """What the files of these choices say together, hydra's own section included, and which line set each key.
+
+    Kept for the life of the process: a sweep over values reads each file once. Callers copy before they change it.
+    """
+    composed = hydra.compose("config", list(choices), return_hydra_config=True)
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+    defaults = loader.compute_defaults_list("config", list(choices), RunMode.RUN)
+    return composed, _set_by_files(defaults, [folder(), *([own] if own else [])])
 
 
 def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]]) -> None:
@@ -290,7 +307,7 @@ def _set_by_files(defaults: DefaultsList, folders: Sequence[Path]) -> dict[str, 
         if not found or (default.package or "").startswith("hydra"):
             continue
         shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(folder()) else str(found[0])
-        root = yaml.compose(found[0].read_text(), Loader=yaml.SafeLoader)
+        root = yaml.compose(found[0].read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         for key, line, replaces in _lines(root, default.package or ""):
             for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
                 del set_by[below]
