@@ -204,3 +204,10 @@ with store.draft("base", "model", parents=[data], config={}, seed=12, fingerprin
     assert done.returncode == 2
     assert done.stdout.split() == ["wrong", "charts:v1"]
     assert "data.bin" in done.stderr
+
+
+def test_every_recipe_scale_and_stage_is_valid(tmp_path: Path) -> None:
+    done = vtcli("config", "validate", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
+    assert "wrong" not in done.stdout
