@@ -18,6 +18,7 @@ from vtcli.data import canvas
 from vtcli.data.count import CONDITIONS
 from vtcli.data.item import TASKS, Item, stream
 from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
+from vtcli.data.zoom import PALE
 from vtcli.errors import ConfigError
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -149,16 +150,23 @@ def test_corners_are_uniform_and_say_nothing_where_seen() -> None:
 # ---------------------------------------------------------------- zoom
 
 
+def tag_colour(label: str) -> canvas.Rgb:
+    """A tag's mean colour: its name's, mixed with grey."""
+    red, green, blue = (round(PALE * v + (1 - PALE) * 128) for v in canvas.COLOURS[label.split(maxsplit=1)[0]])
+    return red, green, blue
+
+
 @pytest.mark.parametrize("size", [TINY, PAPER], ids=["tiny", "paper"])
 def test_tags_are_where_the_truth_says(size: dict[str, Any]) -> None:
     for item in items("zoom", 12 if size is TINY else 3, size=size):
         for tag in item.truth["tags"]:
             x1, y1, x2, y2 = tag["box"]
-            inside = near(item.pixels[y1:y2, x1:x2], canvas.COLOURS[tag["label"].split()[0]])
+            colour = tag_colour(tag["label"])
+            inside = near(item.pixels[y1:y2, x1:x2], colour)
             assert inside.mean() > 0.9  # all but the letter
-            border = np.concatenate([item.pixels[y1 - 2, x1:x2], item.pixels[y2 + 1, x1:x2]])
-            assert near(border[None], canvas.COLOURS[tag["label"].split()[0]], 14).mean() < 0.5
-            letter = item.pixels[y1:y2, x1:x2].sum(axis=2) < sum(canvas.COLOURS[tag["label"].split()[0]]) - 150
+            border = np.concatenate([item.pixels[y1 - 2 : y1 - 1, x1:x2], item.pixels[y2 + 1 : y2 + 2, x1:x2]])
+            assert near(border, colour, 14).mean() < 0.5
+            letter = item.pixels[y1:y2, x1:x2].sum(axis=2) < sum(colour) - 150
             assert 3 <= np.ptp(np.nonzero(letter)[0]) + 1 <= 21  # pixels tall
         asked = {box["label"]: box["box"] for box in item.truth["boxes"]}
         letters = {tag["label"]: tag["letter"] for tag in item.truth["tags"]}
@@ -171,7 +179,9 @@ def test_letters_are_uniform_and_png_files_small() -> None:
     scenes = items("zoom", 160)
     answers = Counter(item.answer for item in scenes)
     assert set(answers) == set("AEHKNRSX") and max(answers.values()) < 160 * 0.22  # 0.125 expected
-    assert np.mean([len(canvas.png(item.pixels)) for item in scenes[:20]]) < 30_000
+    assert (
+        np.mean([len(canvas.png(item.pixels)) for item in scenes[:20]]) < 60_000
+    )  # tinted by place and blotched: 48 kB
 
 
 # ---------------------------------------------------------------- charts
