@@ -1,6 +1,6 @@
 """Renders items of a data configuration and prints items per second of one core, PNG encoding included.
 
-    python tests/bench_synth.py conf/data/toolsrl_paper.yaml
+python tests/bench_synth.py conf/data/toolsrl_paper.yaml
 """
 
 from __future__ import annotations
