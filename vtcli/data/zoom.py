@@ -4,7 +4,8 @@ Stands for the SealVQA and VisualProbe targets of ToolsRL 4.1: a question names 
 
 Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from how their ink is spread.
 So the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass), over
-blotches as large as a pixel of the view. In a close-up they are plain to see; in the view the CNN is left at chance.
+blotches as large as a pixel of the view. In a close-up they are plain to see. Of the view, a CNN that is trained on 5400
+tags and told where they are reads 32 % with the defaults, and 12 %, which is chance, with ``vanish=1.6, passes=3``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Size:
     letter: tuple[int, int] = (17, 20)  # smallest and largest height of a letter
     letters: str = "AEHKNRSX"
     vanish: float = 1.2  # standard deviation of the blur that is taken off a letter; 0 is plain ink, which leaks
+    passes: int = 1  # how often the blur is taken off: 3 leaves nothing in the view, and paler letters
     blotch: tuple[int, int] = (6, 16)  # side of a tag's blotches, and how far they are from its colour; 0 is none
     colours: tuple[str, ...] = ("red", "blue", "green", "yellow")
     lattice: int = 0  # tags lie in cells of this side, 2 px of play; 0: anywhere
@@ -147,7 +149,7 @@ def _face(rng: np.random.Generator, size: Size, tag: Tag) -> Pixels:
     tall = int(rng.integers(size.letter[0], size.letter[1] + 1))
     pen.text(at, tag.letter, canvas.capital_font(tall), (255, 255, 255))
     ink = pen.pixels[:, :, 0].astype(np.float32)
-    if size.vanish > 0:
+    for _ in range(size.passes if size.vanish > 0 else 0):
         ink -= cv2.GaussianBlur(ink, (0, 0), size.vanish)
     strength = rng.uniform(0.8, 1.0)
     shades = colour + (ground - strength * ink)[:, :, None]  # (H, W, 3)
