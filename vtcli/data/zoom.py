@@ -4,8 +4,8 @@ Stands for the SealVQA and VisualProbe targets of ToolsRL 4.1: a question names 
 
 Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from how their ink is spread.
 So the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass), over
-blotches as large as a pixel of the view. In a close-up they are plain to see. Of the view, a CNN that is trained on 5400
-tags and told where they are reads 32 % with the defaults, and 12 %, which is chance, with ``vanish=1.6, passes=3``.
+blotches as large as a pixel of the view. In a close-up they are plain to see. In the view, a CNN trained on 5400 tags
+and told where they are reads 32 % with the defaults, and 12 %, which is chance, with ``vanish=1.6, passes=3``.
 """
 
 from __future__ import annotations
