@@ -106,7 +106,8 @@ class _Trainer:
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
         from vtcli.chat.qwen2_5_vl import QwenChat
-        from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, barrier
+        from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim
+        from vtcli.engines.distributed import barrier
         from vtcli.engines.hf import HfPolicy, load_model
 
         self.config, self.stage, self.start = config, stage, start
@@ -128,14 +129,16 @@ class _Trainer:
             reference=load_model(start, dtype) if config.reference else None,
         )
         barrier()  # the first rank has made the work folder
-        self.policy = HfPolicy(load_model(start, dtype), self.chat, images.view)
+        device = str(self.learner.engine.device)
+        self.policy = HfPolicy(load_model(start, dtype, device), self.chat, images.view)
         self.open_env = functools.partial(tool_calls.open_env, images=images, prompt=read_prompt(config.prompt))
         self.signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
         rank = self.learner.rank
         self.metrics_log = stage.work / "metrics.jsonl"
-        self.trajectories = stage.work / f"trajectories{f'-{rank}' if rank else ''}.jsonl"
-        self.checkpoints = Checkpoints(stage.work / "checkpoints", [self.metrics_log, self.trajectories])
+        logs = [stage.work / f"trajectories{f'-{r}' if r else ''}.jsonl" for r in range(self.learner.world)]
+        self.trajectories = logs[rank]
+        self.checkpoints = Checkpoints(stage.work / "checkpoints", [self.metrics_log, *logs])  # of all ranks
 
     def _samples(self, data: Artifact, form: str) -> tuple[SampleSet, list[int]]:
         found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
@@ -211,17 +214,18 @@ class _Trainer:
         return [pack.to_row(m.trajectory, a) for m, a in pairs if a is not None and m.trajectory.policy_turns]
 
     def _any(self, rows: Sequence[TrainRow]) -> bool:
-        from vtcli.engines.deepspeed import gather
+        from vtcli.engines.distributed import gather
 
         return any(gather(bool(rows)))
 
     def _describe(self, groups: Sequence[Group]) -> dict[str, float]:
-        from vtcli.engines.deepspeed import gather
+        from vtcli.engines.distributed import gather
 
         return describe([scored for part in gather([_light(g) for g in groups]) for scored in part])
 
     def _export(self, folder: Path) -> None:
-        from vtcli.engines.deepspeed import barrier, export
+        from vtcli.engines.deepspeed import export
+        from vtcli.engines.distributed import barrier
 
         if self.learner.rank == 0:
             draft = folder.with_name(folder.name + ".draft")
@@ -232,10 +236,10 @@ class _Trainer:
         barrier()
 
     def _finish(self) -> Artifact:
+        folder = self.stage.work / "model"
+        self._export(folder)  # with a barrier, so all ranks are in it
         if self.learner.rank != 0:
             return wait_for_commit(self.stage)
-        folder = self.stage.work / "model"
-        self._export(folder)
         for path in [self.metrics_log, *sorted(self.stage.work.glob("trajectories*.jsonl"))]:
             shutil.copyfile(path, folder / path.name)
         for name in ("phases", "images"):

@@ -84,7 +84,8 @@ def _train(
     config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
 ) -> Artifact:
     from vtcli.chat.qwen2_5_vl import QwenChat
-    from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, barrier, export
+    from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, export
+    from vtcli.engines.distributed import barrier
     from vtcli.engines.hf import load_model
 
     chat = QwenChat.load(start)
@@ -108,8 +109,8 @@ def _train(
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             metrics = learner.step(_batch(train, config, step, learner))
-            if step + 1 == steps:
-                metrics["validation_nll"] = learner.evaluate(held) if held else float("nan")
+            if step + 1 == steps and held:
+                metrics["validation_nll"] = learner.evaluate(held)
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
             if (step + 1) % config.checkpoint_every == 0 and step + 1 < steps:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Env, OpenEnv, Policy, Request
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,11 @@ async def rollout(
         raise
     except Exception as problem:
         stop, error = Stop.BROKEN, f"{type(problem).__name__}: {problem}"
-    finally:
-        if env is not None:
-            await env.close()
+    if env is not None:
+        try:
+            await _within(limits.timeout_s, env.close(), "close")
+        except Exception as problem:
+            stop, error = Stop.BROKEN, error or f"{type(problem).__name__}: {problem}"
     return Trajectory(
         id=f"{sample.id}/{sample.form}/{draw.seed:016x}",
         sample=sample,
@@ -94,7 +100,7 @@ async def rollout(
 
 
 async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:
-    system, question = await env.reset()
+    system, question = await _within(limits.timeout_s, env.reset(), "reset")
     state.prompt_ids = chat.prompt(system, question, state.images)
     room = limits.max_tokens - len(state.prompt_ids)
     if room < 1:
@@ -115,13 +121,20 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             return Stop.MAX_TOKENS
         if decoded.calls and turn == limits.max_turns:
             return Stop.MAX_TURNS
-        observation = await asyncio.wait_for(env.step(decoded, state.images), limits.timeout_s)
+        observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")
         if observation is None:
             return Stop.ANSWERED
         if (stop := _append(state, observation, chat, limits)) is not None:
             return stop
         room = limits.max_tokens - len(state.ids)
     return Stop.MAX_TURNS
+
+
+async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
+    try:
+        return await asyncio.wait_for(work, limit_s)
+    except TimeoutError as error:
+        raise TimeoutError(f"the environment's {what} took longer than limits.timeout_s={limit_s:g}") from error
 
 
 def _append(state: _State, observation: Observation, chat: Chat, limits: Limits) -> Stop | None:
@@ -143,6 +156,8 @@ def _check(completion: Completion, request: Request, chat: Chat) -> None:
         raise RuntimeError(f"the engine returned no tokens (finish={completion.finish})")
     if len(ids) != len(completion.logprobs):
         raise RuntimeError(f"{len(ids)} tokens but {len(completion.logprobs)} log-probabilities")
+    if not all(math.isfinite(logprob) for logprob in completion.logprobs):
+        raise RuntimeError("the engine returned a log-probability that is not a finite number")
     if len(ids) > request.max_tokens:
         raise RuntimeError(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
     if banned := set(ids) & set(chat.banned_ids):

@@ -64,6 +64,7 @@ def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:
         segments.append((reply(content, here), False))
     if messages[-1]["role"] != "assistant" and len(messages) > 1:
         segments.pop()  # nothing follows an observation: there is nothing to learn from it
+        images = images[: taken - messages[-1]["content"].count(PLACEHOLDER)]
     return imitation_row(demo.id, segments, images)
 
 

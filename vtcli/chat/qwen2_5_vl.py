@@ -92,13 +92,14 @@ class QwenChat:
     @classmethod
     def of(cls, tokenizer: Tokenizer, where: str = "tokenizer") -> QwenChat:
         tokenizer.encode_special_tokens = True  # "<|im_end|>" inside a text is just text
-        ids = {name: tokenizer.token_to_id(name) for name in MARKERS}
+        found = {name: tokenizer.token_to_id(name) for name in MARKERS}
+        ids = {name: i for name, i in found.items() if i is not None}
         needed = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-        missing = [name for name in needed if ids[name] is None]
+        missing = [name for name in needed if name not in ids]
         if missing:
             raise InputError(f"{where} has no {', '.join(missing)}: expected a tokenizer of the Qwen2.5-VL family")
         end = ids["<|im_end|>"]
-        banned = tuple(i for name, i in ids.items() if i is not None and i != end)
+        banned = tuple(i for i in ids.values() if i != end)
         return cls(
             tokenizer=tokenizer,
             im_start=ids["<|im_start|>"],

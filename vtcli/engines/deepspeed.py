@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +16,10 @@ from torch import Tensor, nn
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
 from vtcli.algo.pack import batches
 from vtcli.checkpoints import Checkpoints
+from vtcli.engines.distributed import barrier, gather, init_distributed, largest
 from vtcli.engines.inputs import Batch, View, collate, embed
 from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
-
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""No collective waits longer than this."""
 
 
 @dataclass(frozen=True)
@@ -58,51 +54,6 @@ def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
     done = min(1.0, (step - optim.warmup_steps) / (total_steps - optim.warmup_steps))
     left = 0.5 * (1 + math.cos(math.pi * done)) if optim.schedule == "cosine" else 1 - done
     return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)
-
-
-def init_distributed() -> tuple[int, int]:
-    """(rank, world size), from a launcher's environment (torchrun, deepspeed, srun) or one process alone.
-
-    Raises:
-        EngineError: the other ranks did not come within the limit.
-    """
-    if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        try:
-            if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-                dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-            else:  # no port, no host name: nothing that a sandboxed or offline machine could refuse
-                dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        except (RuntimeError, ValueError) as error:
-            raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed insists on what a launcher would set
-        _keep_from_compiling()
-        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
-    return dist.get_rank(), dist.get_world_size()
-
-
-def _keep_from_compiling() -> None:
-    """Without a GPU DeepSpeed compiles a shared-memory all-reduce at start. That needs a C++ compiler, and it waits
-    without limit for the lock file of a compilation that was killed; gloo does without."""
-    compatible: dict[str, bool] = deepspeed.ops.__compatible_ops__
-    compatible["deepspeed_shm_comm"] = False
-
-
-def barrier() -> None:
-    """Wait for all ranks; alone, nothing."""
-    init_distributed()
-    if dist.get_world_size() > 1:
-        dist.barrier()
-
-
-def gather(value: Any) -> list[Any]:
-    """The value of every rank, in rank order, on every rank."""
-    _, world = init_distributed()
-    if world == 1:
-        return [value]
-    everyone: list[Any] = [None] * world
-    dist.all_gather_object(everyone, value)
-    return everyone
 
 
 class TokenLogprobs(nn.Module):
@@ -165,6 +116,8 @@ class DeepSpeedLearner:
         self.module = TokenLogprobs(model.train(), view, temperature)
         self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
         self.engine = self._initialize()
+        if self.reference is not None:
+            self.reference.to(self.engine.device)
 
     def _initialize(self) -> Any:
         decayed = [p for p in self.module.parameters() if p.ndim >= 2]
@@ -201,11 +154,12 @@ class DeepSpeedLearner:
         """
         loss = loss or LossConfig()
         weights = self._weights(rows, loss)
+        imitate = any(gather(any(row.logprobs is None for row in rows)))
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
             rows = [row for row in rows if row.advantages is None or any(row.advantages)]
         micro = batches(rows, self.backend.batch_tokens)
-        rounds = self._agree(len(micro))
-        dummy = self._agree_rows(rows) if rounds > len(micro) else None
+        rounds = largest(len(micro))
+        idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
         sums = _Sums()
         if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
             self.steps_done += 1
@@ -213,13 +167,14 @@ class DeepSpeedLearner:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
         for i in range(rounds):
-            chunk = micro[i] if i < len(micro) else [dummy] if dummy is not None else []
+            chunk = micro[i] if i < len(micro) else [idle] if idle is not None else []
             self.engine.set_gradient_accumulation_boundary(i == rounds - 1)
             value = self._micro_loss(chunk, weights, loss, sums)
-            self._check_finite(value)
+            self._check_finite(value, "loss")
             self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
             if i == rounds - 1 and self.backend.zero_stage == 0:
                 sums.norm = self._norm()  # DeepSpeed keeps none in plain data parallelism
+                self._check_finite(torch.tensor(sums.norm), "gradient")
             self.engine.step()
         self.steps_done += 1
         return self._metrics(sums)
@@ -348,27 +303,22 @@ class DeepSpeedLearner:
         start = sum(len(part) for part in everyone[: self.rank])
         return {row.id: values[start + i] for i, row in enumerate(rows)}
 
-    def _agree(self, count: int) -> int:
-        if self.world == 1:
-            return count
-        tensor = torch.tensor([count], device=self.engine.device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return int(tensor)
-
-    def _agree_rows(self, rows: Sequence[TrainRow]) -> TrainRow:
+    def _idle_row(self, rows: Sequence[TrainRow], imitate: bool) -> TrainRow:
         """A row of weight zero for a rank that has run out of micro-batches: all ranks must run backward together."""
         if rows:
             return replace(min(rows, key=lambda r: (len(r.token_ids), r.id)), id="")
-        return TrainRow("", (0, 0), (0, 1), (), (0.0, 0.0), (0.0, 0.0))
+        zeros = None if imitate else (0.0, 0.0)
+        return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
     def _norm(self) -> float:
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(nn.utils.get_total_norm(gradients))
 
-    def _check_finite(self, value: Tensor) -> None:
-        if not torch.isfinite(value):
+    def _check_finite(self, value: Tensor, what: str) -> None:
+        if largest(int(not torch.isfinite(value))):  # all ranks stop together, none waits for another
+            self.engine.zero_grad()  # what earlier micro-batches left must not reach a later step
             raise EngineError(
-                f"the loss of step {self.steps_done} is {float(value)}: no update was made; "
+                f"the {what} of step {self.steps_done} is {float(value)} on rank {self.rank}: no update was made; "
                 "lower the learning rate or look at the rows of this step"
             )
 
@@ -379,6 +329,7 @@ class DeepSpeedLearner:
         if self.world > 1:
             if any(other != names for other in gather(names)):
                 raise EngineError(f"ranks disagree on metrics, here {names}: they run different configurations")
+            tensor, peak = tensor.to(self.engine.device), peak.to(self.engine.device)
             dist.all_reduce(tensor)
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         total = dict(zip(names, tensor.tolist(), strict=True))

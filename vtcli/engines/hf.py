@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
-    return model.to(device).eval()
+    return cast(Any, model).to(device).eval()
 
 
 def hub_folder(name: str) -> Path:

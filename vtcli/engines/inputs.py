@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vtcli.chat.qwen2_5_vl import check_images, grid, mrope_positions, patches
+from vtcli.chat.qwen2_5_vl import MERGE, PATCH, TEMPORAL, check_images, grid, mrope_positions, patches
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef
 
@@ -73,10 +73,18 @@ def embed(model: Any, batch: Batch, view: View) -> Tensor:
     """Token embeddings with image features in place: (B, T, hidden). Every image passes the vision tower once."""
     embeds = model.get_input_embeddings()(batch.ids)
     if not batch.unique:
-        return embeds
+        return embeds + _blank(model, embeds) if torch.is_grad_enabled() else embeds
     pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(embeds.device)
     grids = torch.tensor([grid(ref) for ref in batch.unique], device=embeds.device)
     features = model.model.get_image_features(pixels, grids).pooler_output  # tuple over images of (tokens, hidden)
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
     mask = (batch.ids == model.config.image_token_id).unsqueeze(-1)
     return embeds.masked_scatter(mask, placed)
+
+
+def _blank(model: Any, embeds: Tensor) -> Tensor:
+    """Zero, through the vision tower: its weights get gradients (of zero) in every backward pass, so that ranks with
+    and without images exchange the same tensors in the same order."""
+    pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
+    grids = torch.tensor([(1, MERGE, MERGE)], device=embeds.device)
+    return 0.0 * model.model.get_image_features(pixels, grids).pooler_output[0].sum().to(embeds.dtype)

@@ -154,9 +154,15 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
     return Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
-        image_token_id=tokenizer.token_to_id("<|image_pad|>"),
-        video_token_id=tokenizer.token_to_id("<|video_pad|>"),
-        vision_start_token_id=tokenizer.token_to_id("<|vision_start|>"),
-        vision_end_token_id=tokenizer.token_to_id("<|vision_end|>"),
+        image_token_id=_id(tokenizer, "<|image_pad|>"),
+        video_token_id=_id(tokenizer, "<|video_pad|>"),
+        vision_start_token_id=_id(tokenizer, "<|vision_start|>"),
+        vision_end_token_id=_id(tokenizer, "<|vision_end|>"),
         tie_word_embeddings=True,
     )
+
+
+def _id(tokenizer: Tokenizer, marker: str) -> int:
+    found = tokenizer.token_to_id(marker)
+    assert found is not None, f"{marker} was added in train_tokenizer"
+    return found

@@ -1,0 +1,150 @@
+"""The sampling policy against transformers' forward and ``generate``, and against the learner."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import tiny_model
+import torch
+from transformers import AutoModelForImageTextToText
+
+from vtcli.chat.qwen2_5_vl import grid, patches
+from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, export
+from vtcli.engines.hf import HfPolicy, load_model
+from vtcli.errors import InputError
+from vtcli.protocols import Request
+from vtcli.schema import TrainRow
+
+
+def inputs(ids, images, image_pad):
+    tensor = torch.tensor([ids])
+    out = {
+        "input_ids": tensor,
+        "attention_mask": torch.ones_like(tensor),
+        "mm_token_type_ids": (tensor == image_pad).int(),
+    }
+    if images:
+        out["pixel_values"] = torch.cat([torch.from_numpy(patches(tiny_model.store().view(r))) for r in images])
+        out["image_grid_thw"] = torch.tensor([grid(r) for r in images])
+    return out
+
+
+def learner(**changes):
+    return DeepSpeedLearner(
+        tiny_model.model(),
+        tiny_model.store().view,
+        image_pad=tiny_model.chat().image_pad,
+        optim=Optim(),
+        backend=Backend(**changes),
+        total_steps=3,
+    )
+
+
+def policy():
+    return HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
+
+
+def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
+    rows = tiny_model.rows()
+    cut = [r.mask.index(1) for r in rows]
+    return [
+        Request(r.token_ids[:n], r.images[:1], t, temperature, seed)
+        for seed, (r, n, t) in enumerate(zip(rows, cut, tokens, strict=True))
+    ]
+
+
+@torch.no_grad()
+def test_learner_log_probabilities_are_those_of_a_plain_forward():
+    chat, model = tiny_model.chat(), tiny_model.model()
+    rows = tiny_model.rows()
+    found = learner(batch_tokens=400).logprobs(rows)
+    for row in rows:
+        logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
+        expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
+        assert found[row.id] == pytest.approx(expected, abs=1e-4)
+
+
+def test_sampled_log_probabilities_are_the_learners():
+    asked = requests()
+    done = policy().generate(asked)
+    assert len({len(c.token_ids) for c in done}) > 1  # rows end at different times
+    rows = [
+        TrainRow(str(i), r.token_ids + c.token_ids, (0,) * len(r.token_ids) + (1,) * len(c.token_ids), r.images)
+        for i, (r, c) in enumerate(zip(asked, done, strict=True))
+    ]
+    found = learner().logprobs(rows)
+    for i, completion in enumerate(done):
+        assert found[str(i)] == pytest.approx(list(completion.logprobs), abs=1e-4)
+
+
+def test_tokens_depend_on_the_seed_and_not_on_the_batch():
+    together, alone = policy().generate(requests()), [policy().generate([r])[0] for r in requests()]
+    assert [c.token_ids for c in together] == [c.token_ids for c in alone]
+    assert [c.finish for c in together] == [c.finish for c in alone]
+    other = policy().generate([replace(r, seed=r.seed + 100) for r in requests()])
+    assert [c.token_ids for c in other] != [c.token_ids for c in together]
+
+
+def test_limits_ends_and_banned_ids():
+    chat = tiny_model.chat()
+    many = [replace(requests()[1], seed=s, max_tokens=30) for s in range(40)]
+    done = policy().generate(many)
+    for completion in done:
+        assert not set(completion.token_ids) & set(chat.banned_ids)
+        stopped = completion.token_ids[-1] == chat.im_end
+        assert completion.finish == ("stop" if stopped else "length")
+        assert chat.im_end not in completion.token_ids[:-1]
+        assert stopped or len(completion.token_ids) == 30
+    model = tiny_model.model()
+    with torch.no_grad():  # a model that wants nothing but a banned id still does not say it
+        hidden = model.get_input_embeddings().weight
+        hidden[list(chat.banned_ids)] = hidden[list(chat.banned_ids)] * 30
+    for completion in HfPolicy(model, chat, tiny_model.store().view).generate(many):
+        assert not set(completion.token_ids) & set(chat.banned_ids)
+
+
+@torch.no_grad()
+def test_greedy_is_transformers_greedy():
+    chat, model = tiny_model.chat(), tiny_model.model()
+    asked = requests(temperature=0.0, tokens=(12, 12, 12, 12))
+    for request, completion in zip(asked, policy().generate(asked), strict=True):
+        given = inputs(request.token_ids, request.images, chat.image_pad)
+        out = model.generate(
+            **given, do_sample=False, max_new_tokens=12, suppress_tokens=list(chat.banned_ids), eos_token_id=chat.im_end
+        )
+        assert completion.token_ids == tuple(out[0, len(request.token_ids) :].tolist())
+
+
+def test_concurrent_requests_and_weight_updates():
+    async def ask(p):
+        return await asyncio.gather(*(p.complete(r) for r in requests()))
+
+    p = policy()
+    before = asyncio.run(ask(p))
+    assert [c.token_ids for c in before] == [c.token_ids for c in policy().generate(requests())]
+    changed = {name: value * 1.5 for name, value in p.model.state_dict().items()}
+    p.update(changed, 7)
+    assert p.version == 7
+    assert [c.token_ids for c in asyncio.run(ask(p))] != [c.token_ids for c in before]
+    changed.pop(next(iter(changed)))
+    with pytest.raises(InputError, match="first differences"):
+        p.update(changed, 8)
+
+
+@torch.no_grad()
+def test_an_exported_folder_loads_with_the_same_logits(tmp_path):
+    trained = learner()
+    with torch.no_grad():
+        for parameter in trained.module.parameters():
+            parameter.mul_(1.1)
+    export(trained.module.model, tiny_model.folder(), tmp_path / "out")
+    row, pad = tiny_model.rows()[0], tiny_model.chat().image_pad
+    given = inputs(row.token_ids, row.images, pad)
+    loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
+    expected = trained.module.model.eval()(**given).logits
+    assert torch.equal(loaded(**given).logits, expected)
+    assert torch.equal(load_model(tmp_path / "out")(**given).logits, expected)
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert (tmp_path / "out" / "preprocessor_config.json").is_file()

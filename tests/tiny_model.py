@@ -1,0 +1,86 @@
+"""A Qwen2.5-VL of a few thousand parameters, rows and samples for it. Built once a process."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.engines.hf import load_model
+from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+from vtcli.images import ImageStore
+from vtcli.schema import ImageRef, TrainRow
+
+SIZES = TinyModel(
+    vocab_size=420,
+    hidden_size=48,
+    layers=2,
+    heads=3,
+    kv_heads=1,
+    intermediate_size=64,
+    vision_hidden_size=32,
+    vision_depth=1,
+    vision_heads=2,
+    vision_intermediate_size=48,
+    max_positions=512,
+    initializer_range=0.1,
+)
+TEXTS = ["system\nYou are kind.", "user\n", "assistant\n", "Where is the tag?", "\n", "Look at this. Then that."] * 3
+SHAPES = ((56, 56), (84, 28), (28, 112), (112, 56))  # (width, height) of views
+
+
+@functools.cache
+def folder() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="tiny-model-")) / "model"
+    build(path, SIZES, train_tokenizer(TEXTS, SIZES.vocab_size), seed=3)
+    return path
+
+
+@functools.cache
+def chat() -> QwenChat:
+    return QwenChat.load(folder())
+
+
+def model() -> Any:
+    """A fresh copy."""
+    return load_model(folder())
+
+
+@functools.cache
+def store() -> ImageStore:
+    return ImageStore(Path(tempfile.mkdtemp(prefix="tiny-images-")), 784, 1_000_000)
+
+
+@functools.cache
+def image(nth: int) -> ImageRef:
+    width, height = SHAPES[nth % len(SHAPES)]
+    return store().add(np.random.default_rng(nth).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def row(name: str, question: str, turns: list[str], images: tuple[int, ...] = ()) -> TrainRow:
+    """A conversation with its first image in the question and one more with every observation."""
+    refs = [image(i) for i in images]
+    ids = list(chat().prompt("You are kind.", question, refs[:1]))
+    mask = [0] * len(ids)
+    for nth, text in enumerate(turns):
+        if nth:
+            here = refs[nth : nth + 1]
+            seen = chat().observe("<image>" * len(here) + f"result {nth}", here)
+            ids, mask = ids + list(seen), mask + [0] * len(seen)
+        said = chat().encode_turn(text)
+        ids, mask = ids + list(said), mask + [1] * len(said)
+    return TrainRow(name, tuple(ids), tuple(mask), tuple(refs[: max(1, len(turns))]))
+
+
+def rows() -> list[TrainRow]:
+    """Different lengths, turns and images; one without an image."""
+    return [
+        row("a", "Where is the tag?", ["Look at this.", "Then that.", "7"], (0, 1, 2)),
+        row("b", "Look", ["a longer answer, of more words than the others have"]),
+        row("c", "Where?", ["x", "It is there"], (3, 0)),
+        row("d", "Which of these is the tag, if any of them is?", ["42"], (2,)),
+    ]

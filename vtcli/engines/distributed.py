@@ -1,0 +1,69 @@
+"""Ranks: how they find each other, wait for each other and tell each other; one process alone needs no network."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from vtcli.errors import EngineError
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""No collective waits longer than this."""
+
+
+def init_distributed() -> tuple[int, int]:
+    """(rank, world size), from a launcher's environment (torchrun, deepspeed, srun) or one process alone.
+
+    Raises:
+        EngineError: the other ranks did not come within the limit.
+    """
+    if not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        try:
+            if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+                dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+            else:  # no port, no host name: nothing that a sandboxed or offline machine could refuse
+                alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]  # documented as public
+                dist.init_process_group(backend, store=alone, rank=0, world_size=1)
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed insists on what a launcher would set
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        _keep_from_compiling()
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _keep_from_compiling() -> None:
+    """Without a GPU DeepSpeed compiles a shared-memory all-reduce at start. That needs a C++ compiler, and it waits
+    without limit for the lock file of a compilation that was killed; gloo does without."""
+    compatible: dict[str, bool] = deepspeed.ops.__compatible_ops__
+    compatible["deepspeed_shm_comm"] = False
+
+
+def barrier() -> None:
+    """Wait for all ranks; alone, nothing."""
+    init_distributed()
+    if dist.get_world_size() > 1:
+        dist.barrier()
+
+
+def gather(value: Any) -> list[Any]:
+    """The value of every rank, in rank order, on every rank."""
+    _, world = init_distributed()
+    if world == 1:
+        return [value]
+    everyone: list[Any] = [None] * world
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def largest(value: int) -> int:
+    """The largest value of all ranks, on every rank."""
+    return max(gather(value))
