@@ -58,12 +58,12 @@ def test_an_observation_continues_the_template(tokenizer, tool):
         {"role": "assistant", "content": "Look at this."},
         user(*wrapped),
     ]
-    said = [i for i in start + turn + more]
+    said = start + turn + more
     expected = render(tokenizer, messages, images)
     # the header and the turn are encoded apart, as they are when a policy samples the turn
     assert tokenizer.decode(said) == tokenizer.decode(expected)
-    assert tuple(said[: len(start)]) == expected[: len(start)]
-    assert tuple(said[-len(more) :]) == expected[-len(more) :]
+    assert said[: len(start)] == expected[: len(start)]
+    assert said[-len(more) :] == expected[-len(more) :]
 
 
 @pytest.mark.parametrize("marker", [*MARKERS, "<image>"])

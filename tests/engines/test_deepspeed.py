@@ -1,0 +1,247 @@
+"""The learner against plain torch, against itself under any split, and over two ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_model
+import torch
+
+from vtcli.algo.losses import LossConfig, clipped_surrogate, row_weights
+from vtcli.algo.pack import batches
+from vtcli.checkpoints import Checkpoints
+from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, learning_rate
+from vtcli.errors import EngineError, InputError
+
+OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)
+
+
+EPSILON = 1e-3
+"""Adam divides by it plus the gradient's size; the default of 1e-8 would turn rounding of tiny gradients into steps."""
+
+
+def learner(optim=OPTIM, reference=None, **backend):
+    made = DeepSpeedLearner(
+        tiny_model.model(),
+        tiny_model.store().view,
+        image_pad=tiny_model.chat().image_pad,
+        optim=optim,
+        backend=Backend(**backend),
+        total_steps=10,
+        reference=reference,
+    )
+    for group in made.engine.optimizer.param_groups:
+        group["eps"] = EPSILON
+    return made
+
+
+def rl_rows():
+    """Rows with advantages of both signs and old log-probabilities that clip some of the ratios."""
+    out = []
+    plain = learner().logprobs(tiny_model.rows())
+    for nth, row in enumerate(tiny_model.rows()):
+        found = iter(plain[row.id])
+        old = tuple(next(found) + 0.3 * ((t % 3) - 1) if m else 0.0 for t, m in enumerate(row.mask))
+        value = (1.5, -0.5, -0.5, 0.25)[nth]
+        out.append(replace(row, logprobs=old, advantages=tuple(value * m for m in row.mask)))
+    return out
+
+
+def broken(row):
+    return replace(row, advantages=tuple(float("nan") * m for m in row.mask))
+
+
+def copy(weights):
+    return {name: value.detach().clone() for name, value in weights.items()}
+
+
+def same(found, expected, atol):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=atol, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def plain_step(rows, loss):
+    """One AdamW step on the whole batch at once, written without DeepSpeed."""
+    fresh = learner()  # for its forward only
+    module = fresh.module
+    weights = row_weights(rows, loss.aggregation, loss.norm_tokens)
+    total = torch.zeros(())
+    for row, weight in zip(rows, weights, strict=True):
+        logp, _ = fresh._forward(module, [row])
+        if row.logprobs is None:
+            total = total - weight * logp.sum()
+            continue
+        where = [t for t, m in enumerate(row.mask) if m]
+        old, adv = (torch.tensor([v[t] for t in where]) for v in (row.logprobs, row.advantages))
+        total = total + weight * clipped_surrogate(logp, old, adv, loss)[0].sum()
+    module.zero_grad()
+    total.backward()
+    used = [p for p in module.parameters() if p.grad is not None]
+    norm = torch.nn.utils.clip_grad_norm_(used, OPTIM.grad_clip)
+    groups = [
+        {"params": [p for p in used if p.ndim >= 2], "weight_decay": 0.1},
+        {"params": [p for p in used if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=EPSILON).step()
+    return copy(module.model.state_dict()), float(total.detach()), float(norm)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+@pytest.mark.parametrize("rl", [False, True])
+def test_a_step_is_plain_adamw_whatever_the_micro_batches(aggregation, rl):
+    rows, loss = rl_rows() if rl else tiny_model.rows(), LossConfig(aggregation=aggregation)
+    expected, total, norm = plain_step(rows, loss)
+    for tokens in (max(len(r.token_ids) for r in rows), 150, 4000):
+        trained = learner(batch_tokens=tokens)
+        metrics = trained.step(rows, loss)
+        assert metrics["loss"] == pytest.approx(total, abs=1e-6)
+        assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
+        assert metrics["tokens"] == sum(sum(r.mask) for r in rows)
+        same(trained.weights(), expected, 2e-6)
+
+
+def test_zero_stages_agree():
+    runs = {stage: learner(zero_stage=stage, batch_tokens=150) for stage in (0, 1, 2)}
+    losses = {stage: [run.step(rl_rows())["loss"] for _ in range(3)] for stage, run in runs.items()}
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    assert losses[2] == pytest.approx(losses[0], abs=1e-5)
+    assert len(set(losses[0])) == 3
+
+
+def test_on_policy_the_ratio_is_one_and_the_kl_zero():
+    rows = tiny_model.rows()
+    plain = learner().logprobs(rows)
+    on = []
+    for row in rows:
+        values = iter(plain[row.id])
+        old = tuple(next(values) if m else 0.0 for m in row.mask)
+        on.append(replace(row, logprobs=old, advantages=tuple(float(m) for m in row.mask)))
+    metrics = learner(reference=tiny_model.model()).step(on, LossConfig(kl_coef=0.1))
+    assert metrics["ratio"] == pytest.approx(1, abs=1e-4)
+    assert metrics["logprob_gap_max"] < 1e-4
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+    assert metrics["clip_ratio_low"] == metrics["clip_ratio_high"] == 0
+    assert metrics["loss"] == pytest.approx(-1, abs=1e-4)  # -A r, weighted to one
+
+
+def test_rows_without_gradient_count_in_the_mean_only():
+    rows = rl_rows()
+    zero = [replace(r, advantages=tuple(0.0 for _ in r.mask)) for r in rows[:2]] + rows[2:]
+    quick, slow = learner(), learner()
+    quick.step(zero, LossConfig())
+    slow.step(zero, LossConfig(skip_zero_advantage=False))
+    same(quick.weights(), slow.weights(), 2e-6)
+    still = learner()
+    before = copy(still.weights())
+    assert still.step([replace(r, advantages=tuple(0.0 for _ in r.mask)) for r in rows])["updated"] == 0
+    same(still.weights(), before, 0)
+
+
+def test_what_cannot_be_trained_on_is_refused():
+    rows = tiny_model.rows()
+    trained = learner()
+    before = copy(trained.weights())
+    with pytest.raises(InputError, match="every mask of the batch is empty"):
+        trained.step([replace(r, mask=(0,) * len(r.mask)) for r in rows])
+    with pytest.raises(InputError, match="more than the micro-batch budget"):
+        learner(batch_tokens=10).step(rows)
+    with pytest.raises(InputError, match="placeholders"):
+        trained.step([replace(rows[0], images=rows[0].images[:1])])
+    with pytest.raises(InputError, match="no logprobs aligned"):
+        trained.step([replace(rl_rows()[0], logprobs=(0.0,))])
+    same(trained.weights(), before, 0)
+
+
+def test_a_loss_that_is_not_finite_changes_nothing():
+    rows = rl_rows()
+    longest = max(rows, key=lambda r: len(r.token_ids))  # the last micro-batch: others have left gradients by then
+    bad = [broken(r) if r is longest else r for r in rows]
+    trained, clean = learner(batch_tokens=150), learner(batch_tokens=150)
+    before = copy(trained.weights())
+    with pytest.raises(EngineError, match="no update was made"):
+        trained.step(bad)
+    same(trained.weights(), before, 0)
+    trained.step(rows)
+    clean.step(rows)
+    same(trained.weights(), clean.weights(), 0)
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_checkpoint_continues_bit_for_bit(tmp_path, stage):
+    through = learner(zero_stage=stage)
+    through.step(rl_rows())
+    through.checkpoint(Checkpoints(tmp_path, []), 1)
+    expected = through.step(rl_rows())
+    resumed = learner(zero_stage=stage)
+    found = Checkpoints(tmp_path, []).resume()
+    assert found is not None
+    assert found[0] == 1
+    resumed.load_checkpoint(found[1])
+    assert resumed.step(rl_rows()) == expected
+    same(resumed.weights(), through.weights(), 0)
+
+
+def test_learning_rate_by_hand():
+    optim = Optim(lr=1.0, schedule="linear", warmup_steps=2, min_lr_ratio=0.5)
+    # warm-up 1/2, 2/2; then 1 - done over the 4 steps left, mapped onto [0.5, 1]
+    assert [learning_rate(optim, s, 6) for s in range(7)] == pytest.approx([0.5, 1, 1, 0.875, 0.75, 0.625, 0.5])
+    cosine = Optim(lr=2.0, schedule="cosine")
+    assert [learning_rate(cosine, s, 2) for s in range(3)] == pytest.approx([2, 1, 0])
+    assert learning_rate(Optim(lr=3.0), 100, 2) == 3
+
+
+RANKS = """
+import json, os, sys
+from pathlib import Path
+sys.path[:0] = TESTS
+import torch, tiny_model
+tiny_model.folder = lambda: Path(sys.argv[1])
+import test_deepspeed as t
+rank, out = int(os.environ["RANK"]), {}
+for kind, stage in t.RUNS:
+    trained = t.learner(batch_tokens=150, zero_stage=stage)
+    rows = t.rl_rows() if kind == "rl" else tiny_model.rows()
+    shares = {"rl": [[rows[1:2], rows[:1] + rows[2:]], [[], rows]], "sft": [[rows[:2], rows[2:]], [rows, []]]}[kind]
+    losses = [trained.step(share[rank]) for share in shares]
+    out[kind, stage] = losses, {k: v.clone() for k, v in trained.weights().items()}
+try:
+    trained.step([t.broken(r) for r in t.rl_rows()] if rank else t.rl_rows())
+except t.EngineError as error:
+    out["error"] = str(error)
+torch.save(out, sys.argv[2] + str(rank))
+"""
+RUNS = (("rl", 0), ("rl", 2), ("sft", 1))
+
+
+@pytest.mark.slow
+def test_two_ranks_are_one(tmp_path):
+    """Uneven shares: a rank without rows, a rank without images; and a loss that is not finite stops both."""
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS.replace("TESTS", repr([str(Path(__file__).parent), str(Path(__file__).parents[1])])))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    command += [str(tiny_model.folder()), str(tmp_path / "rank")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    found = torch.load(tmp_path / "rank0")
+    for kind, stage in RUNS:
+        rows = rl_rows() if kind == "rl" else tiny_model.rows()
+        alone = learner(batch_tokens=150)
+        expected = [alone.step(rows) for _ in range(2)]
+        losses, weights = found[kind, stage]
+        for one, two in zip(expected, losses, strict=True):
+            assert two == pytest.approx(one, abs=1e-4)
+        same(weights, copy(alone.weights()), 1e-5)
+    assert all("no update was made" in torch.load(tmp_path / f"rank{rank}")["error"] for rank in (0, 1))
+
+
+def test_no_row_is_split():
+    rows = tiny_model.rows()
+    parts = batches(rows, 150)
+    assert sorted(r.id for part in parts for r in part) == ["a", "b", "c", "d"]
+    assert all(len(part) * max(len(r.token_ids) for r in part) <= 150 for part in parts)
+    assert len(parts) > 1
