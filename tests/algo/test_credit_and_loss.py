@@ -1,0 +1,161 @@
+"""Credit, weights, losses, curriculum and monitor: numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from fakes import make_sample, make_scored, make_trajectory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.algo.advantages import group_mean
+from vtcli.algo.curriculum import batch_indices, locate
+from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
+from vtcli.algo.monitor import describe
+from vtcli.algo.pack import batches, imitation_row
+from vtcli.errors import ConfigError, InputError
+from vtcli.schema import Group, Stop, TrainRow
+
+
+def group(*rewards: float | None) -> Group:
+    sample = make_sample()
+    members = [
+        make_scored(make_trajectory(sample, ["<answer>K</answer>"], seed=i), {}, None if r is None else {"answer": r})
+        for i, r in enumerate(rewards)
+    ]
+    return Group(sample, tuple(members))
+
+
+def test_group_mean_by_hand() -> None:
+    # mean 1/4, deviations 3/4 and three times -1/4: variance (9 + 3) / 16 / 3 = 1/4, std 1/2
+    found = [a for (a,) in group_mean(group(1, 0, 0, 0))]  # type: ignore[misc]
+    assert found == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert group_mean(group(1, 0, 0, 0), std=False) == [(0.75,), (-0.25,), (-0.25,), (-0.25,)]
+    # without a verdict: neither in the mean (1/2) nor in the loss
+    assert group_mean(group(1, None, 0), std=False) == [(0.5,), None, (-0.5,)]
+    assert group_mean(group(None, None)) == [None, None]
+    assert group_mean(group(0.7)) == [(0.0,)]
+    assert group_mean(group(0.7, None)) == [(0.0,), None]
+    assert group_mean(group(0.1 + 0.2, 0.3, 0.3)) == [(0.0,)] * 3  # equal but for rounding
+
+
+def test_every_turn_gets_the_trajectorys_value() -> None:
+    one = group(1, 0)
+    turns = one.members[0].trajectory.turns
+    two = replace(one.members[0], trajectory=replace(one.members[0].trajectory, turns=turns * 2))
+    assert group_mean(Group(one.sample, (two, one.members[1])), std=False) == [(0.5, 0.5), (-0.5,)]
+
+
+def row(tokens: int, name: str = "r", length: int | None = None) -> TrainRow:
+    length = length or tokens + 1
+    return TrainRow(name, (1,) * length, (0,) * (length - tokens) + (1,) * tokens, ())
+
+
+def test_row_weights_by_hand() -> None:
+    rows = [row(1), row(3), row(0)]
+    assert row_weights(rows, "token-mean", 10) == [0.25, 0.25, 0.0]
+    assert row_weights(rows, "seq-mean-token-mean", 10) == [0.5, 1 / 6, 0.0]
+    assert row_weights(rows, "seq-mean-token-sum-norm", 10) == [0.05, 0.05, 0.0]
+    with pytest.raises(ValueError, match="every mask of the batch is empty"):
+        row_weights([row(0)], "token-mean", 10)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "clipped", "gradient"),
+    [  # low 0.2, high 0.3, dual clip 3; d loss / d logp = -A r where it is not clipped
+        (1.0, 2.0, -2.0, 0, -2.0),
+        (1.25, 2.0, -2.5, 0, -2.5),  # inside the wider upper side
+        (1.5, 2.0, -2.6, 1, 0.0),  # -2 * 1.3
+        (0.5, 2.0, -1.0, 0, -1.0),  # a good token that became rare is not held back
+        (0.9, -1.0, 0.9, 0, 0.9),
+        (0.5, -1.0, 0.8, 1, 0.0),  # 1 - 0.2
+        (2.0, -1.0, 2.0, 0, 2.0),
+        (5.0, -1.0, 3.0, 0, 0.0),  # dual clip
+    ],
+)
+def test_clipped_surrogate_by_hand(ratio: float, advantage: float, loss: float, clipped: int, gradient: float) -> None:
+    logp = torch.tensor([math.log(ratio) - 1.0], requires_grad=True)
+    old, credit = torch.tensor([-1.0]), torch.tensor([advantage])
+    value, hit = clipped_surrogate(logp, old, credit, LossConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0))
+    value.sum().backward()
+    assert value.item() == pytest.approx(loss, rel=1e-5)
+    assert hit.item() == clipped
+    assert logp.grad is not None
+    assert logp.grad.item() == pytest.approx(gradient, abs=1e-5)
+
+
+def test_dual_clip_can_be_off_and_ratios_stay_finite() -> None:
+    logp, old = torch.tensor([math.log(5.0), 500.0]), torch.zeros(2)
+    value, _ = clipped_surrogate(logp, old, torch.tensor([-1.0, -1.0]), LossConfig(dual_clip=None))
+    assert value[0].item() == pytest.approx(5.0)
+    assert torch.isfinite(value).all()
+
+
+def test_k3_by_hand() -> None:
+    # d = reference - logp = ln 2: 2 - ln 2 - 1 = 0.3069; d = -ln 2: 0.5 + ln 2 - 1 = 0.1931
+    logp = torch.tensor([-1.0, -1.0, -1.0])
+    found = k3(logp, logp + torch.tensor([math.log(2), -math.log(2), 0.0]))
+    assert found.tolist() == pytest.approx([0.306853, 0.193147, 0.0], abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8)), min_size=1, max_size=12), st.randoms(), st.data())
+def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
+    rows = [row(n, f"r{i}", n + extra) for i, (n, extra) in enumerate(sizes)]
+    budget = data.draw(st.integers(max(len(r.token_ids) for r in rows), 60))
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    parts = batches(shuffled, budget)
+    assert parts == batches(rows, budget)
+    assert sorted(r.id for part in parts for r in part) == sorted(r.id for r in rows)
+    assert all(len(part) * max(len(r.token_ids) for r in part) <= budget for part in parts)
+    if any(n for n, _ in sizes):
+        losses = {r.id: float(i + 1) for i, r in enumerate(rows)}  # of every token of a row
+        for aggregation in ("token-mean", "seq-mean-token-mean"):
+            weights = dict(zip([r.id for r in rows], row_weights(rows, aggregation, 10), strict=True))
+            total = sum(weights[r.id] * losses[r.id] * sum(r.mask) for part in parts for r in part)
+            means = [(losses[r.id], sum(r.mask)) for r in rows if any(r.mask)]
+            if aggregation == "token-mean":
+                expected = sum(v * n for v, n in means) / sum(n for _, n in means)
+            else:
+                expected = sum(v for v, _ in means) / len(means)
+            assert total == pytest.approx(expected)
+
+
+def test_a_row_over_the_budget_and_an_empty_mask_are_refused() -> None:
+    with pytest.raises(InputError, match="row long has 9 tokens"):
+        batches([row(3), row(8, "long")], 8)
+    with pytest.raises(InputError, match="empty training mask"):
+        imitation_row("x", [((1, 2), False)], [])
+    assert imitation_row("x", [((1, 2), False), ((3,), True)], []).mask == (0, 0, 1)
+
+
+def test_curriculum() -> None:
+    assert [locate((3, 2), s) for s in range(5)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    with pytest.raises(ValueError, match="beyond the last"):
+        locate((3, 2), 5)
+    drawn = [i for step in range(6) for i in batch_indices(9, 3, step, seed=4)]
+    assert sorted(drawn[:9]) == sorted(drawn[9:]) == list(range(9))
+    assert drawn[:9] != drawn[9:]
+    assert sorted([*batch_indices(3, 4, 0, 0), *batch_indices(3, 4, 1, 0), *batch_indices(3, 4, 2, 0)]) == sorted(
+        [0, 1, 2] * 4
+    )
+    with pytest.raises(ConfigError, match="cannot draw 2 samples a step from 0"):
+        batch_indices(0, 2, 0, 0)
+
+
+def test_monitor_counts_what_it_leaves_out() -> None:
+    one, two = group(1, 0, None), group(0.5, 0.5)
+    broken = replace(one.members[2].trajectory, stop=Stop.BROKEN)
+    one = Group(one.sample, (*one.members[:2], replace(one.members[2], trajectory=broken)))
+    found = describe([one, two])
+    assert found["rollouts"] == 5
+    assert found["broken"] == pytest.approx(0.2)
+    assert found["unjudged"] == pytest.approx(0.2)
+    assert found["reward"] == pytest.approx(0.5)  # (1 + 0 + 0.5 + 0.5) / 4
+    assert found["frac_reward_zero_std"] == 0.5
+    assert found["reward_std"] == pytest.approx(math.sqrt(0.5) / 2)
+    assert "accuracy" not in found
+    assert describe([])["rollouts"] == 0
