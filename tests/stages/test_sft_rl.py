@@ -1,0 +1,127 @@
+"""synth → sft → rl → eval through the command line, at the smallest size that is still the real thing; and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+TASKS = ("rotflip", "zoom", "read_value", "count")
+SMALL = [
+    "scale=tiny",
+    "tracker=none",
+    *(f"data.tasks.{task}.{split}=2" for task in TASKS for split in ("train", "validation", "test")),
+    *("model.architecture.hidden_size=48", "model.architecture.layers=1", "model.architecture.heads=3"),
+    *("model.architecture.kv_heads=1", "model.architecture.intermediate_size=64", "model.architecture.vision_depth=1"),
+    *("model.architecture.vision_hidden_size=32", "model.architecture.vision_heads=2"),
+]
+DEMOS = [
+    *("+recipe=tiny_base", "name=demos", "synth.workers=1", "synth.demos.validation=0.2"),
+    *(f"synth.demos.rows.{task}.{kind}=2" for task in TASKS for kind in ("tool", "answer", "perceive")),
+]
+DATASET = ["+recipe=toolsrl", "name=data", "synth.workers=1"]
+SFT = ["+recipe=tiny_base", "sft.data=demos@latest", "sft.epochs=1", "sft.rows_per_step=8", "sft.checkpoint_every=1"]
+RL = [
+    *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest", "rl.steps_per_phase=1"),
+    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
+]
+
+pytestmark = pytest.mark.slow
+
+
+def start(home: Path, stage: str, arguments: Sequence[str], **env: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "vtcli", stage, *arguments, *SMALL, f"home={home}"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=home.parent
+    )
+
+
+def run(home: Path, stage: str, arguments: Sequence[str]) -> str:
+    process = start(home, stage, arguments)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output[-4000:]
+    return output
+
+
+def kill_after_checkpoint(home: Path, stage: str, arguments: Sequence[str]) -> None:
+    """Starts a stage and kills it as soon as its first checkpoint is whole; it must not have finished."""
+    process = start(home, stage, arguments)
+    deadline = time.monotonic() + 240
+    while not list((home / ".work").glob(f"{stage}-*/checkpoints/step-*/done.json")):
+        assert process.poll() is None, process.communicate()[0][-4000:]
+        assert time.monotonic() < deadline, "no checkpoint"
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("pipeline") / "artifacts"
+    run(home, "synth", DEMOS)
+    run(home, "synth", DATASET)
+    run(home, "sft", SFT)
+    run(home, "rl", RL)
+    return home
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_stage_leaves_its_artifact(home: Path) -> None:
+    from vtcli.artifacts import ArtifactStore
+    from vtcli.engines.hf import load_model
+    from vtcli.records import read
+    from vtcli.schema import Scored
+
+    store = ArtifactStore(home)
+    base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
+    for folder in (base.path, policy.path, policy.path / "phases" / "tools", policy.path / "phases" / "answers"):
+        load_model(folder)
+    assert [line["step"] for line in lines(base.path / "metrics.jsonl")] == list(
+        range(len(lines(base.path / "metrics.jsonl")))
+    )
+    found = lines(policy.path / "metrics.jsonl")
+    assert [(line["step"], line["phase"]) for line in found] == [(0, "tools"), (1, "answers")]
+    for line in found:
+        assert line["rollouts"] == 4
+        assert line["broken"] == 0
+        assert line.get("logprob_gap_max", 0.0) < 1e-4  # policy and learner agree
+    scored = list(read(policy.path / "trajectories.jsonl", Scored))
+    assert [s.trajectory.sample.form for s in scored] == ["tool"] * 4 + ["answer"] * 4
+    assert all(s.trajectory.error is None for s in scored)
+    assert {p.ref for p in policy.manifest.parents} == {"data:v1", "base:v1"}
+    assert {p.ref for p in base.manifest.parents} == {"demos:v1"}
+    assert store.resolve("demos@latest", "demos").manifest.seed == 0
+    assert not [p for p in (home / ".work").iterdir() if p.is_dir()]
+
+
+def test_eval_reads_what_rl_made(home: Path) -> None:
+    run(home, "eval", ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2"])
+    assert list(home.glob("*/v1/**/*.html"))
+
+
+@pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
+def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, arguments: list[str], name: str) -> None:
+    again = [*arguments, "reuse=false"]
+    kill_after_checkpoint(home, stage, again)
+    whole = home / name / "v1"
+    assert not (home / name / "v2").exists()
+    run(home, stage, again)
+    resumed = home / name / "v2"
+    for weights in sorted(whole.rglob("model.safetensors")):
+        assert weights.read_bytes() == (resumed / weights.relative_to(whole)).read_bytes(), weights
+
+    def losses(folder: Path) -> list[tuple]:
+        found = lines(folder / "metrics.jsonl")
+        return [tuple((k, v) for k, v in line.items() if not k.startswith("time/")) for line in found]
+
+    assert losses(resumed) == losses(whole)
