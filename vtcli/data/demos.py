@@ -165,8 +165,12 @@ def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str
     box: list[float] = asked["box"]
     x1, y1, x2, y2 = box
     height, width = item.pixels.shape[:2]
-    x = float(rng.uniform(0, width - (x2 - x1)))
-    y = float(rng.uniform(0, height - (y2 - y1)))
+    if cell := int(item.truth["lattice"]):  # the same place in another cell
+        x = x1 % cell + cell * int(rng.integers(width // cell))
+        y = y1 % cell + cell * int(rng.integers(height // cell))
+    else:
+        x = float(rng.uniform(0, width - (x2 - x1)))
+        y = float(rng.uniform(0, height - (y2 - y1)))
     return [x, y, x + x2 - x1, y + y2 - y1]
 
 

@@ -78,6 +78,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
             "boxes": [{"label": tag.label, "box": list(tag.box)} for tag in asked],
             "tags": [{"label": tag.label, "letter": tag.letter, "box": list(tag.box)} for tag in tags],
             "choices": list(size.letters),
+            "lattice": size.lattice,
         },
         tools=(ZOOM,),
     )
@@ -128,11 +129,11 @@ def _scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
     for _ in range(int(rng.integers(3, 7))):
         ends = (rng.random((2, 2)) * span).tolist()
         canvas.polyline(pixels, ends, _rgb(base + rng.integers(-40, 10, 3)), 2)
-    if size.lighting:
-        canvas.light(pixels, size.lighting)
     for tag in tags:
         x1, y1, x2, y2 = tag.box
         pixels[y1:y2, x1:x2] = _face(rng, size, tag)
+    if size.lighting:  # on the tags too: a tag may fill a patch of the model, and then it is all that shows the place
+        canvas.light(pixels, size.lighting)
     return pixels
 
 
