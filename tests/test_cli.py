@@ -158,9 +158,15 @@ def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str,
     assert "Traceback" not in done.stderr
 
 
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_is_one_line_and_130(tmp_path: Path) -> None:
     command = stage_program("print('started', flush=True); time.sleep(60)", tmp_path)
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A suite that is started in the background by a shell ignores interrupts, and so would its children.
+    with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heed_interrupts, **pipes) as process:
         assert process.stdout
         assert process.stderr
         assert process.stdout.readline() == "started\n"
