@@ -179,7 +179,7 @@ class _Trainer:
         groups = asyncio.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
         rolled = time.perf_counter()
         rows = [row for group in groups for row in self._rows(group)]
-        metrics = dict(self.learner.step(rows, self.config.loss)) if self._any(rows) else {}
+        metrics = self.learner.step(rows, self.config.loss) if self._any(rows) else self.learner.skip()
         self.policy.update(self.learner.weights(), step + 1)
         metrics |= self._describe(groups)
         metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}

@@ -245,3 +245,11 @@ def test_no_row_is_split():
     assert sorted(r.id for part in parts for r in part) == ["a", "b", "c", "d"]
     assert all(len(part) * max(len(r.token_ids) for r in part) <= 150 for part in parts)
     assert len(parts) > 1
+
+
+def test_a_step_without_any_row_moves_the_schedule_and_nothing_else():
+    trained = learner()
+    before = copy(trained.weights())
+    assert trained.skip()["updated"] == 0.0
+    assert trained.steps_done == 1
+    same(trained.weights(), before, 0.0)

@@ -162,8 +162,7 @@ class DeepSpeedLearner:
         idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
         sums = _Sums()
         if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
-            self.steps_done += 1
-            return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
+            return self.skip()
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
         for i in range(rounds):
@@ -178,6 +177,11 @@ class DeepSpeedLearner:
             self.engine.step()
         self.steps_done += 1
         return self._metrics(sums)
+
+    def skip(self) -> dict[str, float]:
+        """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
+        self.steps_done += 1
+        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
