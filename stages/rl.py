@@ -17,6 +17,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import describe
+from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
@@ -65,8 +66,8 @@ class Config:
     steps_per_phase: int | None = None  # what the recipe's phases refer to
     limits: Limits = field(default_factory=Limits)
     loss: LossConfig = field(default_factory=LossConfig)
-    optim: dict[str, Any] = field(default_factory=dict[str, Any])
-    backend: dict[str, Any] = field(default_factory=dict[str, Any])
+    optim: Optim = field(default_factory=Optim)
+    backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -106,7 +107,7 @@ class _Trainer:
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
         from vtcli.chat.qwen2_5_vl import QwenChat
-        from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim
+        from vtcli.engines.deepspeed import DeepSpeedLearner
         from vtcli.engines.distributed import barrier
         from vtcli.engines.hf import HfPolicy, load_model
 
@@ -114,16 +115,15 @@ class _Trainer:
         self.lengths = [phase.steps for phase in config.phases]
         self.total = sum(self.lengths)
         self.chat = QwenChat.load(start)
-        dtype = str(config.backend.get("dtype", "float32"))
-        optim, backend = Optim(**config.optim), Backend(**config.backend)
+        dtype = config.backend.dtype
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=500)
         self.images = images
         self.learner = DeepSpeedLearner(
             load_model(start, dtype),
             images.view,
             image_pad=self.chat.image_pad,
-            optim=optim,
-            backend=backend,
+            optim=config.optim,
+            backend=config.backend,
             total_steps=self.total,
             temperature=config.temperature,
             reference=load_model(start, dtype) if config.reference else None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.algo.curriculum import batch_indices
+from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.chat.messages import rows_from_demos, texts_of
 from vtcli.checkpoints import Checkpoints
@@ -21,6 +22,22 @@ from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
 
 
 @dataclass(frozen=True)
+class First:
+    """Rows of one kind that come alone before all rows are mixed: with calls and guesses around it, a model that starts
+    from nothing does not learn to see (docs/results.md)."""
+
+    kind: str = "perceive"  # how a row's id ends
+    epochs: float = 0.0  # over the rows of this kind
+    rows_per_step: int = 32
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.rows_per_step < 1:
+            raise ConfigError(
+                f"sft.first.epochs={self.epochs}: expected at least 0; sft.first.rows_per_step={self.rows_per_step}: 1"
+            )
+
+
+@dataclass(frozen=True)
 class Config:
     """``model`` null builds ``architecture`` from scratch, with a tokenizer trained on the demonstrations."""
 
@@ -28,9 +45,10 @@ class Config:
     model: str | None  # model artifact, folder, or hub name
     epochs: float = 1.0
     rows_per_step: int = 32
+    first: First = field(default_factory=First)
     checkpoint_every: int = 100  # steps
-    optim: dict[str, Any] = field(default_factory=dict[str, Any])
-    backend: dict[str, Any] = field(default_factory=dict[str, Any])
+    optim: Optim = field(default_factory=Optim)
+    backend: Backend = field(default_factory=Backend)
     architecture: dict[str, Any] | None = None
     images: ImageLimits = field(default_factory=ImageLimits)
     seed: int = 0
@@ -74,7 +92,8 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
         sizes = TinyModel(**(config.architecture or {}))
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
-        texts = (text for i in range(min(len(demos), 4000)) for text in texts_of(demos.messages(i)))
+        used = min(len(demos), 4000)  # spread evenly: rows are in order of their tasks
+        texts = (text for i in range(used) for text in texts_of(demos.messages(i * len(demos) // used)))
         build(draft, sizes, train_tokenizer(texts, sizes.vocab_size), config.seed)
         draft.rename(folder)
     return folder
@@ -84,19 +103,20 @@ def _train(
     config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
 ) -> Artifact:
     from vtcli.chat.qwen2_5_vl import QwenChat
-    from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, export
+    from vtcli.engines.deepspeed import DeepSpeedLearner, export
     from vtcli.engines.distributed import barrier
     from vtcli.engines.hf import load_model
 
     chat = QwenChat.load(start)
     train, held = (rows_from_demos(part, chat) for part in demos)
-    steps = max(1, round(config.epochs * len(train) / config.rows_per_step))
+    schedule = Schedule.of(train, config)
+    steps = schedule.steps
     learner = DeepSpeedLearner(
         load_model(start),
         images.view,
         image_pad=chat.image_pad,
-        optim=Optim(**config.optim),
-        backend=Backend(**config.backend),
+        optim=config.optim,
+        backend=config.backend,
         total_steps=steps,
     )
     log = stage.work / "metrics.jsonl"
@@ -108,7 +128,7 @@ def _train(
         learner.load_checkpoint(found[1])
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
-            metrics = learner.step(_batch(train, config, step, learner))
+            metrics = learner.step(schedule.batch(step)[learner.rank :: learner.world])
             if step + 1 == steps and held:
                 metrics["validation_nll"] = learner.evaluate(held)
             if learner.rank == 0:
@@ -124,6 +144,30 @@ def _train(
     return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
 
 
-def _batch(rows: list[TrainRow], config: Config, step: int, learner: Any) -> list[TrainRow]:
-    picked = batch_indices(len(rows), config.rows_per_step, step, config.seed)
-    return [rows[i] for i in picked[learner.rank :: learner.world]]
+@dataclass(frozen=True)
+class Schedule:
+    """Which rows each step takes: pure in the step, so that a resumed run goes on with the same."""
+
+    rows: list[TrainRow]
+    alone: list[TrainRow]  # of the kind that comes first
+    alone_steps: int
+    config: Config
+
+    @classmethod
+    def of(cls, rows: list[TrainRow], config: Config) -> Schedule:
+        first = config.first
+        alone = [row for row in rows if row.id.endswith(f"-{first.kind}")] if first.epochs else []
+        if first.epochs and not alone:
+            raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
+        return cls(rows, alone, round(first.epochs * len(alone) / first.rows_per_step), config)
+
+    @property
+    def steps(self) -> int:
+        return self.alone_steps + max(1, round(self.config.epochs * len(self.rows) / self.config.rows_per_step))
+
+    def batch(self, step: int) -> list[TrainRow]:
+        if step < self.alone_steps:
+            rows, size = self.alone, self.config.first.rows_per_step
+        else:
+            rows, size, step = self.rows, self.config.rows_per_step, step - self.alone_steps
+        return [rows[i] for i in batch_indices(len(rows), size, step, self.config.seed)]

@@ -12,9 +12,10 @@ import tiny_model
 import torch
 
 from vtcli.algo.losses import LossConfig, clipped_surrogate, row_weights
+from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.algo.pack import batches
 from vtcli.checkpoints import Checkpoints
-from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, learning_rate
+from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.errors import EngineError, InputError
 
 OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)

@@ -10,8 +10,9 @@ import tiny_model
 import torch
 from transformers import AutoModelForImageTextToText
 
+from vtcli.algo.optim import Backend, Optim
 from vtcli.chat.qwen2_5_vl import grid, patches
-from vtcli.engines.deepspeed import Backend, DeepSpeedLearner, Optim, export
+from vtcli.engines.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.errors import InputError
 from vtcli.protocols import Request

@@ -7,6 +7,7 @@ missing points), and the answer is read off what such a call brings back, so too
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -32,6 +33,8 @@ class Teacher:
     index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
     guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
     margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
+    grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
+    # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,11 @@ def plan(item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view
     return Script((*turns, f"<answer>{answer}</answer>"), act.right)
 
 
-def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
     """An image of the item that can be read without tools, with questions: the upright page, the scene with the tags'
-    places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown."""
-    return _PERCEIVERS[item.task](item, rng, view)
+    places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as in
+    ``Teacher``."""
+    return _PERCEIVERS[item.task](item, rng, view, grid)
 
 
 def _index(item: Item, rng: np.random.Generator, teacher: Teacher, calls: int) -> str:
@@ -117,8 +121,8 @@ def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: Vie
     return _Act([chosen] if chosen else [], answer, right)
 
 
-def _upright(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
-    del view
+def _upright(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    del view, grid
     transform = str(item.truth["transform"])
     pixels = np.ascontiguousarray(TRANSFORMS[INVERSE.get(transform, transform)](item.pixels))
     vertical, horizontal = str(item.truth["corner"]).split("-")
@@ -137,12 +141,12 @@ def _upright(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
 
 def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
     calls: list[FlatCall] = []
-    letters: list[str] = []
+    marks: list[str] = []
     right = teacher.skill >= 0
     tags = {tag["label"]: tag for tag in item.truth["tags"]}
     height, width = item.pixels.shape[:2]
     for asked in item.truth["boxes"]:
-        letter = pick(rng, item.truth["choices"])
+        mark = pick(rng, item.truth["choices"])
         if teacher.skill >= 0:
             box, good = asked["box"], bool(rng.random() < teacher.skill)
             right &= good
@@ -150,11 +154,11 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
                 box = _elsewhere(rng, item, asked, tags)
             crop = _grown(box, rng.uniform(*teacher.margin, 4), width, height)
             if good or teacher.guess == "seen":
-                letter = next((t["letter"] for t in tags.values() if _centre_inside(t["box"], crop)), letter)
-            arguments: dict[str, Json] = {"bbox_2d": _scaled(crop, view)}
+                mark = next((t["mark"] for t in tags.values() if _centre_inside(t["box"], crop)), mark)
+            arguments: dict[str, Json] = {"bbox_2d": _snapped_box(crop, view, teacher.grid)}
             calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
-        letters.append(letter)
-    return _Act(calls, ", ".join(letters), right)
+        marks.append(mark)
+    return _Act(calls, ", ".join(marks), right)
 
 
 def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str, Json]) -> list[float]:
@@ -188,17 +192,17 @@ def _centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
     return crop[0] < x < crop[2] and crop[1] < y < crop[3]
 
 
-def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
     tags = item.truth["tags"]
     if rng.random() < 0.4:
         scale = view(item.pixels)
-        places = [(f"Where is the {tag['label']}?", str(_scaled(tag["box"], scale))) for tag in tags]
+        places = [(f"Where is the {tag['label']}?", str(_snapped_box(tag["box"], scale, grid))) for tag in tags]
         return Percept(item.pixels, _shuffled(rng, places))
     height, width = item.pixels.shape[:2]
     tag = pick(rng, tags)
     x1, y1, x2, y2 = (round(v) for v in _grown(tag["box"], rng.uniform(0.1, 0.5, 4), width, height))
     crop = np.ascontiguousarray(item.pixels[y1:y2, x1:x2])
-    return Percept(crop, ((f"What letter is on the {tag['label']}?", tag["letter"]),))
+    return Percept(crop, ((item.truth["ask"].format(tag["label"]), tag["mark"]),))
 
 
 # ---------------------------------------------------------------- charts
@@ -216,7 +220,7 @@ def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
         seen = place if (teacher.skill >= 0 and teacher.guess == "seen") or right else _off(rng, item, axis, None)
         values.append(number(_value_at(item, axis, seen)))
         if teacher.skill >= 0:
-            calls.append(_line(axis, place, view))
+            calls.append(_line(axis, place, view, teacher.grid))
     return _Act(calls, f"({', '.join(values)})" if len(values) > 1 else values[0], right)
 
 
@@ -232,11 +236,12 @@ def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -
         axis = "x" if line["type"] == "vline" else "y"
         good = bool(rng.random() < teacher.skill)
         right &= good
-        calls.append(_line(axis, line[axis] if good else _off(rng, item, axis, line[axis]), view))
+        place = line[axis] if good else _off(rng, item, axis, line[axis])
+        calls.append(_line(axis, place, view, teacher.grid))
     if rng.random() >= teacher.skill:
         right, marks = False, _wrong_marks(rng, item, marks)
     if marks:
-        calls.append((POINTS, {"point_2d": [_scaled(p, view) for p in marks]}))
+        calls.append((POINTS, {"point_2d": [_scaled(p, view, teacher.grid) for p in marks]}))
     seen = str(len(marks)) if teacher.guess == "seen" or right else guess
     return _Act(calls, seen, right)
 
@@ -249,10 +254,10 @@ def _wrong_marks(rng: np.random.Generator, item: Item, marks: list[tuple[float, 
     return [*marks, pick(rng, others)]
 
 
-def _line(axis: str, place: float, view: View) -> FlatCall:
+def _line(axis: str, place: float, view: View, grid: int) -> FlatCall:
     if axis == "x":
-        return VLINE, {"x_position": round(place * view[0])}
-    return HLINE, {"y_position": round(place * view[1])}
+        return VLINE, {"x_position": grid * round(place * view[0] / grid)}
+    return HLINE, {"y_position": grid * round(place * view[1] / grid)}
 
 
 def _off(rng: np.random.Generator, item: Item, axis: str, place: float | None) -> float:
@@ -280,10 +285,10 @@ def _value_at(item: Item, axis: str, place: float) -> float:
     return round(low + round(share * (high - low) / step) * step, 6)
 
 
-def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View]) -> Percept:
+def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
     scale = view(item.pixels)
     named = [p for p in item.truth["points"] if p["label"] is not None]
-    turns = [(f"Where is point {p['label']}?", str(_scaled(p["pixel"], scale))) for p in named]
+    turns = [(f"Where is point {p['label']}?", str(_scaled(p["pixel"], scale, grid))) for p in named]
     if item.task == "read_value":
         turns += [
             (f"What is the {axis}-value of point {p['label']}?", number(p["data"]["xy".index(axis)]))
@@ -295,9 +300,17 @@ def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View])
     return Percept(item.pixels, _shuffled(rng, turns))
 
 
-def _scaled(numbers: Sequence[float], view: View) -> list[int]:
-    """x, y, x, y, ... of the full image as whole pixels of the view."""
-    return [round(v * view[i % 2]) for i, v in enumerate(numbers)]
+def _scaled(point: Sequence[float], view: View, grid: int) -> list[int]:
+    """x, y of the full image as the nearest place of the view's grid."""
+    return [grid * round(v * view[i] / grid) for i, v in enumerate(point)]
+
+
+def _snapped_box(box: Sequence[float], view: View, grid: int) -> list[int]:
+    """x1, y1, x2, y2 of the full image on the view's grid; a grid coarser than pixels moves the edges outwards."""
+    places = [v * view[i % 2] / grid for i, v in enumerate(box)]
+    if grid == 1:
+        return [round(place) for place in places]
+    return [grid * (math.floor(place) if i < 2 else math.ceil(place)) for i, place in enumerate(places)]
 
 
 def _shuffled(rng: np.random.Generator, turns: list[tuple[str, str]], most: int = 4) -> tuple[tuple[str, str], ...]:
@@ -310,7 +323,7 @@ _PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], _Act]]
     "read_value": _read,
     "count": _count,
 }
-_PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View]], Percept]] = {
+_PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
     "rotflip": _upright,
     "zoom": _scene,
     "read_value": _chart,

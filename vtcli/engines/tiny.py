@@ -73,6 +73,7 @@ class TinyModel:
     vision_intermediate_size: int = 256
     max_positions: int = 4096
     initializer_range: float = 0.02
+    rope_theta: float = 10000.0
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -134,7 +135,7 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.kv_heads,
         max_position_embeddings=sizes.max_positions,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": section},
+        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_theta, "mrope_section": section},
         bos_token_id=None,
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),

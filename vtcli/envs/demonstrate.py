@@ -84,7 +84,7 @@ def demonstrate(item: Item, kind: str, rng: np.random.Generator, setting: Settin
 
 def _perceive(item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages) -> Episode:
     """One image and several questions, each answered at once."""
-    percept = demos.perceive(item, rng, images.scale)
+    percept = demos.perceive(item, rng, images.scale, setting.teacher.grid)
     ref = images.add(percept.pixels)
     (first, answer), *more = percept.turns
     tools = item.sample("answer", "train").tools if setting.perceive_with_tools else ()
