@@ -74,7 +74,9 @@ def run(config: Config) -> Artifact:
     source = source_model(store, config.model) if config.model else None
     if source is not None:
         parents += source.parents
-    with open_run(settings, "sft", "model", config.job, parents) as stage:
+    # What RL or a generator would do changes nothing here, so that a finished model is found again.
+    made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale")}
+    with open_run(settings, "sft", "model", made_from, parents) as stage:
         if stage.reused:
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=2000)

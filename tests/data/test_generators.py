@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from vtcli.binding import bind
-from vtcli.data import canvas, zoom
+from vtcli.data import canvas, chart, zoom
 from vtcli.data.count import CONDITIONS
 from vtcli.data.item import TASKS, Item, stream
 from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
@@ -310,3 +310,9 @@ def test_counts_and_values_are_near_uniform() -> None:
     assert max(counts.values()) < 0.33 * 600  # over 0..5, small ones are possible on every chart
     values = Counter(item.answer for item in items("read_value", 1100))
     assert set(values) == {str(v) for v in range(0, 11, 2)} and max(values.values()) < 1100 / 6 * 1.4
+
+
+def test_more_points_than_places_is_a_mistake_in_the_configuration() -> None:
+    assert sorted(chart.spaced(stream(0, "count", "train", 0), 3, 3, 2)) == [0, 1, 2]
+    with pytest.raises(ConfigError, match="5 points do not fit on 4 places"):
+        chart.spaced(stream(0, "count", "train", 0), 5, 4, 1)

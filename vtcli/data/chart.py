@@ -10,6 +10,7 @@ import numpy as np
 
 from vtcli.data import canvas
 from vtcli.data.item import pick, shuffled
+from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
@@ -140,7 +141,15 @@ def _frame(
 
 def spaced(rng: np.random.Generator, count: int, slots: int, gap: int) -> list[int]:
     """``count`` integers of ``range(slots)`` in random order, every two at least ``gap`` apart; every such set is
-    equally likely. Narrows the gap where they do not fit."""
+    equally likely. Narrows the gap where they do not fit.
+
+    Raises:
+        ConfigError: more than there are places.
+    """
+    if count > slots:
+        raise ConfigError(
+            f"{count} points do not fit on {slots} places of an axis: raise chart.steps, or ask for fewer"
+        )
     while gap > 1 and (count - 1) * gap >= slots:
         gap -= 1
     free = slots - (count - 1) * (gap - 1)
