@@ -35,16 +35,21 @@ RL = [
 pytestmark = pytest.mark.slow
 
 
-def start(home: Path, stage: str, arguments: Sequence[str], **env: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "vtcli", stage, *arguments, *SMALL, f"home={home}"]
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def start(
+    home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = (), **env: str
+) -> subprocess.Popen[str]:
+    command = [sys.executable, *launcher, "-m", "vtcli", stage, *arguments, *SMALL, f"home={home}"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=home.parent
     )
 
 
-def run(home: Path, stage: str, arguments: Sequence[str]) -> str:
-    process = start(home, stage, arguments)
+def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = ()) -> str:
+    process = start(home, stage, arguments, launcher)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output[-4000:]
     return output
@@ -102,6 +107,31 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     assert {p.ref for p in base.manifest.parents} == {"demos:v1"}
     assert store.resolve("demos@latest", "demos").manifest.seed == 0
     assert not [p for p in (home / ".work").iterdir() if p.is_dir()]
+
+
+def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
+    """Each rank takes half of the prompts; what is sampled depends on the sample and the step, not on the rank."""
+    from safetensors.torch import load_file
+
+    from vtcli.records import read
+    from vtcli.schema import Scored
+
+    run(home, "rl", [*RL, "name=two"], TWO_RANKS)
+    one, two = home / "policy" / "v1", home / "two" / "v1"
+
+    def sampled(*logs: Path) -> dict[tuple[str, str], list[list[tuple[int, ...]]]]:
+        found: dict[tuple[str, str], list[list[tuple[int, ...]]]] = {}
+        for scored in (s for log in logs for s in read(log, Scored)):
+            sample = scored.trajectory.sample
+            tokens = [turn.token_ids for turn in scored.trajectory.policy_turns]
+            found.setdefault((sample.id, sample.form), []).append(tokens)
+        return found
+
+    halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
+    assert all(len(lines(half)) == 4 for half in halves)  # 2 phases × 1 prompt × group of 2
+    assert sampled(*halves) == sampled(one / "trajectories.jsonl")
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, two))
+    assert max(float((first[name] - second[name]).abs().max()) for name in first) < 1e-5
 
 
 def test_eval_reads_what_rl_made(home: Path) -> None:
