@@ -20,7 +20,7 @@ for seed in ${SEEDS:-0 1 2}; do
     phase1=$(evaluate name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before")
     phase2=$(evaluate name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1")
     evaluate name=report-alone "eval.label=answer reward alone" "eval.model=$alone" "eval.baseline=$phase2"
-    evaluate name=report-no-tools "eval.label=base, no tools" "eval.model=$base" eval.tools=none
-    evaluate name=report-phase2-no-tools "eval.label=after phase 2, no tools" "eval.model=$policy" eval.tools=none
+    evaluate name=report-no-tools 'eval.label=before without tools' "eval.model=$base" eval.tools=none
+    evaluate name=report-phase2-no-tools 'eval.label=after phase 2 without tools' "eval.model=$policy" eval.tools=none
     evaluate name=report-oracle eval.label=oracle "eval.model=$base" eval.policy=oracle
 done

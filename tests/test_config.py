@@ -97,6 +97,7 @@ def test_flags_of_hydra_are_left_to_hydra() -> None:
         ("hydra/launcher=submitit_loca", "Did you mean 'submitit_local'?"),
         ("seed=[1", "seed=[1: cannot be read as an override; expected key=value"),
         ("seed", "seed: cannot be read as an override"),
+        ("name=before, after", "a comma separates the values of several runs. Add --multirun to make them, or quote"),
         ("rl.prompts_per_step=abc", "rl.prompts_per_step=abc: expected a number (it was "),
         ("sft.optim.warmup_steps=many", "expected a number (it was "),
         ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),

@@ -128,6 +128,14 @@ def jobs(plan: Plan) -> Iterator[Job]:
     with _initialized(), _readable_errors():
         parsed = OverridesParser.create().parse_overrides(overrides=list(plan.overrides))
         combinations = [list(plan.overrides)]
+        for override in () if plan.multirun else parsed:
+            if override.is_sweep_override():
+                text = override.input_line or ""
+                quoted = "{}='\"{}\"'".format(*text.split("=", 1))
+                raise ConfigError(
+                    f"{text}: a comma separates the values of several runs. Add --multirun to make them, or quote the "
+                    f"value if the comma is part of it: {quoted}"
+                )
         if plan.multirun:
             combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
         args = get_args_parser().parse_known_args(list(plan.flags))[0]
