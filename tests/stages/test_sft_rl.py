@@ -127,6 +127,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
             found.setdefault((sample.id, sample.form), []).append(tokens)
         return found
 
+    assert any(line["updated"] for line in lines(one / "metrics.jsonl"))  # else equal weights would say nothing
     halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
     assert all(len(lines(half)) == 4 for half in halves)  # 2 phases × 1 prompt × group of 2
     assert sampled(*halves) == sampled(one / "trajectories.jsonl")
@@ -144,6 +145,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     again = [*arguments, "reuse=false"]
     kill_after_checkpoint(home, stage, again)
     whole = home / name / "v1"
+    assert any(line["updated"] for line in lines(whole / "metrics.jsonl"))
     assert not (home / name / "v2").exists()
     run(home, stage, again)
     resumed = home / name / "v2"
