@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -92,11 +93,13 @@ def bootstrap(values: Sequence[float], seed: int) -> Estimate:
         return Estimate(mean, None, None, 1, "one value", None)
     if np.ptp(x) < 1e-12:
         return Estimate(mean, mean, mean, len(x), "no spread", None)
-    low, high, method = _resample(x, seed)
+    low, high, method = _resample(x.tobytes(), seed)
     return Estimate(mean, low, high, len(x), method, seed)
 
 
-def _resample(x: Floats, seed: int) -> tuple[float, float, str]:
+@lru_cache(maxsize=4096)  # a report states the same means in tables, charts, files and the tracker
+def _resample(values: bytes, seed: int) -> tuple[float, float, str]:
+    x = np.frombuffer(values, dtype=np.float64)
     method = "BCa" if len(x) <= BCA_LIMIT else "percentile"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # handled below: BCa answers nan

@@ -76,7 +76,7 @@ def plan(item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
-    """An image of the item that can be read without tools, with questions: the upright page, the scene with the tags'
+    """An image of the item that can be read without tools, with questions: the page, the scene with the tags'
     places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as in
     ``Teacher``."""
     return _PERCEIVERS[item.task](item, rng, view, grid)
@@ -121,19 +121,28 @@ def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: Vie
     return _Act([chosen] if chosen else [], answer, right)
 
 
-def _upright(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+def _page(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    """The upright page, or as often the page as it lies, with questions about the picture: a model that can say what it
+    sees on a turned page need not guess there, and what it sees is never the answer about the upright page."""
     del view, grid
-    transform = str(item.truth["transform"])
-    pixels = np.ascontiguousarray(TRANSFORMS[INVERSE.get(transform, transform)](item.pixels))
-    vertical, horizontal = str(item.truth["corner"]).split("-")
+    transform, corner = str(item.truth["transform"]), str(item.truth["corner"])
     stamp = f"the {item.truth['colour']} stamp"
-    turns = [
-        (f"Is {stamp} at the top or at the bottom?", vertical),
-        (f"Is {stamp} on the left or on the right?", horizontal),
-        (f"In which corner of the upright page is {stamp}?", str(item.truth["corner"])),
-    ]
+    if transform != "none" and rng.random() < 0.5:
+        seen = moved(corner, transform)
+        return Percept(item.pixels, _shuffled(rng, _corner_turns(stamp, seen, "the picture")))
+    pixels = np.ascontiguousarray(TRANSFORMS[INVERSE.get(transform, transform)](item.pixels))
+    turns = _corner_turns(stamp, corner, "the upright page")
     turns += [(f"What is the {label.lower()} on the page?", value) for label, value in item.truth["fields"].items()]
     return Percept(pixels, _shuffled(rng, turns))
+
+
+def _corner_turns(stamp: str, corner: str, of: str) -> list[tuple[str, str]]:
+    vertical, horizontal = corner.split("-")
+    return [
+        (f"Is {stamp} at the top or at the bottom?", vertical),
+        (f"Is {stamp} on the left or on the right?", horizontal),
+        (f"In which corner of {of} is {stamp}?", corner),
+    ]
 
 
 # ---------------------------------------------------------------- zoom
@@ -324,7 +333,7 @@ _PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], _Act]]
     "count": _count,
 }
 _PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
-    "rotflip": _upright,
+    "rotflip": _page,
     "zoom": _scene,
     "read_value": _chart,
     "count": _chart,
