@@ -11,12 +11,20 @@ made() { tail -n 1 | cut -f 1; } # a stage prints what it made: NAME:vN, a tab, 
 demos=$(vtcli synth +recipe=tiny_base name=demos "${common[@]}" | made)
 data=$(vtcli synth +recipe=toolsrl name=data "${common[@]}" | made)
 base=$(vtcli sft +recipe=tiny_base name=base "sft.data=$demos" "${common[@]}" | made)
-policy=$(vtcli rl +recipe=toolsrl name=policy "rl.data=$data" "rl.model=$base" "${common[@]}" | made)
 
-evaluate() { vtcli eval +recipe=toolsrl eval.temperature=1.0 eval.max_samples=450 "eval.data=$data" "${common[@]}" "$@" | made; }
-before=$(evaluate name=report-before eval.label=before "eval.model=$base")
-phase1=$(evaluate name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before")
-phase2=$(evaluate name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1")
+evaluate=(vtcli eval +recipe=toolsrl eval.temperature=1.0 eval.max_samples=450 "eval.data=$data" "${common[@]}")
+
+# The base model is evaluated while RL runs, which leaves half a core idle.
+log=$VTCLI_HOME/.report-before
+OMP_NUM_THREADS=1 "${evaluate[@]}" name=report-before eval.label=before "eval.model=$base" > "$log.out" 2> "$log.err" &
+trap 'kill $! 2> /dev/null || true' EXIT # a job in the background does not see Ctrl-C
+policy=$(vtcli rl +recipe=toolsrl name=policy "rl.data=$data" "rl.model=$base" "${common[@]}" | made)
+wait $! || { cat "$log.err" >&2; exit 1; }
+trap - EXIT
+before=$(made < "$log.out")
+
+phase1=$("${evaluate[@]}" name=report-phase1 "eval.label=after phase 1" "eval.model=$policy/phases/tools" "eval.baseline=$before" | made)
+phase2=$("${evaluate[@]}" name=report "eval.label=after phase 2" "eval.model=$policy" "eval.baseline=$phase1" | made)
 
 echo
 echo "report:   $VTCLI_HOME/${phase2/://}/report.html"
