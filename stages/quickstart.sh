@@ -12,7 +12,7 @@ demos=$(vtcli synth +recipe=tiny_base name=demos "${common[@]}" | made)
 data=$(vtcli synth +recipe=toolsrl name=data "${common[@]}" | made)
 base=$(vtcli sft +recipe=tiny_base name=base "sft.data=$demos" "${common[@]}" | made)
 
-evaluate=(vtcli eval +recipe=toolsrl eval.temperature=1.0 eval.max_samples=450 "eval.data=$data" "${common[@]}")
+evaluate=(vtcli eval +recipe=toolsrl eval.temperature=1.0 eval.max_samples=300 "eval.data=$data" "${common[@]}")
 
 # The base model is evaluated while RL runs, which leaves half a core idle.
 log=$VTCLI_HOME/.report-before
