@@ -1,0 +1,129 @@
+"""The seccomp filter, run by an interpreter of classic BPF: what each call and argument comes to, without a kernel."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.sandbox import bpf
+from vtcli.sandbox.syscalls import ALLOWED, ANSWERED, CONDITIONS, FORK_FLAGS, THREAD_FLAGS, TIMES
+
+EPERM, ENOSYS = bpf.refuse(errno.EPERM), bpf.refuse(errno.ENOSYS)
+O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 0, 1, 2, 0o100, 0o1000
+NEVER = {
+    "socket": 41, "connect": 42, "bind": 49, "vfork": 58, "fork": 57, "execve": 59, "kill": 62, "flock": 73,
+    "link": 86, "symlink": 88, "ptrace": 101, "mknod": 133, "personality": 135, "pivot_root": 155, "chroot": 161,
+    "mount": 165, "tkill": 200, "tgkill": 234, "add_key": 248, "keyctl": 250, "inotify_init": 253, "unshare": 272,
+    "splice": 275, "rt_tgsigqueueinfo": 297, "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308,
+    "process_vm_readv": 310, "seccomp": 317, "memfd_create": 319, "bpf": 321, "execveat": 322, "userfaultfd": 323,
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "pidfd_open": 434,
+    "pidfd_getfd": 438, "process_madvise": 440, "landlock_create_ruleset": 444, "memfd_secret": 447,
+    "setuid": 105, "setsid": 112, "setpgid": 109, "capset": 126, "shmget": 29, "msgget": 68, "semget": 64,
+    "setxattr": 188, "chown": 92, "truncate": 76, "umount2": 166, "init_module": 175, "clock_settime": 227,
+}  # fmt: skip
+
+
+def outcome(program: bpf.Program, nr: int, *arguments: int, arch: int = bpf.AUDIT_ARCH_X86_64) -> int:
+    """What the filter returns for a call."""
+    filled = [*arguments, *[0] * 6][:6]
+    data = struct.pack("=iIQ6Q", nr if nr < 2**31 else nr - 2**32, arch, 0, *(a & (2**64 - 1) for a in filled))
+    code = list(struct.iter_unpack("HBBI", program.code))
+    at = accumulator = 0
+    for _ in range(len(code)):
+        what, jt, jf, k = code[at]
+        at += 1
+        if what == bpf.LOAD:
+            (accumulator,) = struct.unpack_from("=I", data, k)
+        elif what == bpf.AND:
+            accumulator &= k
+        elif what == bpf.RET:
+            return k
+        else:
+            holds = {bpf.JEQ: accumulator == k, bpf.JGE: accumulator >= k, bpf.JSET: bool(accumulator & k)}[what]
+            at += jt if holds else jf
+    raise AssertionError("the program does not return")
+
+
+GATED, FREE = bpf.program(True, True, True), bpf.program(False, False, False)
+
+
+@pytest.mark.parametrize("program", [GATED, FREE])
+def test_each_number_has_the_outcome_that_the_lists_say(program: bpf.Program) -> None:
+    special = {56, *CONDITIONS, *TIMES}
+    for nr in range(520):
+        if nr not in special:
+            wanted = bpf.ALLOW if nr in ALLOWED else bpf.refuse(ANSWERED[nr]) if nr in ANSWERED else EPERM
+            assert outcome(program, nr) == wanted, nr
+
+
+@pytest.mark.parametrize(("name", "nr"), NEVER.items())
+def test_what_must_never_be_made_is_refused(name: str, nr: int) -> None:
+    assert outcome(GATED, nr) == outcome(FREE, nr) == EPERM
+
+
+@given(nr=st.integers(0, 2**32 - 1), arguments=st.lists(st.integers(0, 2**64 - 1), max_size=6))
+def test_every_call_has_an_outcome_and_none_is_allowed_outside_the_lists(nr: int, arguments: list[int]) -> None:
+    found = outcome(GATED, nr, *arguments)
+    if nr not in ALLOWED | CONDITIONS.keys() | TIMES | {56}:
+        assert found != bpf.ALLOW
+    if nr >= 0x40000000:
+        assert found == bpf.KILL
+
+
+def test_other_instruction_sets_are_fatal() -> None:
+    for arch in (0x40000003, 0xC00000B7, 0):  # i386 (int 0x80), aarch64
+        assert outcome(GATED, 39, arch=arch) == bpf.KILL
+
+
+def test_forks_and_threads_go_through_the_gate_and_nothing_else_does() -> None:
+    for flags in FORK_FLAGS:
+        assert outcome(GATED, 56, flags) == bpf.NOTIFY
+        assert outcome(FREE, 56, flags) == EPERM
+    for flags in THREAD_FLAGS:
+        assert outcome(GATED, 56, flags) == bpf.NOTIFY
+        assert outcome(FREE, 56, flags) == bpf.ALLOW
+    assert outcome(GATED, 435) == ENOSYS
+
+
+@given(bit=st.integers(0, 31), base=st.sampled_from(FORK_FLAGS + THREAD_FLAGS))
+def test_one_other_flag_of_clone_is_refused(bit: int, base: int) -> None:
+    flags = base ^ (1 << bit)
+    if flags not in FORK_FLAGS + THREAD_FLAGS:
+        assert outcome(GATED, 56, flags) == EPERM
+
+
+@pytest.mark.parametrize(("nr", "where"), [(2, 1), (257, 2)])
+def test_a_file_opened_to_read_cannot_be_emptied(nr: int, where: int) -> None:
+    def opened(flags: int) -> int:
+        return outcome(FREE, nr, *[0] * where, flags)
+
+    assert opened(O_RDONLY) == opened(O_WRONLY | O_TRUNC | O_CREAT) == opened(O_RDWR | O_TRUNC) == bpf.ALLOW
+    assert opened(O_RDONLY | O_TRUNC) == opened(O_RDONLY | O_TRUNC | O_CREAT) == EPERM
+
+
+def test_arguments_decide() -> None:
+    assert outcome(FREE, 53, 1, 1) == outcome(FREE, 53, 1, 5 | 0o2000000) == bpf.ALLOW  # socketpair
+    assert outcome(FREE, 53, 2, 1) == outcome(FREE, 53, 1, 2) == EPERM
+    assert outcome(FREE, 44, 3, 0, 0, 0, 0) == bpf.ALLOW  # send
+    assert outcome(FREE, 44, 3, 0, 0, 0, 1) == outcome(FREE, 44, 3, 0, 0, 0, 1 << 32) == EPERM
+    assert outcome(FREE, 72, 3, 1030) == bpf.ALLOW  # fcntl: F_DUPFD_CLOEXEC, F_SETLK, F_SETOWN, F_SETLEASE
+    assert {outcome(FREE, 72, 3, command) for command in (5, 6, 7, 8, 10, 1024, 1026, 1033)} == {EPERM}
+    assert outcome(FREE, 16, 0, 0x5412) == bpf.refuse(errno.ENOTTY)  # TIOCSTI
+    assert outcome(FREE, 302, 0) == bpf.ALLOW
+    assert outcome(FREE, 302, 1) == EPERM
+    assert {outcome(FREE, 157, option) for option in (4, 8, 22, 24, 28, 38, 47, 0x59616D61)} == {EPERM}
+
+
+def test_times_of_files_may_be_set_only_where_no_foreign_file_can_be_reached() -> None:
+    assert {outcome(GATED, nr) for nr in TIMES} == {bpf.ALLOW}
+    assert {outcome(FREE, nr) for nr in TIMES} == {EPERM}
+
+
+def test_a_filter_like_a_containers_refuses_what_it_names_and_nothing_else() -> None:
+    docker = bpf.denying((272, 165), {56: 0x7E020000})
+    assert outcome(docker, 272) == outcome(docker, 56, 0x10000011) == EPERM
+    assert outcome(docker, 56, 17) == outcome(docker, 41) == outcome(docker, 273) == bpf.ALLOW

@@ -1,0 +1,66 @@
+"""The limits that every kernel keeps by itself: address space, file size, open files, CPU, processes."""
+
+from __future__ import annotations
+
+import resource
+from typing import Protocol
+
+
+class Limits(Protocol):
+    """What confinement reads of ``types.RunLimits``, which it does not import: that brings numpy with it."""
+
+    @property
+    def cpu_s(self) -> float: ...
+    @property
+    def memory_mb(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def open_files(self) -> int: ...
+    @property
+    def output_bytes(self) -> int: ...
+    @property
+    def file_mb(self) -> int: ...
+    @property
+    def workspace_mb(self) -> int: ...
+    @property
+    def workspace_files(self) -> int: ...
+
+
+TRUSTED_PROCESSES = 4
+"""Of an episode, counted with its threads: guard, head, the running child, and one that is being waited for."""
+
+
+def restrict(limits: Limits, cpu: bool, processes: bool) -> None:
+    """Soft and hard limits of the calling process and all that it forks; they cannot be raised again without privilege.
+
+    ``cpu``: limit the CPU time of each process to ``limits.cpu_s``; only where every run has a process of its own, for
+    the time counts from the fork. ``processes``: limit processes and threads together; only where the episode has a
+    user namespace to itself, for elsewhere the kernel counts all processes of the user, other episodes' included."""
+    megabyte = 2**20
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: limits.memory_mb * megabyte,
+        resource.RLIMIT_FSIZE: max(limits.file_mb * megabyte, limits.output_bytes),
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_SIGPENDING: 256,
+    }
+    if processes:
+        wanted[resource.RLIMIT_NPROC] = limits.threads + TRUSTED_PROCESSES
+    for which, most in wanted.items():
+        _lower(which, most, most)
+    if cpu:
+        seconds = max(1, round(limits.cpu_s))
+        _lower(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU, then SIGKILL
+
+
+def _lower(which: int, soft: int, hard: int) -> None:
+    """Set both, but never above the hard limit in force."""
+    now = resource.getrlimit(which)[1]
+    if now != resource.RLIM_INFINITY:
+        soft, hard = min(soft, now), min(hard, now)
+    resource.setrlimit(which, (soft, hard))
