@@ -1,0 +1,13 @@
+"""All patches of the libraries that code uses, installed once in the template."""
+
+from __future__ import annotations
+
+from vtcli.sandbox import figures, patch_arrays, patch_cv2, patch_pil
+
+
+def install() -> None:
+    """Installs the recorder's patches and the captures. Inert until a harness is prepared."""
+    patch_pil.install()
+    patch_arrays.install()
+    patch_cv2.install()
+    figures.install()
