@@ -1,0 +1,136 @@
+"""Code that turns on its own harness and on the channel: what it gets, and that the next episode is well."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from sandbox_world import World
+
+from vtcli.sandbox.types import OVER, RunLimits, Status
+
+# Finds the harness's channel by its type and number and speaks over it.
+FIND = "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, 252)\n"
+FORGED = (
+    '{"seq":%s,"kind":"ok","error":"","value":"forged","images":%s,"images_dropped":0,"operations":[],"notes":[],'
+    '"blobs":[]}'
+)
+
+
+def forge(frame: str, times: int = 1, after: str = "") -> str:
+    return FIND + f"for _ in range({times}):\n    s.send({frame!r}.encode() + b'\\n')\n" + after
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        forge(FORGED % (77, "[]")),
+        forge(FORGED % (0, "[]")),
+        forge(FORGED % ('"1"', "[]")),
+        forge(FORGED % (2, '[[0,100000,100000,"show","",[]]]')),
+        forge(FORGED % (2, '[[-5,10,10,"show","",[]]]')),
+        forge(FORGED % (2, '[[0,8000,2,"show","",[]]]')),
+        forge("not json"),
+        forge("[" * 60_000),
+        forge("9" * 60_000),
+        forge('{"seq": NaN}'),
+        forge(FORGED % (2, "[]"), times=2, after="import time\ntime.sleep(0.2)"),
+        FIND
+        + "import array\ns.sendmsg([b'{}'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 100))])",
+        FIND + "s.shutdown(socket.SHUT_RDWR)\nimport time\ntime.sleep(30)",
+        "import os\nos.closerange(3, 256)",
+        "import os\nos.close(252)\nimport time\ntime.sleep(30)",
+        "import json, os, time\njson.dumps = os.fork = os.waitpid = os.write = time.perf_counter = None",
+        "import vtcli.sandbox.wire as w\nw.encode_reply = lambda r: b'x' * 1000",
+        "import vtcli.sandbox.wire as w\nw.encode_reply = lambda r: b'x' * 100_000",
+        "import atexit, time\natexit.register(time.sleep, 99)\nclass A:\n    def __del__(self): time.sleep(9)\na = A()",
+        "import sys\nclass F:\n    def find_spec(self, *a): raise SystemExit\nsys.meta_path.insert(0, F())",
+        "import sys, threading\nsys.settrace(lambda *a: 1/0)\nthreading.settrace(lambda *a: 1/0)",
+    ],
+    ids=range(21),
+)
+def test_a_harness_that_is_attacked_harms_this_episode_only(world: World, source: str) -> None:
+    started = time.monotonic()
+    results = world.runs("x = 1", source, "print(x)", "print(x)", limits=RunLimits(wall_s=2.0))
+    for before, after in itertools.pairwise(results):
+        if before.status in OVER:
+            assert after.status is Status.LOST
+    assert all(r.images == () for r in results)
+    assert time.monotonic() - started < 12
+    assert world.runs("print('well')")[0].output == "well\n"
+
+
+def test_a_forged_ok_before_an_error_ends_the_episode_at_the_second_word(world: World) -> None:
+    """The forged reply counts as the run's, for the same process could have said so at the end; what it says after it
+    makes the next run impossible."""
+    results = world.runs("x = 1", forge(FORGED % (2, "[]"), after="1/0"), "print(x)")
+    assert results[1].status in (Status.OK, Status.PROTOCOL)
+    assert results[2].status in (Status.PROTOCOL, Status.LOST)
+
+
+def test_forks_are_refused_and_a_fork_bomb_stops(world: World) -> None:
+    if world.pool.report["tier"] == "none":
+        pytest.skip("no gate at this tier")
+    bomb = "import os\nfork = getattr(os, 'fo' + 'rk')\nn = 0\nfor _ in range(50):\n    fork()\n    n += 1"
+    caught = "import os\ntry:\n    getattr(os, 'fo' + 'rk')()\nexcept OSError as e:\n    print(e.errno)"
+    results = world.runs("x = 1", bomb, caught, "print(x)")
+    assert results[1].status is Status.ERROR and "not permitted" in results[1].error
+    assert results[2].output == "1\n"
+    assert results[3].output == "1\n"
+
+
+def test_secrets_of_the_host_are_not_in_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item 1 of what broke before: the environment survives in the initial stack."""
+    source = """
+import os, ctypes
+print(sorted(k for k in os.environ if 'SECRET' in k or 'TOKEN' in k or 'KEY' in k))
+here = ctypes.c_long(0)
+address = ctypes.addressof((ctypes.c_char_p * 1).in_dll(ctypes.CDLL(None), 'environ'))
+first = ctypes.cast(ctypes.c_void_p.in_dll(ctypes.CDLL(None), 'environ').value, ctypes.POINTER(ctypes.c_char_p))
+n = 0
+while first[n]:
+    assert b'hunter2' not in first[n]
+    n += 1
+print(n > 3)
+"""
+    monkeypatch.setenv("VTCLI_TEST_SECRET", "hunter2")
+    made = World(world.pool.config)
+    try:
+        (result,) = made.runs(source)
+        assert result.output == "[]\nTrue\n", result
+    finally:
+        made.close()
+
+
+def test_the_given_picture_cannot_be_changed_for_others(world: World) -> None:
+    """Neither through numpy nor by writing to its memory."""
+    poke = """
+import ctypes, numpy as np, gc
+found = [a for a in gc.get_objects() if isinstance(a, np.ndarray) and a.shape == (48, 64, 3)]
+for a in found:
+    try:
+        a[:] = 0
+    except ValueError:
+        pass
+    ctypes.memset(a.ctypes.data, 0, 10)
+"""
+    world.runs(poke)
+    (result,) = world.runs("image.show()")
+    assert result.images[0].pixels.any()
+    assert result.images[0].verified is not False
+
+
+def test_memory_is_bounded_and_does_not_leak_into_the_next_run(world: World) -> None:
+    results = world.runs("x = 1", "y = bytearray(4 << 30)", "print(x, 'y' in globals())")
+    assert results[1].status in (Status.ERROR, Status.OOM) and "MemoryError" in results[1].error
+    assert results[2].output == "1 False\n"
+
+
+def test_the_workspace_is_bounded(world: World) -> None:
+    flood = "for n in range(40):\n    open(f'f{n}', 'wb').write(b'a' * (4 << 20))"
+    many = "for n in range(5000):\n    open(f'f{n}', 'w')"
+    limits = RunLimits(wall_s=20.0, workspace_mb=32, workspace_files=500)
+    results = world.runs("open('a', 'w').write('b')", flood, many, "import os\nprint(os.listdir('.'))", limits=limits)
+    assert [r.status in (Status.ERROR, Status.LIMIT) for r in results] == [False, True, True, False], results
+    assert results[3].output == "['a']\n"

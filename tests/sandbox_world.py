@@ -1,0 +1,96 @@
+"""A pool on an event loop of its own, for tests that are plain functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vtcli.sandbox.episode import PooledEpisode
+from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.types import Help, Picture, RunLimits, RunResult, Setup, Tier
+
+T = TypeVar("T")
+TEST_TIERS: tuple[Tier, ...] = ("full", "landlock", "none")
+
+
+def picture(width: int = 64, height: int = 48, seed: int = 0) -> Picture:
+    """A picture of noise that cannot be written."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    pixels.flags.writeable = False
+    return Picture(pixels)
+
+
+def setup(**changes: Any) -> Setup:
+    """A small setup: ``image`` is the picture, five seconds a run."""
+    given: dict[str, Any] = {
+        "pictures": (picture(),),
+        "variables": {"image": 0},
+        "limits": RunLimits(wall_s=20.0),
+        "help": Help(check=False),  # what holds is outside the process; the courtesy would hide it here
+    }
+    return Setup(**given | changes)
+
+
+class World:
+    """A pool and its loop."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.runner = asyncio.Runner()
+        self.pool: Pool = self.runner.run(Pool.start(config))
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(120):
+                return await work
+
+        return self.runner.run(limited())
+
+    def open(self, **changes: Any) -> PooledEpisode:
+        return self.do(self.pool.open(setup(**changes)))
+
+    def runs(self, *sources: str, **changes: Any) -> list[RunResult]:
+        """The results of one episode's runs."""
+
+        async def go() -> list[RunResult]:
+            episode = await self.pool.open(setup(**changes))
+            try:
+                return [await episode.run(source) for source in sources]
+            finally:
+                await episode.close()
+
+        return self.do(go())
+
+    async def empty(self) -> None:
+        """Waits until all closed episodes are gone."""
+        while self.pool.stats.live:
+            await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        self.do(self.pool.close())
+        self.runner.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid``, read from /proc."""
+    parents: dict[int, int] = {}
+    for entry in (p.name for p in Path("/proc").iterdir()):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
+    found: list[int] = []
+    level = {pid}
+    while level:
+        level = {p for p, parent in parents.items() if parent in level}
+        found += level
+    return found

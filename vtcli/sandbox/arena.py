@@ -1,0 +1,187 @@
+"""Pixels in memory files: the pictures given to an episode, sealed and shared by all of a group's episodes,
+and the arena into which a worker puts the images of a run.
+
+The arena is never mapped by the host or the guard: a worker writes with ``pwrite``, the host copies with ``pread``
+into memory of its own and then looks at the copy. So a worker that shrinks the file gives a short read, not a SIGBUS,
+and one that writes on while the host reads changes pixels it could have chosen anyway.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from vtcli.protocols import Pixels
+from vtcli.sandbox.types import RunLimits
+from vtcli.sandbox.wire import Placed, ProtocolError
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+PAGE = mmap.PAGESIZE
+PIECE = 1 << 20  # bytes that are written at a time
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_ssize_t,
+]
+
+
+def sealed(data: bytes) -> int:
+    """A descriptor of a memory file that holds ``data`` and can never be changed again."""
+    view = memoryview(data)
+    fd = os.memfd_create("vtcli-in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        done = 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], done)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def sealed_picture(pixels: Pixels) -> int:
+    """A descriptor of a sealed memory file with a picture (H, W, 3), four bytes a pixel: as PIL keeps RGB, so that an
+    episode's PIL image can stand on it without a copy."""
+    height, width, _ = pixels.shape
+    fd = os.memfd_create("vtcli-in", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        encoder = Image._getencoder("RGB", "raw", "RGBX")  # pyright: ignore[reportPrivateUsage]
+        encoder.setimage(Image.fromarray(pixels).im, (0, 0, width, height))
+        encoder.encode_to_file(fd, PIECE)
+        if os.fstat(fd).st_size != height * width * 4:
+            raise OSError(errno.ENOSPC, "a picture does not fit into the shared memory")
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def mapped(fd: int, height: int, width: int) -> Pixels:
+    """The picture (H, W, 3) in a file of ``sealed_picture``, mapped for the life of the process: no copy, shared by
+    all processes that map it, four bytes from pixel to pixel. ``fd`` may be closed. Raises ``OSError``.
+
+    Not by ``mmap.mmap``, which keeps a descriptor of its own; private, because kernels before 6.7 refuse a shared
+    mapping of a file sealed against writing; with the right to write, which changes the writer's own copy only,
+    because some functions of PIL write to an image's memory without asking whether it is its own."""
+    length = height * width * 4
+    address = LIBC.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "a picture could not be mapped")
+    memory = (ctypes.c_ubyte * length).from_address(address)
+    pixels = np.ctypeslib.as_array(memory).reshape(height, width, 4)[:, :, :3]
+    pixels.flags.writeable = False
+    return pixels
+
+
+@dataclass(slots=True)
+class _Kept:
+    fd: int
+    alive: weakref.ref[Pixels]
+
+
+class SealedPixels:
+    """The sealed files of pictures that cannot change (``flags.writeable`` is False), so that the G episodes of a group
+    share one copy. A file is closed when its array is gone. Not for use by several threads."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+
+    def fd(self, pixels: Pixels) -> tuple[int, bool]:
+        """The file's descriptor and whether the caller must close it."""
+        if pixels.flags.writeable:
+            return sealed_picture(pixels), True
+        key = id(pixels)
+        kept = self._kept.get(key)
+        if kept is None or kept.alive() is not pixels:
+            self._drop(key)
+            kept = _Kept(sealed_picture(pixels), weakref.ref(pixels, lambda _: self._drop(key)))
+            self._kept[key] = kept
+        return kept.fd, False
+
+    def _drop(self, key: int) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            os.close(kept.fd)
+
+    def close(self) -> None:
+        for key in list(self._kept):
+            self._drop(key)
+
+
+def create(name: str) -> int:
+    """An empty memory file without seals, to which none can be added; written at the end only when ``name`` is
+    ``out``."""
+    fd = os.memfd_create(f"vtcli-{name}", os.MFD_CLOEXEC)
+    if name == "out":
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return fd
+
+
+def capacity(limits: RunLimits) -> int:
+    """Bytes of all images of a run: a worker cannot write a file larger than ``file_mb``."""
+    return min(limits.images_mb, limits.file_mb) * 2**20
+
+
+def put(fd: int, images: Sequence[Pixels], room: int) -> list[int]:
+    """Writes the images (H, W, 3) one after the other, each on a page of its own, as long as they fit into ``room``
+    bytes; returns their offsets, fewer than images when some did not fit. Raises ``OSError``."""
+    offsets: list[int] = []
+    offset = 0
+    for image in images:
+        view = np.ascontiguousarray(image).data.cast("B")
+        if offset + len(view) > room:
+            break
+        done = 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], offset + done)
+        offsets.append(offset)
+        offset = -(-(offset + len(view)) // PAGE) * PAGE
+    return offsets
+
+
+def check(placed: Sequence[Placed], limits: RunLimits) -> None:
+    """Raises ``ProtocolError`` when an image or all of them break a limit that an honest worker keeps."""
+    if len(placed) > limits.images:
+        raise ProtocolError(f"{len(placed)} images; at most {limits.images} may be returned")
+    total = 0
+    for image in placed:
+        long, short = max(image.width, image.height), min(image.width, image.height)
+        if long > limits.image_side or long > limits.image_aspect * short:
+            raise ProtocolError("an image beyond the limits of side or aspect")
+        total += image.width * image.height * 3
+        if image.offset + image.width * image.height * 3 > capacity(limits):
+            raise ProtocolError("an image outside the arena")
+    if total > capacity(limits):
+        raise ProtocolError("more image bytes than the arena holds")
+
+
+def take(fd: int, placed: Sequence[Placed]) -> list[Pixels]:
+    """Copies of the images that lie in the arena. Raises ``ProtocolError`` when it is shorter than they say."""
+    copies: list[Pixels] = []
+    for image in placed:
+        pixels = np.empty((image.height, image.width, 3), np.uint8)
+        view = pixels.data.cast("B")
+        done = 0
+        while done < len(view):
+            got = os.preadv(fd, [view[done:]], image.offset + done)
+            if got <= 0:
+                raise ProtocolError("an image beyond the end of the arena")
+            done += got
+        copies.append(pixels)
+    return copies

@@ -1,0 +1,224 @@
+"""The guard: one per episode, forked from the template, trusted, single-threaded. It starts the worker, keeps the
+clock, decides how each run ended, keeps or undoes what it did, and passes the worker's words on unread by anyone else.
+
+Host and guard speak over one channel: a ``setup`` frame, then ``run`` frames, one answer each. The end of the channel
+is the end of the episode.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vtcli.sandbox import arena, confine, proc, wire, worker
+from vtcli.sandbox.harness import WorkerSetup
+from vtcli.sandbox.types import Help, RunLimits, Status
+from vtcli.sandbox.watch import CLEAN_S, KEEPS, START_S, Broken, End, Head, HostGone, Watch
+from vtcli.sandbox.workspace import Entry, Workspace, WorkspaceLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The setup frame, read."""
+
+    worker: WorkerSetup
+    limits: RunLimits
+    persist: bool
+    transactions: bool
+    files: tuple[tuple[str, int], ...]  # name, descriptor
+    videos: tuple[int, ...]
+
+    @classmethod
+    def read(cls, frame: wire.Frame) -> Orders:
+        """From the host's frame; descriptors come in the order pictures, files, videos."""
+        header = frame.header
+        sizes, names, videos = header["pictures"], header["image_files"], header["videos"]
+        fds = list(frame.fds)
+        pictures = [arena.mapped(fd, height, width) for fd, (height, width) in zip(fds, sizes, strict=False)]
+        for fd in fds[: len(sizes)]:
+            os.close(fd)
+        files = tuple(zip(names, fds[len(sizes) : len(sizes) + len(names)], strict=True))
+        limits = RunLimits(**header["limits"])
+        numbers = worker.video_slots(len(videos), limits)
+        setup = WorkerSetup(
+            pictures=tuple(pictures),
+            workspace=".",
+            variables=header["variables"],
+            image_files=names,
+            videos=dict(zip(videos, numbers, strict=True)),
+            prelude=header["prelude"],
+            before_each=header["before_each"],
+            capture=tuple(header["capture"]),
+            persist=header["persist"],
+            limits=limits,
+            help=Help(**header["help"]),
+        )
+        videos_fds = tuple(fds[len(sizes) + len(names) :])
+        return cls(setup, limits, header["persist"], header["transactions"], files, videos_fds)
+
+
+class Guard:
+    """One episode."""
+
+    def __init__(self, host: socket.socket, state: Any, orders: Orders) -> None:
+        self.host = host
+        self.orders = orders
+        self.limits = orders.limits
+        self.confined = confine.enter_guard(state, orders.limits)
+        proc.adopt_orphans()
+        if self.confined.template.tier != "full":
+            # Without a pid namespace the guard must outlive a killed template, to kill its own: it sees the host, which
+            # closes the channel then. At tier full the kernel kills all of them.
+            proc.survive_parent()
+        # Everything that this process reads and that its worker must not have is closed in the worker's first step.
+        self.bare = replace(self.confined, proc=None, template=replace(self.confined.template, held=None))
+        self.workspace = Workspace(
+            os.fsencode(self.confined.workspace), self.limits.workspace_mb * 2**20, self.limits.workspace_files
+        )
+        for name, fd in orders.files:
+            self.workspace.give(name, fd)
+        self.arena, self.output = arena.create("arena"), arena.create("out")
+        self.head: Head | None = None
+        self.gate: confine.ForkGate | None = None
+        self.kernel = proc.Proc(self.confined.proc)
+
+    def spawn(self) -> Head:
+        """Starts a worker from the setup. Raises ``Broken``, ``HostGone``; ``ValueError`` when the setup's own code
+        fails."""
+        ours, theirs = wire.pair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        # Without transactions one process does all runs; its CPU time is then watched here, per run.
+        limits = self.limits if self.orders.transactions else replace(self.limits, cpu_s=1e6)
+        pid = os.fork()
+        if pid == 0:
+            worker.work(
+                replace(self.orders.worker, workspace=self.confined.workspace),
+                worker.Ends(theirs.fileno(), self.arena, self.output, self.orders.videos),
+                lambda: confine.lock_worker(self.bare, limits, gate=self.orders.transactions),
+                self.orders.transactions,
+            )
+        theirs.close()
+        self.head = head = Head(pid, os.pidfd_open(pid), ours, True)
+        locked = self._word(head, 1)
+        if locked.fds:
+            self.gate = confine.ForkGate(locked.fds[0], self.confined.proc, limits.threads)
+        ready = self._word(head, 0).header
+        if not ready.get("ready"):
+            raise ValueError(str(ready.get("error", "")))
+        return head
+
+    def _word(self, head: Head, fds: int) -> wire.Frame:
+        """The next word of a worker that is starting and has not yet run any code."""
+        poller = select.poll()
+        for fd in (head.channel.fileno(), self.host.fileno(), *([self.gate.fileno()] if self.gate else ())):
+            poller.register(fd, select.POLLIN)
+        while True:
+            ready = dict(poller.poll(START_S * 1000))
+            if self.host.fileno() in ready:
+                raise HostGone
+            if self.gate is None or self.gate.fileno() not in ready:
+                break
+            self.gate.answer()
+        frame = wire.receive(head.channel, fds) if ready else None
+        if frame is None:
+            raise Broken(Status.LOST, "the worker did not start")
+        return frame
+
+    def run(self, seq: int, source: bytes) -> None:
+        """Does one run and answers the host."""
+        os.ftruncate(self.output, 0)
+        os.ftruncate(self.arena, 0)
+        head = self.head or self._again()
+        if proc.readable(head.channel.fileno()):
+            raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
+        before = self._snapshot() if self.orders.transactions else None
+        signal.pidfd_send_signal(head.death, signal.SIGCONT)
+        Watch(self, head, seq, source, before).go()
+
+    def _again(self) -> Head:
+        if self.gate is not None:
+            self.gate.close()  # nobody is left behind it
+            self.gate = None
+        self.workspace.restore(dict(self.workspace.given))
+        return self.spawn()
+
+    def _snapshot(self) -> Mapping[bytes, Entry]:
+        try:
+            return self.workspace.snapshot()
+        except (WorkspaceLimit, OSError) as e:
+            raise Broken(Status.PROTOCOL, f"the workspace cannot be copied: {e}") from None
+
+    def answer(self, seq: int, end: End, cpu_s: float, peak_mb: float) -> None:
+        """Tells the host how a run ended, with the arena when there are images in it."""
+        text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
+        images = end.reply is not None and end.reply.images and end.status in KEEPS
+        wire.send(
+            self.host,
+            {
+                "seq": seq,
+                "status": end.status.value,
+                "error": end.error[-self.limits.error_chars :],
+                "notes": notes,
+                "wall_s": round(end.wall_s, 6),
+                "cpu_s": round(cpu_s, 6),
+                "peak_mb": round(peak_mb, 3),
+                "signal": end.signal,
+            },
+            [end.raw, text.encode("utf-8", "replace")],
+            [self.arena] if images else (),
+        )
+
+    def over(self, seq: int, broken: Broken) -> None:
+        """Tells the host that the episode is over."""
+        self.answer(seq, End(broken.status, str(broken)), 0.0, 0.0)
+
+    def serve(self) -> None:
+        """Until the host closes the channel or the episode is over. Raises ``HostGone``, ``OSError``."""
+        try:
+            self.spawn()
+        except ValueError as e:
+            wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
+            return
+        wire.send(self.host, {"ready": True})
+        while (frame := wire.receive(self.host)) is not None:
+            seq = frame.header["run"]
+            try:
+                self.run(seq, frame.blobs[0])
+            except Broken as broken:
+                self.over(seq, broken)
+                return
+
+    def end(self) -> None:
+        """Kills what is left of the episode."""
+        if self.head is not None:
+            self.head.kill()
+        self.kernel.sweep(CLEAN_S)
+
+
+def main(host: socket.socket, state: Any) -> int:
+    """The guard's life, in a fresh child of the template; returns its exit code."""
+    guard = None
+    proc.rename("vtcli-guard")
+    try:
+        frame = wire.receive(host, wire.MAX_FDS)
+        if frame is None:
+            return 0
+        guard = Guard(host, state, Orders.read(frame))
+        guard.serve()
+        return 0
+    except HostGone:
+        return 0
+    except Exception as e:
+        try:
+            wire.send(host, {"ready": False, "error": f"the guard failed: {type(e).__name__}: {e}"[:2000]})
+        except OSError:
+            pass
+        return 1
+    finally:
+        if guard is not None:
+            guard.end()

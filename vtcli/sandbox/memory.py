@@ -1,0 +1,163 @@
+"""How the memory of a template is laid out, so that its forks are cheap.
+
+A fork copies an entry of the page tables for every page that is private to the process, and a description of every
+mapping; the end of a process undoes both. A warm Python with its libraries has 35 000 such pages in 1 700 mappings,
+and a run touches a thirtieth of them. So, once, before the first fork:
+
+1. the read-only parts of each library become one mapping (``merge_libraries``);
+2. all private pages move into one memory file, mapped privately at the same place (``share``). Pages of a file that
+   nobody has written are found again when they are touched, so a fork copies nothing of them;
+3. from there on the heap grows in huge pages, and arrays lie in it (``GLIBC_TUNABLES`` in ``template``).
+
+Measured with numpy, Pillow, OpenCV, matplotlib, SciPy, SymPy and PyAV: see ``docs/benchmarks.md``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+READ, WRITE, EXECUTE = 1, 2, 4
+M_TRIM_THRESHOLD = -1
+BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.sbrk.restype = ctypes.c_long
+HUGE = 2 << 20
+ENTRY = struct.Struct("=4Q")  # address, length, rights, offset in the file
+
+MOVE = bytes.fromhex(
+    "53 55 41 54 48 89 fb 48 89 f5 49 89 d4"  # push rbx, rbp, r12; rbx = entries, rbp = count, r12 = file
+    "48 85 ed 74 43"  # loop: if no entry is left, go to the end
+    "4c 89 e7 48 8b 33 48 8b 53 08 4c 8b 53 18 b8 12 00 00 00 0f 05"  # pwrite64(file, address, length, offset)
+    "48 3b 43 08 75 1f"  # when not all of it could be read, go to the next entry
+    "48 8b 3b 48 8b 73 08 48 8b 53 10 41 ba 12 00 00 00 4d 89 e0 4c 8b 4b 18 b8 09 00 00 00 0f 05"
+    # mmap(address, length, rights, MAP_PRIVATE | MAP_FIXED, file, offset)
+    "48 83 c3 20 48 ff cd eb b8"  # next entry
+    "41 5c 5d 5b c3"  # end: pop r12, rbp, rbx; return
+)
+"""``void move(entries, count, file)`` for x86-64. Between copying a piece of memory and mapping the copy in its place
+nothing may be written there, so no line of Python, whose every step writes to its heap, can stand between the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One line of ``/proc/self/maps``."""
+
+    first: int
+    last: int
+    rights: str
+    path: str
+
+
+def settle(proc: int | None) -> None:
+    """Does all of it, as far as the machine allows; what it does not allow is left as it is. The process must have one
+    thread, and should do little before its first fork. ``proc``: an open folder /proc that shows this process as
+    ``self``; None: the usual one."""
+    merge_libraries(proc)
+    LIBC.malloc_trim(0)
+    if platform.machine() == "x86_64" and struct.calcsize("P") == 8:
+        try:
+            share(proc)
+            align_heap()
+        except (OSError, ValueError):  # memory that can be written and executed is refused
+            return
+
+
+def parts(proc: int | None) -> list[Part]:
+    """The mappings of this process, by address."""
+    fd = os.open("/proc/self/maps" if proc is None else "self/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    with os.fdopen(fd, errors="replace") as file:
+        return [_part(line) for line in file]
+
+
+def _part(line: str) -> Part:
+    span, rights, _, _, _, *path = line.split(maxsplit=5)
+    first, last = (int(n, 16) for n in span.split("-"))
+    return Part(first, last, rights, path[0].strip() if path else "")
+
+
+def merge_libraries(proc: int | None) -> None:
+    """Gives the parts of each shared library that cannot be written one right, read and execute, and its relocated
+    constants the right to be written, like the data behind them: neighbours with the same rights become one mapping.
+    The code of a run may map executable memory anyway."""
+    for library in _libraries(parts(proc)):
+        rights = [p.rights[:3] for p in library]
+        code = rights.index("r-x") if "r-x" in rights else len(rights)
+        data = rights.index("rw-") if "rw-" in rights else len(rights)
+        if data < len(rights) and code < data - 1 and rights[data - 1] == "r--":
+            data -= 1
+            _protect(library[data], READ | WRITE)
+        for part in library[:data]:
+            if part.rights.startswith("r--"):
+                _protect(part, READ | EXECUTE)
+
+
+def _libraries(mapped: list[Part]) -> Iterator[list[Part]]:
+    """The mappings of each library, which lie one after the other."""
+    library: list[Part] = []
+    for part in mapped:
+        if library and (library[-1].path, library[-1].last) == (part.path, part.first):
+            library.append(part)
+            continue
+        if library and ".so" in library[0].path:
+            yield library
+        library = [part]
+
+
+def _protect(part: Part, rights: int) -> None:
+    LIBC.mprotect(ctypes.c_void_p(part.first), ctypes.c_size_t(part.last - part.first), rights)
+
+
+def share(proc: int | None) -> None:
+    """Moves all private memory that can be written, except the stack, into one memory file. Raises ``OSError``,
+    ``ValueError``."""
+    private = [p for p in parts(proc) if p.rights == "rw-p" and (not p.path.startswith("[") or p.path == "[heap]")]
+    # Both lie outside what is moved: mappings of Python's `mmap` are shared ones.
+    table = mmap.mmap(-1, ENTRY.size * len(private) + 1)
+    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    offset = 0
+    for n, part in enumerate(private):
+        length = part.last - part.first
+        ENTRY.pack_into(table, n * ENTRY.size, part.first, length, READ | WRITE, offset)
+        offset += length
+    code[: len(MOVE)] = MOVE
+    entries = ctypes.addressof(ctypes.c_char.from_buffer(table))
+    fd = os.memfd_create("vtcli-template", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, offset)
+        move = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)(
+            ctypes.addressof(ctypes.c_char.from_buffer(code))
+        )
+        move(entries, len(private), fd)
+        _punch(fd, offset)
+    finally:
+        os.close(fd)
+
+
+def _punch(fd: int, length: int) -> None:
+    """Gives back the pages of a file that hold nothing but zeros, such as a heap's reserve that was never touched."""
+    zeros = bytes(BLOCK)
+    for offset in range(0, length - BLOCK + 1, BLOCK):
+        if os.pread(fd, BLOCK, offset) == zeros:
+            LIBC.fallocate(fd, PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(BLOCK))
+
+
+def align_heap() -> None:
+    """Lets the heap go on at the next border of a huge page."""
+    LIBC.sbrk(ctypes.c_long(-LIBC.sbrk(ctypes.c_long(0)) % HUGE))
+
+
+def give_back() -> None:
+    """Gives freed memory back, so that the next fork need not copy it when it writes there, but gets fresh pages: huge
+    ones where it can, which come 512 at a time."""
+    LIBC.malloc_trim(0)
+
+
+def keep_freed() -> None:
+    """For a process that does many runs and is not forked: freed arrays stay in the heap for the next ones."""
+    LIBC.mallopt(M_TRIM_THRESHOLD, 64 << 20)

@@ -1,0 +1,331 @@
+"""Frames between host, template, guard and worker: one ``SOCK_SEQPACKET`` message each, a strict JSON header, raw
+blobs after it, descriptors beside it. Nothing is unpickled, nothing is evaluated, every length is checked.
+
+A frame is ``{"blobs": [3, 2], ...}\\nabcde``: the header's line, then the blobs end to end. ``parse_reply`` reads what
+the worker says about a run; its bytes are untrusted, and every way in which they can be wrong is a ``ProtocolError``.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import os
+import re
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, get_args
+
+from vtcli.sandbox.types import Capture, Operation
+from vtcli.schema import Json
+
+FRAME_BYTES = 320 * 1024  # the largest frame between trusted processes; fits a socket buffer of 416 kB
+REPLY_BYTES = 64 * 1024  # the largest header that a worker may send
+MAX_FDS = 250  # the kernel's limit is 253 a message
+MAX_DEPTH = 8
+MAX_OPERATIONS = 256  # of one run, and of one image
+KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
+ORIGINS: frozenset[str] = frozenset(get_args(Capture))
+LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
+CREDENTIALS = struct.Struct("3i")
+BUFFER_BYTES = 1 << 20
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class ProtocolError(Exception):
+    """A frame that is not what it must be: the message says what. Raised for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One received message. ``pid``: of the process that sent it, as the kernel says; 0 when it was not asked."""
+
+    header: Mapping[str, Json]
+    blobs: tuple[bytes, ...]
+    fds: tuple[int, ...] = ()
+    pid: int = 0
+
+    def close(self) -> None:
+        """Closes the descriptors that came with it."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An image that lies in the arena: ``width * height * 3`` bytes of RGB from ``offset`` on."""
+
+    offset: int
+    width: int
+    height: int
+    origin: Capture
+    name: str = ""
+    operations: tuple[Operation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker claims about a run. ``kind``: ok | no_output | error | exit | refused | limit."""
+
+    seq: int
+    kind: str
+    error: str = ""
+    value: str = ""
+    images: tuple[Placed, ...] = ()
+    images_dropped: int = 0
+    operations: tuple[Operation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a channel, closed on exec, with room for the largest frame."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    return ends
+
+
+def pack(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> bytes:
+    """The bytes of a frame. Raises ``ProtocolError`` when it is too long."""
+    line = json.dumps({**header, "blobs": [len(b) for b in blobs]}, allow_nan=False, separators=(",", ":"))
+    data = b"".join((line.encode(), b"\n", *blobs))
+    if len(data) > FRAME_BYTES:
+        raise ProtocolError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES} fit")
+    return data
+
+
+def unpack(data: bytes, header_bytes: int = FRAME_BYTES) -> tuple[dict[str, Json], tuple[bytes, ...]]:
+    """Header and blobs of a frame. Raises ``ProtocolError``."""
+    end = data.find(b"\n")
+    if not 0 < end <= header_bytes:
+        raise ProtocolError("a frame without a header line")
+    header = parse_json(data[:end])
+    lengths = header.pop("blobs", None)
+    if not isinstance(lengths, list) or not all(type(n) is int and n >= 0 for n in lengths):
+        raise ProtocolError("blobs are not lengths")
+    if sum(lengths) != len(data) - end - 1:
+        raise ProtocolError("blobs do not fill the frame")
+    blobs: list[bytes] = []
+    start = end + 1
+    for length in lengths:
+        blobs.append(data[start : start + length])
+        start += length
+    return header, tuple(blobs)
+
+
+def send(sock: socket.socket, header: Mapping[str, Json], blobs: Sequence[bytes] = (), fds: Sequence[int] = ()) -> None:
+    """Sends one frame. Raises ``OSError`` (``BlockingIOError`` when the other side does not read)."""
+    data = pack(header, blobs)
+    if fds:
+        sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    else:
+        sock.send(data)
+
+
+def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYTES) -> Frame | None:
+    """Receives one frame, None at the end of the channel. Raises ``ProtocolError`` on anything malformed, with more
+    than ``max_fds`` descriptors (all are closed), or cut; ``OSError`` from the socket."""
+    room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
+    data, ancillary, flags, _ = sock.recvmsg(FRAME_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    fds: list[int] = []
+    pid = 0
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds += array.array("i", content[: len(content) // 4 * 4])
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid = CREDENTIALS.unpack(content[: CREDENTIALS.size])[0]
+    try:
+        if not data and not fds:
+            return None
+        if len(fds) > max_fds or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            raise ProtocolError("a frame with descriptors that were not asked for, or cut")
+        header, blobs = unpack(data, header_bytes)
+    except ProtocolError:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return Frame(header, blobs, tuple(fds), pid)
+
+
+def parse_json(data: bytes) -> dict[str, Json]:
+    """A JSON object without NaN, infinities, repeated keys, huge integers or deep nesting. Raises ``ProtocolError``."""
+
+    def refuse(text: str) -> NoReturn:
+        raise ProtocolError(f"{text} in JSON")
+
+    def integer(text: str) -> int:
+        return int(text) if len(text) <= 20 else refuse("a huge integer")
+
+    def floating(text: str) -> float:
+        number = float(text)
+        return number if math.isfinite(number) else refuse("an infinite number")
+
+    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        return found if len(found) == len(pairs) else refuse("a repeated key")
+
+    try:
+        value = json.loads(
+            data, parse_constant=refuse, parse_int=integer, parse_float=floating, object_pairs_hook=unique
+        )
+    except (ValueError, RecursionError, MemoryError) as e:
+        raise ProtocolError(f"not JSON: {type(e).__name__}") from None
+    if not isinstance(value, dict):
+        raise ProtocolError("not a JSON object")
+    return value
+
+
+def encode_reply(reply: Reply) -> bytes:
+    """The frame in which a worker sends ``reply``. What does not fit is left out from the end: notes, operations,
+    value, then the error's beginning."""
+    text = _clean
+    for operations, chars in ((MAX_OPERATIONS, REPLY_BYTES), (64, 4096), (8, 1024), (0, 200)):
+        header: dict[str, Json] = {
+            "seq": reply.seq,
+            "kind": reply.kind,
+            "error": text(reply.error)[-chars:],
+            "value": text(reply.value)[:chars],
+            "images": [_image(i, operations) for i in reply.images],
+            "images_dropped": reply.images_dropped,
+            "operations": [_operation(o) for o in reply.operations[:operations]],
+            "notes": [text(n)[:300] for n in reply.notes[: max(operations, 1)]],
+        }
+        data = pack(header)
+        if len(data) <= REPLY_BYTES:
+            return data
+    raise ProtocolError("a reply that does not fit")
+
+
+def parse_reply(data: bytes) -> Reply:
+    """What a worker sent about a run, each field checked for type, length and range. Raises ``ProtocolError``."""
+    if len(data) > REPLY_BYTES:
+        raise ProtocolError("a reply too long")
+    header, blobs = unpack(data, REPLY_BYTES)
+    return as_reply(header, blobs)
+
+
+def as_reply(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> Reply:
+    """Like ``parse_reply``, of a frame that is already split."""
+    if blobs:
+        raise ProtocolError("a reply with blobs")
+    fields = dict(header)
+    kind = _text(fields.pop("kind", None), 16)
+    if kind not in KINDS:
+        raise ProtocolError("an unknown kind of end")
+    reply = Reply(
+        seq=_integer(fields.pop("seq", None), 0, 2**53),
+        kind=kind,
+        error=_text(fields.pop("error", None), REPLY_BYTES),
+        value=_text(fields.pop("value", None), REPLY_BYTES),
+        images=tuple(_placed(i) for i in _list(fields.pop("images", None), 4096)),
+        images_dropped=_integer(fields.pop("images_dropped", None), 0, 2**31),
+        operations=_operations(fields.pop("operations", None)),
+        notes=tuple(_text(n, 4096) for n in _list(fields.pop("notes", None), MAX_OPERATIONS)),
+    )
+    if fields:
+        raise ProtocolError("a reply with unknown fields")
+    return reply
+
+
+def _clean(text: str) -> str:
+    return SURROGATE.sub("\ufffd", text)
+
+
+def _image(placed: Placed, operations: int) -> list[Json]:
+    chain = [_operation(o) for o in placed.operations[:operations]]
+    return [placed.offset, placed.width, placed.height, placed.origin, _clean(placed.name)[:255], chain]
+
+
+def _operation(operation: Operation) -> list[Json]:
+    arguments = {_clean(str(k))[:64]: _plain(v) for k, v in list(operation.arguments.items())[:16]}
+    box = None if operation.box is None else [_plain(v) for v in operation.box]
+    image = None if operation.image is None else int(operation.image)
+    return [_clean(operation.name)[:32], arguments, operation.library, image, box]
+
+
+def _plain(value: Any, depth: int = 0) -> Json:
+    """``value`` as plain JSON: other types and what is too deep or too long become text or are cut."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _clean(value)[:256]
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**53 else str(value)[:64]
+    if isinstance(value, list | tuple) and depth < 4:
+        return [_plain(v, depth + 1) for v in value[:256]]
+    return f"<{type(value).__name__}>"[:64]
+
+
+def _list(value: Json, longest: int) -> list[Json]:
+    if not isinstance(value, list) or len(value) > longest:
+        raise ProtocolError("not a list, or too long a list")
+    return value
+
+
+def _text(value: Json, longest: int) -> str:
+    if not isinstance(value, str) or len(value) > longest or SURROGATE.search(value):
+        raise ProtocolError("not a text, or too long a text")
+    return value
+
+
+def _integer(value: Json, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value < high:
+        raise ProtocolError("not an integer, or out of range")
+    return value
+
+
+def _placed(value: Json) -> Placed:
+    match _list(value, 6):
+        case [offset, width, height, str(origin), name, operations] if origin in ORIGINS:
+            return Placed(
+                _integer(offset, 0, 2**40),
+                _integer(width, 1, 2**20),
+                _integer(height, 1, 2**20),
+                origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
+                _text(name, 255),
+                _operations(operations),
+            )
+        case _:
+            raise ProtocolError("not an image")
+
+
+def _operations(value: Json) -> tuple[Operation, ...]:
+    return tuple(_one_operation(o) for o in _list(value, MAX_OPERATIONS))
+
+
+def _one_operation(value: Json) -> Operation:
+    match _list(value, 5):
+        case [name, dict(arguments), str(library), image, box] if library in LIBRARIES and len(arguments) <= 16:
+            return Operation(
+                name=_text(name, 32),
+                arguments={_text(k, 64): _argument(v) for k, v in arguments.items()},
+                library=library,
+                image=None if image is None else _integer(image, 0, 2**20),
+                box=None if box is None else _box(box),
+            )
+        case _:
+            raise ProtocolError("not an operation")
+
+
+def _box(value: Json) -> tuple[float, float, float, float]:
+    match _list(value, 4):
+        case [int() | float() as x1, int() | float() as y1, int() | float() as x2, int() | float() as y2]:
+            return float(x1), float(y1), float(x2), float(y2)
+        case _:
+            raise ProtocolError("not a box")
+
+
+def _argument(value: Json, depth: int = 0) -> Json:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        if abs(value) >= 2**53:
+            raise ProtocolError("a number out of range")
+        return value
+    if isinstance(value, str):
+        return _text(value, 256)
+    if depth >= MAX_DEPTH:
+        raise ProtocolError("nested too deep")
+    return [_argument(v, depth + 1) for v in _list(value, 256)]
