@@ -1,4 +1,4 @@
-# make quickstart | test | check | reproduce-toolsrl | bench | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-sandbox | check | reproduce-toolsrl | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup check test quickstart reproduce-toolsrl bench clean
+.PHONY: setup check test test-sandbox quickstart reproduce-toolsrl bench bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,10 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q
 
+# The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user. In CI beside `make test`.
+test-sandbox: setup
+	$(BIN)/python -m pytest -q -m rounds tests/sandbox
+
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/quickstart.sh
 
@@ -41,6 +45,11 @@ reproduce-toolsrl: setup
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
+
+# Compares with other runners, which this installs; an hour or more, best on an idle machine.
+bench-sandbox: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
+	$(BIN)/python tests/bench_sandbox.py --full --write docs/benchmarks.md
 
 # Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
 clean:

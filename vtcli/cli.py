@@ -1,4 +1,4 @@
-"""The command line: one command per stage, and artifacts, config, doctor. Imports nothing heavy before it is needed."""
+"""The command line: a command per stage, and artifacts, config, sandbox, doctor. Imports nothing heavy too early."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ app = typer.Typer(
 artifacts_app = typer.Typer(help="List, show and verify what stages have made.", no_args_is_help=True)
 config_app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
 app.add_typer(artifacts_app, name="artifacts")
+sandbox_app = typer.Typer(help="Try what holds code that a model wrote.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(sandbox_app, name="sandbox")
 
 Home = Annotated[Path, typer.Option(envvar="VTCLI_HOME", help="Where artifacts live.")]
 
@@ -251,6 +253,41 @@ def _print_lineage(tree: Lineage, first: str, rest: str) -> None:
     for n, parent in enumerate(tree.parents, 1):
         last = n == len(tree.parents)
         _print_lineage(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
+
+
+# -- sandbox -------------------------------------------------------------------------------------------------------
+
+
+@sandbox_app.command("show")
+def sandbox_show() -> None:
+    """Print the strongest tier that holds here and, layer by layer, what was tried to prove it."""
+    from vtcli.sandbox.probes import strongest
+
+    report = strongest("none")
+    for layer in report.layers:
+        typer.echo(f"{layer.state:<7} {layer.name:<13} {layer.by or '-':<40} {layer.probe}")
+    for tier, reason in report.refused:
+        typer.echo(f"not {tier}: {reason}")
+    typer.echo(report.line())
+
+
+@sandbox_app.command("check")
+def sandbox_check(
+    cases: Annotated[list[str] | None, typer.Argument(help="Names, families or patterns. Default: all.")] = None,
+    tier: Annotated[str, typer.Option(help="full, landlock, seccomp or none. Default: the strongest.")] = "",
+    container: Annotated[bool, typer.Option(help="Inside a filter that refuses namespaces, as containers do.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Only what was not held, and the summary.")] = False,
+    json: Annotated[str, typer.Option(help="Write all findings to this file.")] = "",
+) -> None:
+    """Attack the sandbox on this machine, some minutes long, and say what the attackers got. Exit code 1: something.
+
+    At tier none nothing holds the attacks, so only those that do no lasting harm are run, to show that they bite.
+    """
+    from vtcli.sandbox.abuse.__main__ import main as attack
+
+    options = [*(["--tier", tier] if tier else []), *(["--json", json] if json else [])]
+    options += ["--container"] * container + ["--quiet"] * quiet
+    raise typer.Exit(attack([*(cases or []), *options]))
 
 
 # -- doctor --------------------------------------------------------------------------------------------------------

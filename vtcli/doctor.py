@@ -186,8 +186,9 @@ PROBES: Mapping[str, tuple[str, str]] = {
 def examine(home: Path) -> list[Finding]:
     """Every finding about this machine; the probes take some seconds, two at a time."""
     with ThreadPoolExecutor(max_workers=2) as pool:
+        sandbox = pool.submit(_sandbox)
         probes = list(pool.map(_probe, PROBES))
-    return [*_machine(home), *_devices(), *_versions(), *probes, _vllm()]
+    return [*_machine(home), *_devices(), *_versions(), *probes, sandbox.result(), _vllm()]
 
 
 def _machine(home: Path) -> list[Finding]:
@@ -262,6 +263,28 @@ def _probe(topic: str) -> Finding:
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     last = lines[-1] if lines else f"exit code {done.returncode}"
     return Finding(topic, "ok", last) if done.returncode == 0 else Finding(topic, "broken", last[:200], advice)
+
+
+SANDBOX = "from vtcli.sandbox.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+
+
+def _sandbox() -> Finding:
+    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.probes``)."""
+    topic = "code sandbox"
+    try:
+        command = [sys.executable, "-W", "ignore", "-c", SANDBOX]
+        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=TRY_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Finding(topic, "broken", f"no answer in {TRY_TIMEOUT_S:.0f} s", "`vtcli sandbox show` has the details")
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return Finding(topic, "broken", last[0][:200], "`vtcli sandbox show` has the details")
+    tier, _, line = done.stdout.strip().rpartition("\n")[2].partition("\t")
+    advice = {
+        "full": "",
+        "landlock": "works; `vtcli sandbox show` says what tier full needs",
+    }.get(tier, "code is not run here unless the config names an outer boundary; see `vtcli sandbox show`")
+    return Finding(topic, "ok" if tier in ("full", "landlock") else "absent", line, advice)
 
 
 def _vllm() -> Finding:

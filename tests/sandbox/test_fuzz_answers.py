@@ -1,0 +1,124 @@
+"""What the host makes of a guard's answer, whatever bytes, lengths and files are in it: a result, or ``protocol``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vtcli.sandbox import wire
+from vtcli.sandbox.abuse.scene import picture
+from vtcli.sandbox.episode import PooledEpisode
+from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.types import Picture, RunResult, Setup, Status
+
+LIMIT = 2**22
+numbers = st.one_of(st.integers(-3, 300), st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none())
+plain = st.recursive(
+    st.one_of(numbers, st.text(max_size=20)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=12,
+)
+operation = st.tuples(
+    st.sampled_from(["crop", "rotate", "resize", "flip", "draw", "other", "x"]),
+    st.dictionaries(st.sampled_from(["box", "degrees", "size", "axis", "kind"]), plain, max_size=3),
+    st.sampled_from(["pil", "cv2", "numpy", "nowhere"]),
+    st.one_of(st.none(), st.integers(-1, 3)),
+    st.one_of(st.none(), st.lists(numbers, min_size=3, max_size=5)),
+)
+sides = st.one_of(st.integers(1, 40), st.integers(-5, 2**21))
+image = st.tuples(
+    st.one_of(st.integers(0, 8192), st.integers(-9, 2**41)), sides, sides, st.sampled_from(["show", "files", "x"]),
+    st.text(max_size=9), st.lists(operation, max_size=2),
+)  # fmt: skip
+HONEST: dict[str, Any] = {
+    **{"seq": 1, "kind": "ok", "error": "", "value": "", "images": []},
+    **{"images_dropped": 0, "operations": [], "notes": []},
+}
+lists = {"images": st.lists(image, max_size=20), "operations": st.lists(operation)}
+replies = st.fixed_dictionaries({}, optional=dict.fromkeys((*HONEST, "more"), plain) | lists).map(
+    lambda changed: {**HONEST, **changed}
+)
+
+
+def encoded(reply: dict[str, Any]) -> bytes:
+    return json.dumps({**reply, "blobs": []}).encode() + b"\n"
+
+
+words = st.fixed_dictionaries(
+    {
+        "status": st.one_of(st.sampled_from([s.value for s in Status]), plain),
+        "error": st.one_of(st.just(""), plain),
+        "notes": st.one_of(st.just([]), plain),
+        "signal": st.one_of(st.just(0), plain),
+    }
+).map(lambda given_: {"wall_s": 0.1, "cpu_s": 0.1, "peak_mb": 1.0, **given_})
+
+
+class Answering(PooledEpisode):
+    """An episode whose guard is the test."""
+
+    def __init__(self, frame: wire.Frame) -> None:
+        ours, self.theirs = wire.pair()
+        pool = Pool(PoolConfig())
+        super().__init__(1, ours, Setup(pictures=(Picture(picture()),)), pool._around)
+        self.frame = frame
+
+    async def _ask(self, *_: Any) -> wire.Frame:
+        return self.frame
+
+
+async def result_of(header: dict[str, Any], blobs: tuple[bytes, ...], arena_bytes: int | None) -> RunResult:
+    fds: tuple[int, ...] = ()
+    if arena_bytes is not None:
+        fds = (os.memfd_create("arena"),)
+        os.pwrite(fds[0], os.urandom(arena_bytes), 0)
+    episode = Answering(wire.Frame(header, blobs, fds))
+    try:
+        return await episode.run("pass")
+    finally:
+        await episode.close()
+        episode.theirs.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # a count
+
+
+def test_an_honest_answer_arrives() -> None:
+    reply = encoded({**HONEST, "images": [[0, 8, 6, "show", "", []]]})
+    header = {"status": "ok", "error": "", "notes": [], "signal": 0, "wall_s": 0.1, "cpu_s": 0.1, "peak_mb": 1.0}
+    result = asyncio.run(result_of(header, (reply, b"text"), 4096))
+    assert (result.status, result.output, [p.pixels.shape for p in result.images]) == (Status.OK, "text", [(6, 8, 3)])
+    short = asyncio.run(result_of(header, (reply, b"text"), 10))
+    assert short.status is Status.PROTOCOL, "the arena is shorter than the image"
+
+
+@settings(max_examples=150, deadline=None)
+@given(words, st.one_of(replies.map(encoded), st.binary(max_size=300)), st.binary(max_size=50), st.integers(0, 9000))
+def test_no_answer_makes_the_host_fail(header: dict[str, Any], reply: bytes, output: bytes, arena: int) -> None:
+    before = open_files()
+    result = asyncio.run(result_of(header, (reply, output), arena))
+    assert isinstance(result, RunResult)
+    assert isinstance(result.status, Status)
+    for produced in result.images:
+        assert produced.pixels.dtype == np.uint8
+        assert produced.pixels.ndim == 3
+        assert produced.pixels.nbytes < LIMIT
+        assert produced.verified is not True or produced.operations
+    assert open_files() == before, "descriptors are closed whatever came"
+
+
+@settings(max_examples=40, deadline=None)
+@given(words, st.lists(st.binary(max_size=20), max_size=4).map(tuple), st.none() | st.just(4096))
+def test_an_answer_of_the_wrong_shape_is_protocol(
+    header: dict[str, Any], blobs: tuple[bytes, ...], arena: int | None
+) -> None:
+    if len(blobs) == 2:
+        return
+    assert asyncio.run(result_of(header, blobs, arena)).status is Status.PROTOCOL
