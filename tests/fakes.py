@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+from vtcli.binding import bind
 from vtcli.chat.calls import format_call, parse_answer, parse_calls
+from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.envs.tool_calls import open_env
 from vtcli.images import ImageStore
 from vtcli.protocols import Decoded, Pixels
+from vtcli.sandbox.types import Produced, RunResult, Setup, Status
 from vtcli.schema import (
     Completion,
     EnvTurn,
@@ -37,6 +44,9 @@ ALL_TOOLS = (
 )
 
 PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")
+
+CODE_CONF = Path(__file__).parents[1] / "conf" / "env"
+CODE_CARDS = ("codev", "codevision", "codedance", "codedance_call", "pyvision_image", "pyvision_video")
 
 
 def make_pixels(seed: int = 0, width: int = 112, height: int = 112) -> Pixels:
@@ -108,3 +118,55 @@ def make_scored(trajectory: Trajectory, values: Mapping[str, Any], parts: Mappin
     """Signals as given, and a verdict that sums its parts; no verdict without parts."""
     verdict = None if parts is None else Verdict(sum(parts.values()), parts)
     return Scored(trajectory, Signals(values), verdict)
+
+
+def make_run(status: str = "ok", *shown: Pixels, **fields: Any) -> RunResult:
+    """What a run gave back, with images as ``plt.show()`` leaves them."""
+    images = tuple(Produced(pixels, "show") for pixels in shown)
+    return RunResult(Status(status), **({"images": images} | fields))
+
+
+class FakeRunner:
+    """A ``Runner`` whose runs end as told, one after the other, and without output past the script; what it was asked
+    is kept."""
+
+    def __init__(self, *results: RunResult | Exception) -> None:
+        self.results = list(results)
+        self.setups: list[Setup] = []
+        self.sources: list[str] = []
+        self.closed = 0
+
+    async def open(self, setup: Setup) -> FakeRunner:
+        self.setups.append(setup)
+        return self
+
+    async def run(self, source: str) -> RunResult:
+        self.sources.append(source)
+        result = self.results.pop(0) if self.results else RunResult(Status.NO_OUTPUT)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@functools.cache
+def code_card(name: str) -> CodeProtocol:
+    """The environment of conf/env/<name>.yaml."""
+    return bind(yaml.safe_load((CODE_CONF / f"{name}.yaml").read_text()), "env").keywords["protocol"]
+
+
+def tagged(code: str) -> str:
+    """Code as most papers want it."""
+    return f"<code>\n```python\n{code}\n```\n</code>"
+
+
+def called(name: str, **arguments: Any) -> str:
+    """A call of the function that card ``name`` offers."""
+    return f"<tool_call>\n{json.dumps({'name': code_card(name).reading.name, 'arguments': arguments})}\n</tool_call>"
+
+
+def written(name: str, code: str) -> str:
+    """Code as card ``name`` wants it."""
+    return tagged(code) if code_card(name).reading.style == "tag" else called(name, code=code)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ class Request:
     max_tokens: int
     temperature: float  # 0 is greedy; its log-probabilities are those of temperature 1
     seed: int
+    stop: tuple[str, ...] = ()  # the token that completes one of these in the text is kept, as sampled, and is the last
 
 
 @runtime_checkable
@@ -127,6 +128,24 @@ class Env(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How turns are written where that is not the chat's own way: strings at which a policy turn ends, how its text is
+    read (None: as ``Chat.decode`` does), and whether an observation is a tool's answer or a plain turn of the user."""
+
+    stop: tuple[str, ...] = ()
+    read: Callable[[str], Decoded] | None = None
+    reply: Literal["tool", "user"] = "tool"
+
+
+@runtime_checkable
+class HasSyntax(Protocol):
+    """An ``Env`` that brings its own syntax."""
+
+    @property
+    def syntax(self) -> Syntax: ...
 
 
 class OpenEnv(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from vtcli.errors import VtcliError
-from vtcli.protocols import Chat, Env, OpenEnv, Policy, Request
+from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Syntax
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
 _T = TypeVar("_T")
@@ -100,6 +100,7 @@ async def rollout(
 
 
 async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:
+    syntax = env.syntax if isinstance(env, HasSyntax) else Syntax()
     system, question = await _within(limits.timeout_s, env.reset(), "reset")
     state.prompt_ids = chat.prompt(system, question, state.images)
     room = limits.max_tokens - len(state.prompt_ids)
@@ -112,10 +113,13 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             max_tokens=min(room, limits.max_turn_tokens),
             temperature=draw.temperature,
             seed=derive_seed(draw.seed, turn),
+            stop=syntax.stop,
         )
         completion = await policy.complete(request)
         _check(completion, request, chat)
         decoded = chat.decode(completion.token_ids)
+        if syntax.read is not None:
+            decoded = syntax.read(decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, policy.version))
         if completion.finish == "length":
             return Stop.MAX_TOKENS
@@ -124,8 +128,10 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
         observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")
         if observation is None:
             return Stop.ANSWERED
-        if (stop := _append(state, observation, chat, limits)) is not None:
+        if (stop := _append(state, observation, chat, limits, syntax)) is not None:
             return stop
+        if observation.ends:
+            return Stop.CALL_FAILED
         room = limits.max_tokens - len(state.ids)
     return Stop.MAX_TURNS
 
@@ -137,11 +143,18 @@ async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
         raise TimeoutError(f"the environment's {what} took longer than limits.timeout_s={limit_s:g}") from error
 
 
-def _append(state: _State, observation: Observation, chat: Chat, limits: Limits) -> Stop | None:
-    """Append text and images of an observation together, or neither; the stop reason when they do not fit."""
+def _append(state: _State, observation: Observation, chat: Chat, limits: Limits, syntax: Syntax) -> Stop | None:
+    """Append text and images of an observation together, or neither; the stop reason when they do not fit.
+
+    A turn that a stop string ended has no end marker; the observation begins with it, so that the policy reads the
+    chat format that it knows and nothing that it did not sample is trained on.
+    """
     if len(state.images) + len(observation.images) > limits.max_images:
         return Stop.MAX_IMAGES
-    ids = chat.observe(observation.text, observation.images)
+    write = chat.observe if syntax.reply == "tool" else chat.ask
+    ids = write(observation.text, observation.images)
+    if state.ids[-1] not in chat.end_ids:
+        ids = (chat.end_ids[0], *ids)
     if len(state.ids) + len(ids) + 1 > limits.max_tokens:  # one token at least is left for the policy
         return Stop.MAX_TOKENS
     state.turns.append(EnvTurn(observation, ids))

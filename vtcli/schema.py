@@ -28,6 +28,7 @@ class Stop(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     MAX_IMAGES = "max_images"
+    CALL_FAILED = "call_failed"  # a call failed in an environment whose protocol ends there
     BROKEN = "broken"  # ours or the engine's fault: no verdict, no gradient
 
 
@@ -50,6 +51,17 @@ class ImageRef:
 
 
 @dataclass(frozen=True, slots=True)
+class VideoRef:
+    """A video of a sample: a file on this machine, and what a prompt says of it. Only the sandbox decodes it."""
+
+    path: str
+    width: int  # pixels, upright
+    height: int
+    frames: int
+    fps: float  # frames per second, the mean
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One question with its images, answer and supervision."""
 
@@ -62,6 +74,7 @@ class Sample:
     images: tuple[ImageRef, ...]
     tools: tuple[str, ...]  # names of the tools that the prompt offers
     truth: Mapping[str, Json] = field(default_factory=dict[str, Json])  # per task, see ``data``
+    videos: tuple[VideoRef, ...] = ()  # never in the context: code shows frames of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,8 @@ class PolicyTurn:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one call did. ``images`` are indices into ``Trajectory.images``."""
+    """What one call did. ``images`` are indices into ``Trajectory.images``; ``details`` are an environment's further
+    facts, see ``envs.code_writing`` for those of a code run."""
 
     name: str | None
     arguments: Mapping[str, Json] | None
@@ -109,15 +123,18 @@ class CallResult:
     message: str
     wall_s: float
     images: tuple[int, ...] = ()
+    details: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the world answers to one policy turn: text with one ``<image>`` per entry of ``images``."""
+    """What the world answers to one policy turn: text with one ``<image>`` per entry of ``images``. With ``ends`` it is
+    recorded and the trajectory is over (``Stop.CALL_FAILED``)."""
 
     text: str
     images: tuple[ImageRef, ...]
     results: tuple[CallResult, ...]
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

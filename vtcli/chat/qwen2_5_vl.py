@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,19 @@ class QwenChat:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         return Decoded(text=text, calls=parse_calls(text), answer=parse_answer(text))
+
+    def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Whether one of the strings ends in the last of these ids, given that none ended before it.
+
+        An id is one byte of text at least, so only as many ids as the longest string has bytes are looked at. (Ids past
+        the vocabulary are none: Qwen's embeddings have a few hundred more rows than its tokenizer has tokens.)
+        """
+        if not stop:
+            return False
+        reach = max(len(string.encode()) for string in stop)
+        known = (i for i in reversed(token_ids) if self.tokenizer.id_to_token(i) is not None)
+        tail = self.tokenizer.decode([*islice(known, reach)][::-1], skip_special_tokens=False)
+        return any(string in tail for string in stop)
 
     def _open(self) -> tuple[int, ...]:
         return (self.im_start, *self._text("assistant\n"))

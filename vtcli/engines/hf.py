@@ -115,7 +115,7 @@ class HfPolicy:
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Sample every request to its end marker or token limit."""
+        """Sample every request to its end marker, stop string or token limit."""
         batch = collate(
             [(r.token_ids, r.images) for r in requests],
             image_pad=self.chat.image_pad,
@@ -153,7 +153,7 @@ class _Sampler:
     """Inverse-CDF sampling with one stream of uniforms per request."""
 
     def __init__(self, requests: Sequence[Request], chat: QwenChat, device: Any) -> None:
-        self.requests = requests
+        self.requests, self.chat = requests, chat
         self.rows = np.arange(len(requests))  # which request each row of the batch is
         self.uniforms = [np.random.Generator(np.random.Philox(r.seed)).random(r.max_tokens) for r in requests]
         self.ids: list[list[int]] = [[] for _ in requests]
@@ -188,7 +188,7 @@ class _Sampler:
             return
         self.ids[i].append(token)
         self.logprobs[i].append(logprob)
-        self.stopped[i] = token in self.end_ids
+        self.stopped[i] = token in self.end_ids or self.chat.completes(self.ids[i], self.requests[i].stop)
         self.done[i] = self.stopped[i] or len(self.ids[i]) >= self.requests[i].max_tokens
 
     def keep(self, alive: np.ndarray[Any, np.dtype[np.bool_]]) -> None:

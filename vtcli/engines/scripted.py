@@ -5,6 +5,7 @@ It bounds what any policy can reach on a data set, and exercises a pipeline with
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,11 +29,22 @@ class ScriptedPolicy:
         self._turns = list(turns)
 
     async def complete(self, request: Request) -> Completion:
-        """The next turn, cut at the request's limit; past the script an empty turn."""
+        """The next turn, cut at the request's limit or after the token that completes a stop string; past the script
+        an empty turn."""
         ids = self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
+        ids = ids[: self._stop(ids, request.stop)]
         if len(ids) > request.max_tokens:
             return Completion(ids[: request.max_tokens], (0.0,) * request.max_tokens, "length")
         return Completion(ids, (0.0,) * len(ids), "stop")
+
+    def _stop(self, ids: Sequence[int], stop: Sequence[str]) -> int:
+        """How many of the ids are said: all, or as many as it takes to say one of the strings."""
+
+        def said(count: int) -> bool:
+            text = self._chat.decode(ids[:count]).text
+            return any(string in text for string in stop)
+
+        return bisect_left(range(len(ids)), True, key=said)
 
 
 def oracle(chat: Chat, images: Images, seed: int, sample: Sample) -> ScriptedPolicy:

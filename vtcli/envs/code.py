@@ -1,0 +1,201 @@
+"""The world of a rollout in which the policy writes Python about images. One environment for all papers: what differs
+is a card of choices (``code_protocol``), found in conf/env.
+
+The code runs elsewhere (``sandbox.types.Runner``). Whatever it does is answered by an observation, except what is our
+fault or an attack on the channel: that breaks the trajectory, so that it is neither rewarded nor punished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+
+from vtcli.envs.code_protocol import CodeProtocol, names, opening
+from vtcli.envs.code_reading import read, unfenced
+from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, parent, transform
+from vtcli.errors import ConfigError, InputError
+from vtcli.images import MAX_ASPECT_RATIO, ImageStore, encode_png
+from vtcli.protocols import Decoded, Images, Syntax
+from vtcli.sandbox.types import OVER, Episode, Picture, Produced, Runner, RunResult, Setup
+from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample
+
+
+class RunLostError(RuntimeError):
+    """The episode of the code is over, by our fault (``lost``) or after a forged reply (``protocol``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """One call: the observation's text, what it made, and its result."""
+
+    text: str
+    refs: tuple[ImageRef, ...]
+    result: CallResult
+
+
+class CodeEnv:
+    """An ``Env``. The episode is opened at the first call, so that a trajectory without code costs no process."""
+
+    def __init__(self, sample: Sample, protocol: CodeProtocol, runner: Runner, images: Images) -> None:
+        self.sample, self.protocol = sample, protocol
+        self._runner, self._images = runner, images
+        self._episode: Episode | None = None
+
+    @property
+    def syntax(self) -> Syntax:
+        reading = self.protocol.reading
+        return Syntax(reading.stop, partial(read, reading), self.protocol.writing.turn)
+
+    async def reset(self) -> tuple[str, str]:
+        return opening(self.sample, self.protocol)
+
+    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+        """Carry out the turn's calls one after the other. None without a call: the turn is final.
+
+        Raises:
+            RunLostError: the runner lost the episode, or a reply was forged.
+        """
+        if not turn.calls:
+            return None
+        done: list[_Done] = []
+        for call in turn.calls:
+            seen = [*images, *(ref for each in done for ref in each.refs)]
+            done.append(await self._carry_out(call, seen))
+        failed = any(each.result.status not in ("ok", "no_output") for each in done)
+        return Observation(
+            "\n".join(each.text for each in done),
+            tuple(ref for each in done for ref in each.refs),
+            tuple(each.result for each in done),
+            ends=failed and self.protocol.writing.on_error == "end",
+        )
+
+    async def close(self) -> None:
+        if self._episode is not None:
+            episode, self._episode = self._episode, None
+            await episode.close()
+
+    async def _carry_out(self, call: Call, images: Sequence[ImageRef]) -> _Done:
+        code = str((call.arguments or {}).get("code", ""))
+        if call.problem is not None:
+            return self._refuse(call, "error", call.problem)
+        limit = self.protocol.place.max_code_chars
+        if limit is not None and len(code) > limit:
+            return self._refuse(call, "refused", f"the code has {len(code)} characters, at most {limit} are run")
+        index: int | None = None
+        if self.protocol.place.scope == "call":
+            asked = (call.arguments or {}).get("image_index", 0)
+            index = asked if isinstance(asked, int) and not isinstance(asked, bool) else -1
+            if not 0 <= index < len(images):
+                have = f"images 0 to {len(images) - 1} exist" if images else "there is no image"
+                return self._refuse(call, "error", f"'image_index' must be the number of an image; {have}")
+        result = await self._run(code, images, index)
+        if result.status in OVER:
+            raise RunLostError(f"{result.status}: {harmless(result.error) or 'the episode of the code is over'}")
+        return await self._observed(call, result, len(images), index)
+
+    def _refuse(self, call: Call, status: CallStatus, problem: str) -> _Done:
+        """A call that is not run; ``problem`` is our text, but for names that the policy wrote."""
+        message = harmless(problem, self.protocol.writing.tags)
+        result = CallResult(call.name, call.arguments, status, message, 0.0)
+        return _Done(complain(self.protocol.writing, message), (), result)
+
+    async def _run(self, code: str, images: Sequence[ImageRef], index: int | None) -> RunResult:
+        place = self.protocol.place
+        # Lines that follow the policy's would keep the sandbox from taking off a fence or indentation around those.
+        source = f"{dedent(unfenced(code))}\n\n{place.after}" if place.after else code
+        if index is None:
+            if self._episode is None:
+                self._episode = await self._runner.open(self._setup(self.sample.images))
+            return await self._episode.run(source)
+        episode = await self._runner.open(self._setup([images[index]]))
+        try:
+            return await episode.run(source)
+        finally:
+            await episode.close()
+
+    def _setup(self, refs: Sequence[ImageRef]) -> Setup:
+        place = self.protocol.place
+        files = names(place.file, len(refs))
+        videos = names(place.video, len(self.sample.videos))
+        return Setup(
+            pictures=tuple(self._picture(ref, bool(files)) for ref in refs),
+            variables={name: i for i, name in enumerate(names(place.variable, len(refs)))},
+            image_files={name: i for i, name in enumerate(files)},
+            videos={name: ref.path for name, ref in zip(videos, self.sample.videos, strict=False)},
+            prelude=place.prelude,
+            before_each=place.before_each,
+            capture=place.capture,
+            persist=place.persist,
+            transactions=place.transactions,
+            limits=place.limits,
+            help=place.help,
+        )
+
+    def _picture(self, ref: ImageRef, as_file: bool) -> Picture:
+        """The file holds exactly the pixels, as PNG whatever it is called, so that both can stand for each other."""
+        view = self.protocol.place.pixels == "view"
+        pixels = self._images.view(ref) if view else self._images.full(ref)
+        if not as_file:
+            return Picture(pixels)
+        if isinstance(self._images, ImageStore):
+            return Picture(pixels, self._images.path(ref.view if view else ref.full).read_bytes())
+        return Picture(pixels, encode_png(pixels))
+
+    async def _observed(self, call: Call, result: RunResult, count: int, index: int | None) -> _Done:
+        """``count`` images exist; ``index``: the one that the call was about, where it is about one."""
+        writing = self.protocol.writing
+        kept, notes = _fit_to_show(result.images, result.images_dropped)
+        shown = Shown(result, kept, notes, count)
+        text = observe(writing, shown, self.protocol.place.limits.kept_output_chars)
+        status = STATUS[result.status]
+        if status in ("ok", "no_output"):
+            refs = [await self._store(produced, index) for produced in kept]
+            if writing.needs_image and not refs:
+                status = "error"
+        else:
+            refs, shown = [], replace(shown, kept=())
+        made = tuple(range(count, count + len(refs)))
+        return _Done(
+            text,
+            tuple(refs),
+            CallResult(call.name, call.arguments, status, text, result.wall_s, made, details(shown)),
+        )
+
+    async def _store(self, produced: Produced, index: int | None) -> ImageRef:
+        """Encoding takes a while and is done beside the event loop."""
+        made_from, how = parent(produced, index), transform(produced, index)
+        return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
+
+
+def _fit_to_show(images: Sequence[Produced], dropped: int) -> tuple[tuple[Produced, ...], tuple[str, ...]]:
+    """The images that the model can be shown, and what is to be said of the others."""
+
+    def fits(produced: Produced) -> bool:
+        height, width = produced.pixels.shape[:2]
+        return 0 < max(height, width) <= MAX_ASPECT_RATIO * min(height, width)
+
+    kept = tuple(produced for produced in images if fits(produced))
+    missing = dropped + len(images) - len(kept)
+    note = f"{missing} image{'s were' if missing > 1 else ' was'} left out: too many, too large or too narrow"
+    return kept, ((note,) if missing else ())
+
+
+def open_env(sample: Sample, *, protocol: CodeProtocol, runner: Runner, images: Images) -> CodeEnv:
+    """The environment of one sample under one paper's protocol.
+
+    Raises:
+        ConfigError: a protocol about videos for a sample without one, or the other way round.
+        InputError: a video file that is not there.
+    """
+    if sample.videos and not protocol.place.video:
+        raise ConfigError(f"sample {sample.id} has videos; the environment {protocol.name} shows code no video")
+    if protocol.place.video and not sample.videos:
+        raise ConfigError(f"sample {sample.id} has no video; the environment {protocol.name} is about videos")
+    for video in sample.videos:
+        if not Path(video.path).is_file():
+            raise InputError(f"sample {sample.id}: there is no video file {video.path}")
+    return CodeEnv(sample, protocol, runner, images)

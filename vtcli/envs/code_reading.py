@@ -1,0 +1,124 @@
+"""Finding code and the answer in a policy turn's text. Pure, total, and linear in the text's length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vtcli.chat.calls import parse_answer, parse_calls
+from vtcli.envs.code_protocol import Reading
+from vtcli.protocols import Decoded
+from vtcli.schema import Call
+
+FENCE = "```"
+EMPTY = "the code is empty"
+
+
+def read(reading: Reading, text: str) -> Decoded:
+    """The calls to carry out and the answer; calls are empty where the turn is final.
+
+    >>> read(Reading("tag", "python"), "Look. <code>print(1)</code>").calls[0].arguments
+    {'code': 'print(1)'}
+    """
+    start, end = ("<code>", "</code>") if reading.style == "tag" else ("<tool_call>", "</tool_call>")
+    blocks, rest = split(text, start, end)
+    calls = [_block(reading, block) for block in blocks] if reading.style == "tag" else _functions(reading, blocks)
+    if not calls and reading.bare_fence:
+        fenced, rest = split(text, f"{FENCE}python", FENCE)
+        calls = [_block(reading, block) for block in fenced]
+    written = parse_answer(rest)
+    answer = boxed(written) if reading.boxed and written is not None else written
+    if written is not None and (reading.both == "answer" or not calls):
+        return Decoded(text, (), answer)
+    if not calls:
+        told = Call(raw="", name=reading.name, problem=reading.lacking) if reading.neither == "tell" else None
+        return Decoded(text, (told,) if told else (), None)
+    return Decoded(text, _chosen(reading, calls), answer)
+
+
+def split(text: str, start: str, end: str) -> tuple[list[str], str]:
+    """What stands between each start and the end that follows it, and the text without all that.
+
+    The first end counts, also inside a string of the code: sampling stops there (DeepEyes', CodeV's and PyVision's
+    regular expressions do the same).
+    """
+    blocks: list[str] = []
+    kept: list[str] = []
+    at = 0
+    while (begin := text.find(start, at)) >= 0:
+        inside = begin + len(start)
+        stop = text.find(end, inside)
+        if stop < 0:
+            break
+        kept.append(text[at:begin])
+        blocks.append(text[inside:stop])
+        at = stop + len(end)
+    return blocks, "".join([*kept, text[at:]])
+
+
+def unfenced(block: str) -> str:
+    """A block without the Markdown fence around it; fences further inside (in strings) stay.
+
+    CodeV's code removes every fence of a block, also from strings: that changes what the policy wrote.
+    """
+    code = block.strip()
+    if not code.startswith(FENCE):
+        return block.strip("\r\n").rstrip()
+    first, _, body = code.partition("\n")
+    if not body:  # ```python print(1)``` on one line
+        body = first[len(FENCE) :].removeprefix("python").removeprefix("py").lstrip()
+    return body.rstrip().removesuffix(FENCE).rstrip()
+
+
+def boxed(answer: str) -> str | None:
+    r"""What stands in the last ``\boxed{…}``, braces balanced and quotes removed; None without one.
+
+    >>> boxed(r"\boxed{\frac{1}{2}}"), boxed("B")
+    ('\\frac{1}{2}', None)
+    """
+    begin = answer.rfind("\\boxed{")
+    if begin < 0:
+        return None
+    inside, depth = begin + len("\\boxed{"), 1
+    for at in range(inside, len(answer)):
+        depth += {"{": 1, "}": -1}.get(answer[at], 0)
+        if depth == 0:
+            found = answer[inside:at].strip()
+            quoted = len(found) > 1 and found[0] == found[-1] and found[0] in "\"'"
+            return found[1:-1].strip() if quoted else found
+    return None
+
+
+def _block(reading: Reading, block: str) -> Call:
+    code = unfenced(block)
+    return Call(block, reading.name, {"code": code}, problem=None if code.strip() else EMPTY)
+
+
+def _functions(reading: Reading, blocks: Sequence[str]) -> list[Call]:
+    """Function calls; what is no JSON is none (verl's Hermes parser), what cannot be run has a problem."""
+    found: list[Call] = []
+    for block in blocks:
+        (call,) = parse_calls(f"<tool_call>{block}</tool_call>")
+        if call.name is None:
+            continue
+        if call.name != reading.name:
+            problem = f"there is no such function; the only one is {reading.name}"
+        elif call.problem is not None:
+            problem = call.problem
+        else:
+            code = (call.arguments or {}).get("code")
+            problem = None if isinstance(code, str) and code.strip() else "'code' is missing or no text"
+        found.append(replace(call, problem=problem))
+    return found
+
+
+def _chosen(reading: Reading, calls: Sequence[Call]) -> tuple[Call, ...]:
+    if reading.several == "first":
+        return (calls[0],)
+    if reading.several == "last":
+        return (calls[-1],)
+    if reading.several == "each" or len(calls) == 1:
+        return tuple(calls)
+    code = "\n".join(str((call.arguments or {}).get("code", "")) for call in calls)
+    whole = Call("\n".join(call.raw for call in calls), reading.name, {"code": code})
+    return (whole if code.strip() else replace(whole, problem=EMPTY),)
