@@ -18,14 +18,14 @@ from rich.progress import track
 from vtcli import records
 from vtcli.algo.rows import make_row, summarise
 from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.envs import tool_calls
-from vtcli.envs.prompts import read_prompt
+from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageStore
-from vtcli.protocols import Policy, Reward, Signal
+from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout import Limits, Sampling, rollout_group
+from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Trajectory
 from vtcli.signals import measure_all
 from vtcli.sources import source_model
@@ -37,6 +37,7 @@ Key = tuple[str, str]  # form and sample id
 
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
+RUNTIME_KEYS = ("eval.concurrency", "sandbox.active", "sandbox.live")  # change nothing in what is measured
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -63,6 +64,8 @@ class Config:
     device: str = "cpu"
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
+    env: partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     images: dict[str, int] = field(default_factory=dict[str, int])  # min_pixels and max_pixels of a view
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
@@ -91,14 +94,15 @@ def run(config: Config) -> Artifact:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=("eval.concurrency",)) as stage:
+    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=RUNTIME_KEYS) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
         images = ImageStore(stage.work / "images", **config.images)
         samples = _samples(config, data, images)
         weights = source.path
-        found = asyncio.run(_collect(config, samples, stage.work, lambda: _open(config, weights, images)))
+        worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        found = asyncio.run(_collect(config, samples, stage, worlds, lambda: _open(config, weights, images, worlds)))
         return _finish(config, stage, parents, found, images)
 
 
@@ -116,12 +120,11 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
     return samples
 
 
-def _open(config: Config, weights: Path, images: ImageStore) -> Rollouts:
+def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> Rollouts:
     """Loads the model; heavy libraries are imported here."""
     from vtcli.chat.qwen2_5_vl import QwenChat
 
     chat = QwenChat.load(weights)
-    open_env = partial(tool_calls.open_env, images=images, prompt=read_prompt(config.prompt))
     sampling = Sampling(config.temperature, config.samples_per_question, config.seed)
     policy_of: Callable[[Sample], Policy]
     if config.policy == "oracle":
@@ -133,22 +136,30 @@ def _open(config: Config, weights: Path, images: ImageStore) -> Rollouts:
 
         policy = HfPolicy(load_model(weights, config.dtype, config.device), chat, images.view)
         policy_of = lambda _: policy  # noqa: E731
-    return lambda sample: rollout_group(sample, policy_of(sample), chat, open_env, config.limits, sampling)
+    return lambda sample: rollout_group(sample, policy_of(sample), chat, worlds, config.limits, sampling)
 
 
-async def _collect(config: Config, samples: Mapping[Key, Sample], work: Path, opener: Opener) -> list[Scored]:
+async def _collect(
+    config: Config, samples: Mapping[Key, Sample], stage: StageRun, worlds: Worlds, opener: Opener
+) -> list[Scored]:
     """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again."""
-    path = work / "trajectories.jsonl"
+    path = stage.work / "trajectories.jsonl"
     found = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
     count = Counter(_key(s) for s in found.values())
     left = [key for key in samples if count[key] < config.samples_per_question]
     rollouts: Rollouts | None = None
-    for start in track(range(0, len(left), config.concurrency), "eval", console=Console(stderr=True)):
-        rollouts = rollouts or opener()
-        groups = await asyncio.gather(*(rollouts(samples[key]) for key in left[start : start + config.concurrency]))
-        done = [scored for group in groups for scored in await _score(config, group)]
-        records.append(path, done)
-        found |= {s.trajectory.id: s for s in done}
+    try:
+        for start in track(range(0, len(left), config.concurrency), "eval", console=Console(stderr=True)):
+            if rollouts is None:
+                await worlds.start()
+                stage.tracker.tags({k: str(v) for k, v in worlds.facts.items()})
+                rollouts = opener()
+            groups = await asyncio.gather(*(rollouts(samples[key]) for key in left[start : start + config.concurrency]))
+            done = [scored for group in groups for scored in await _score(config, group)]
+            records.append(path, done)
+            found |= {s.trajectory.id: s for s in done}
+    finally:
+        await worlds.close()
     order = {key: i for i, key in enumerate(samples)}
     return sorted(found.values(), key=lambda s: (order[_key(s)], s.trajectory.id))
 
@@ -161,6 +172,13 @@ async def _score(config: Config, group: Sequence[Trajectory]) -> list[Scored]:
     signals = [await measure_all(t, tuple(config.signals.values())) for t in group]
     verdicts = config.rewards[group[0].sample.form](signals)
     return [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
+
+
+def _facts(config: Config, parents: Mapping[str, Artifact]) -> dict[str, str]:
+    """The report's header."""
+    env = {"environment": str(config.env.keywords["protocol"].name)} if config.env else {}
+    chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
+    return {k: p.ref for k, p in parents.items()} | env | chosen
 
 
 def _finish(
@@ -180,7 +198,7 @@ def _finish(
     folder.save_series(out, series, config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
-        facts={k: p.ref for k, p in parents.items()} | {k.replace("_", " "): str(getattr(config, k)) for k in FACTS},
+        facts=_facts(config, parents),
         commands=folder.command_line(),
         lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
         series=series,

@@ -21,14 +21,14 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
-from vtcli.envs import tool_calls
-from vtcli.envs.prompts import read_prompt
+from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, EngineError
 from vtcli.images import ImageLimits, ImageStore
 from vtcli.progress import StepBar, log_step
-from vtcli.protocols import Advantage, Reward, Signal
+from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
 from vtcli.rollout import Limits, Sampling, derive_seed, rollout_group
+from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Group, Sample, Scored, TrainRow
 from vtcli.signals import measure_all
 from vtcli.sources import source_model
@@ -64,6 +64,8 @@ class Config:
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
     steps_per_phase: int | None = None  # what the recipe's phases refer to
+    env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
@@ -82,6 +84,7 @@ class Config:
 
 
 RlConfig = Config
+RUNTIME_KEYS = ("rl.checkpoint_every", "sandbox.active", "sandbox.live")  # change nothing in what is learnt
 
 
 def run(config: Config) -> Artifact:
@@ -96,7 +99,7 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
     parents = [data, *source.parents]
-    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=("rl.checkpoint_every",)) as stage:
+    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=RUNTIME_KEYS) as stage:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()
@@ -131,7 +134,8 @@ class _Trainer:
         barrier()  # the first rank has made the work folder
         device = str(self.learner.engine.device)
         self.policy = HfPolicy(load_model(start, dtype, device), self.chat, images.view)
-        self.open_env = functools.partial(tool_calls.open_env, images=images, prompt=read_prompt(config.prompt))
+        self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
         self.signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
         rank = self.learner.rank
@@ -147,6 +151,16 @@ class _Trainer:
         return found, kept
 
     def run(self) -> Artifact:
+        with self.loop:
+            self.loop.run(self.worlds.start())
+            try:
+                self.stage.tracker.tags({k: str(v) for k, v in self.worlds.facts.items()})
+                self._steps()
+            finally:
+                self.loop.run(self.worlds.close())
+        return self._finish()
+
+    def _steps(self) -> None:
         done = self._resume()
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
             for step in range(done, self.total):
@@ -157,7 +171,6 @@ class _Trainer:
                 if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
                     self.learner.checkpoint(self.checkpoints, step + 1)
                 bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
-        return self._finish()
 
     def _resume(self) -> int:
         found = self.checkpoints.resume()
@@ -176,7 +189,7 @@ class _Trainer:
         picked = batch_indices(len(kept), self.config.prompts_per_step, within, seed % 2**32)
         mine = [samples.load(kept[i]) for i in picked[self.learner.rank :: self.learner.world]]
         begin = time.perf_counter()
-        groups = asyncio.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
+        groups = self.loop.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
         rolled = time.perf_counter()
         rows = [row for group in groups for row in self._rows(group)]
         metrics = self.learner.step(rows, self.config.loss) if self._any(rows) else self.learner.skip()
@@ -196,7 +209,7 @@ class _Trainer:
             rollout_group,
             policy=self.policy,
             chat=self.chat,
-            open_env=self.open_env,
+            open_env=self.worlds,
             limits=self.config.limits,
         )
         found = await asyncio.gather(*(roll(sample, sampling=sampling) for sample in samples))

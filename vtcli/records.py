@@ -119,6 +119,7 @@ class Demo:
 
 def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]], data_source: str = "vtcli") -> int:
     """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at); returns their number.
+    The files have no column for videos yet: a sample with one is refused.
 
     The file is complete or absent, and the same rows give the same bytes. Raises ``InputError`` for a sample that
     ``SampleSet`` would refuse, for a repeated id, and for disk trouble.
@@ -134,6 +135,8 @@ def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]]) -> in
 
 
 def _sample_row(index: int, sample: Sample, pngs: Sequence[bytes], data_source: str) -> dict[str, Any]:
+    if sample.videos:
+        raise InputError(f"sample {sample.id} has videos, which dataset artifacts cannot hold yet; leave it out")
     return {
         "id": sample.id,
         "data_source": data_source,

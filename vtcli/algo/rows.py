@@ -112,7 +112,8 @@ def _number(value: object) -> float | None:
 def calls_by_tool(trajectory: Trajectory) -> dict[str, int]:
     """How often the policy wrote a call of each tool, failed calls and one past the limit on turns included."""
     names = [call.name for turn in trajectory.policy_turns for call in turn.calls]
-    offered = trajectory.sample.tools
+    # An environment of code has one function of its own, whatever the sample offers; its results have details.
+    offered = {*trajectory.sample.tools, *(r.name for r in trajectory.results if r.details)}
     return dict(Counter(UNREADABLE if n is None else n if n in offered else UNKNOWN for n in names))
 
 

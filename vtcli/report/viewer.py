@@ -159,16 +159,13 @@ def _shots(scored: Scored, album: Album, result: CallResult, known: int, truth: 
     """The image acted on with the call drawn on it, then what came back."""
     t = scored.trajectory
     parent = overlay.acted_on(result, t.images[:], known)
-    if parent is None:
-        return []
-    ref = t.images[parent]
-    call = overlay.draw_call(result, t.images, parent)
-    if not call and not result.images:
-        return []
-    drawing = (truth if overlay.same_frame(t, parent) else "") + call
-    shots = [
-        Shot(picture(album, ref, drawing, f"image {parent} with the call"), f"{_size(parent, ref)}, the call on it")
-    ]
+    shots: list[Shot] = []
+    call = overlay.draw_call(result, t.images, parent) if parent is not None else ""
+    if parent is not None and (call or result.images):
+        ref = t.images[parent]
+        drawing = (truth if overlay.same_frame(t, parent) else "") + call
+        shown = picture(album, ref, drawing, f"image {parent} with the call")
+        shots.append(Shot(shown, f"{_size(parent, ref)}, the call on it"))
     for index in result.images:
         if index < len(t.images):
             made = t.images[index]
