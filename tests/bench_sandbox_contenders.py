@@ -1,0 +1,282 @@
+"""Ways to run a policy's Python on an image, each as a service: start it, open episodes, run turns, get pixels back.
+
+Every one gets the image as an array and gives the variable ``result`` back as an array, by the fastest way it has:
+the array itself in the same process, raw bytes by a pipe or file from others. The ones that are ordinarily used with
+PNG are also run with PNG.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from vtcli.protocols import Pixels
+
+WIDTH, HEIGHT = 1632, 1224  # 2.0 megapixels
+OUT = (672, 504)
+SINGLE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+WAIT_S = 60.0
+
+
+def photo() -> Pixels:
+    """Smooth shapes and noise, as a photo has: (1224, 1632, 3)."""
+    dice = np.random.default_rng(0)
+    small = Image.fromarray(dice.integers(0, 256, (34, 51, 3), np.uint8)).resize(
+        (WIDTH, HEIGHT), Image.Resampling.BICUBIC
+    )
+    noisy = np.asarray(small, np.int16) + dice.integers(-8, 9, (HEIGHT, WIDTH, 3), np.int16)
+    pixels = np.clip(noisy, 0, 255).astype(np.uint8)
+    pixels.flags.writeable = False  # as the image store hands them out, so that episodes can share them
+    return pixels
+
+
+def turn(number: int) -> str:
+    """The code of one turn: a quarter of the image, at another place every time, enlarged or reduced by Lanczos."""
+    left, top = number * 37 % (WIDTH // 2), number * 53 % (HEIGHT // 2)
+    box = (left, top, left + WIDTH // 2, top + HEIGHT // 2)
+    return f"from PIL import Image\nresult = image.crop({box}).resize({OUT}, Image.LANCZOS)\n"
+
+
+class Session(Protocol):
+    """One episode."""
+
+    async def turn(self, source: str) -> Pixels: ...
+
+    async def close(self) -> None: ...
+
+
+class Contender(Protocol):
+    """``start`` and ``stop`` are paid once, ``open`` and ``close`` by every episode."""
+
+    name: str
+
+    async def start(self) -> None: ...
+
+    async def open(self) -> Session: ...
+
+    async def stop(self) -> None: ...
+
+
+class InProcess:
+    """``exec`` in the caller: nothing is held, nothing is copied. The limit that others are compared with."""
+
+    name = "in-process exec (unsafe)"
+
+    def __init__(self, pixels: Pixels) -> None:
+        self.pixels = pixels
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def open(self) -> Session:
+        return ExecSession({"image": Image.fromarray(self.pixels)})
+
+
+class ExecSession:
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+
+    async def turn(self, source: str) -> Pixels:
+        exec(compile(source, "<turn>", "exec"), self.names)
+        return np.asarray(self.names["result"])
+
+    async def close(self) -> None:
+        self.names.clear()
+
+
+CHILD = """
+import sys
+import numpy as np
+from PIL import Image
+image = Image.fromarray(np.load(sys.argv[1]))
+exec(compile(sys.stdin.read(), "<turn>", "exec"))
+sys.stdout.buffer.write(np.asarray(result).tobytes())
+"""
+
+
+class Subprocess:
+    """A fresh interpreter for every call, with numpy and PIL only; the image as a raw file, the result by a pipe."""
+
+    name = "subprocess per call"
+
+    def __init__(self, pixels: Pixels, folder: Path) -> None:
+        self.pixels, self.folder = pixels, folder
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def open(self) -> Session:
+        path = self.folder / f"subprocess_{os.urandom(4).hex()}.npy"
+        np.save(path, self.pixels)
+        return SubprocessSession(path)
+
+
+class SubprocessSession:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def turn(self, source: str) -> Pixels:
+        command = [sys.executable, "-I", "-c", CHILD, str(self.path)]
+        done = subprocess.run(
+            command, input=source.encode(), capture_output=True, check=True, timeout=WAIT_S, env=os.environ | SINGLE
+        )
+        return np.frombuffer(done.stdout, np.uint8).reshape(OUT[1], OUT[0], 3)
+
+    async def close(self) -> None:
+        self.path.unlink()
+
+
+class Jupyter:
+    """A kernel for every episode. ``png``: the result comes as a displayed PNG, as notebooks do; else as a raw file."""
+
+    def __init__(self, pixels: Pixels, folder: Path, png: bool) -> None:
+        self.pixels, self.folder, self.png = pixels, folder, png
+        self.name = "Jupyter kernel per episode" + (", PNG" if png else "")
+
+    async def start(self) -> None:
+        for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+            os.environ[name] = str(self.folder / name.lower())
+
+    async def stop(self) -> None: ...
+
+    async def open(self) -> Session:
+        from jupyter_client.manager import AsyncKernelManager
+
+        path = self.folder / f"jupyter_{os.urandom(4).hex()}"
+        np.save(path.with_suffix(".npy"), self.pixels)
+        manager = AsyncKernelManager(transport="ipc")
+        await manager.start_kernel(env=os.environ | SINGLE | {"PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+        client = manager.client()
+        client.start_channels()
+        await client.wait_for_ready(timeout=WAIT_S)
+        session = JupyterSession(manager, client, path, self.png)
+        await session.execute(
+            f"import numpy as np\nfrom PIL import Image\nimage = Image.fromarray(np.load('{path}.npy'))"
+        )
+        return session
+
+
+class JupyterSession:
+    def __init__(self, manager: Any, client: Any, path: Path, png: bool) -> None:
+        self.manager, self.client, self.path, self.png = manager, client, path, png
+
+    async def execute(self, source: str) -> bytes:
+        """The last PNG that was displayed."""
+        shown = b""
+
+        def hear(message: dict[str, Any]) -> None:
+            nonlocal shown
+            data = message["content"].get("data", {})
+            shown = base64.b64decode(data["image/png"]) if "image/png" in data else shown
+
+        reply = await self.client.execute_interactive(source, timeout=WAIT_S, output_hook=hear, store_history=False)
+        if reply["content"]["status"] != "ok":
+            raise RuntimeError(reply["content"])
+        return shown
+
+    async def turn(self, source: str) -> Pixels:
+        if self.png:
+            return np.asarray(Image.open(io.BytesIO(await self.execute(source + "display(result)"))))
+        out = self.path.with_suffix(".result")
+        await self.execute(source + f"np.asarray(result).tofile('{out}')")
+        return np.fromfile(out, np.uint8).reshape(OUT[1], OUT[0], 3)
+
+    async def close(self) -> None:
+        self.client.stop_channels()
+        await self.manager.shutdown_kernel(now=True)
+        for suffix in (".npy", ".result"):
+            self.path.with_suffix(suffix).unlink(missing_ok=True)
+
+
+class Smolagents:
+    """smolagents' interpreter of syntax trees, in the caller's process: by its own words not a security boundary."""
+
+    name = "smolagents local executor"
+
+    def __init__(self, pixels: Pixels) -> None:
+        self.pixels = pixels
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def open(self) -> Session:
+        from smolagents.local_python_executor import LocalPythonExecutor
+
+        executor = LocalPythonExecutor(additional_authorized_imports=["PIL", "PIL.*", "numpy", "numpy.*"])
+        executor.send_tools({})
+        executor.send_variables({"image": Image.fromarray(self.pixels)})
+        return SmolagentsSession(executor)
+
+
+class SmolagentsSession:
+    def __init__(self, executor: Callable[[str], Any]) -> None:
+        self.executor = executor
+
+    async def turn(self, source: str) -> Pixels:
+        return np.asarray(self.executor(source + "result").output)
+
+    async def close(self) -> None: ...
+
+
+class Sandbox:
+    """vtcli's own, at the strongest tier of this machine unless ``tier`` says otherwise."""
+
+    def __init__(self, pixels: Pixels, transactions: bool, **config: Any) -> None:
+        self.pixels, self.transactions, self.config = pixels, transactions, config
+        self.name = "vtcli sandbox" + (", transactions" if transactions else "")
+        self.name += "".join(f", {k}={v}" for k, v in config.items())
+
+    async def start(self) -> None:
+        from vtcli.sandbox.pool import Pool, PoolConfig
+
+        self.pool = await Pool.start(PoolConfig(**{"verify": False} | self.config))
+        self.tier = str(self.pool.report["tier"])
+
+    async def stop(self) -> None:
+        await self.pool.close()
+
+    async def open(self) -> Session:
+        from vtcli.sandbox.types import Picture, Setup
+
+        setup = Setup((Picture(self.pixels),), {"image": 0}, capture=("result",), transactions=self.transactions)
+        return SandboxSession(await self.pool.open(setup))
+
+
+class SandboxSession:
+    def __init__(self, episode: Any) -> None:
+        self.episode = episode
+
+    async def turn(self, source: str) -> Pixels:
+        done = await self.episode.run(source)
+        if len(done.images) != 1:
+            raise RuntimeError(f"{done.status}: {done.error}")
+        return done.images[0].pixels
+
+    async def close(self) -> None:
+        await self.episode.close()
+
+
+def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
+    """Side by side; the first is what the others are compared with."""
+    return [
+        InProcess(pixels),
+        Sandbox(pixels, transactions=False),
+        Sandbox(pixels, transactions=True),
+        Sandbox(pixels, transactions=True, verify=True),
+        Smolagents(pixels),
+        Subprocess(pixels, folder),
+        Jupyter(pixels, folder, png=False),
+        Jupyter(pixels, folder, png=True),
+    ]
