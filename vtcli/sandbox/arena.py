@@ -27,6 +27,7 @@ from vtcli.sandbox.wire import Placed, ProtocolError
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 PAGE = mmap.PAGESIZE
 PIECE = 1 << 20  # bytes that are written at a time
+KEPT = 1 << 20  # bytes of an arena that stay between runs: new pages cost more than the pixels that go into them
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [
@@ -153,6 +154,12 @@ def put(fd: int, images: Sequence[Pixels], room: int) -> list[int]:
         offsets.append(offset)
         offset = -(-(offset + len(view)) // PAGE) * PAGE
     return offsets
+
+
+def shrink(fd: int, length: int = KEPT) -> None:
+    """Gives back what an arena holds beyond ``length`` bytes. What stays are pixels of the last run."""
+    if os.fstat(fd).st_size > length:
+        os.ftruncate(fd, length)
 
 
 def check(placed: Sequence[Placed], limits: RunLimits) -> None:

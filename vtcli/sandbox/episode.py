@@ -265,7 +265,7 @@ class PooledEpisode:
             copies: list[Pixels] = await asyncio.to_thread(arena.take, fd, placed)
         else:
             copies = arena.take(fd, placed)
-        os.ftruncate(fd, 0)
+        arena.shrink(fd)
         produced = [Produced(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)]
         verify = self._around.verify
         if verify is None:

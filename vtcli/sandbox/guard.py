@@ -132,7 +132,7 @@ class Guard:
     def run(self, seq: int, source: bytes) -> None:
         """Does one run and answers the host."""
         os.ftruncate(self.output, 0)
-        os.ftruncate(self.arena, 0)
+        arena.shrink(self.arena, arena.KEPT if self.orders.persist else 0)
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
             raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")

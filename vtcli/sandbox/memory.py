@@ -15,6 +15,7 @@ Measured with numpy, Pillow, OpenCV, matplotlib, SciPy, SymPy and PyAV: see ``do
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import platform
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 READ, WRITE, EXECUTE = 1, 2, 4
 M_TRIM_THRESHOLD = -1
 BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.sbrk.restype = ctypes.c_long
 HUGE = 2 << 20
@@ -127,7 +129,7 @@ def share(proc: int | None) -> None:
         offset += length
     code[: len(MOVE)] = MOVE
     entries = ctypes.addressof(ctypes.c_char.from_buffer(table))
-    fd = os.memfd_create("vtcli-template", os.MFD_CLOEXEC)
+    fd = os.memfd_create("vtcli-template", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, offset)
         move = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)(
@@ -135,6 +137,7 @@ def share(proc: int | None) -> None:
         )
         move(entries, len(private), fd)
         _punch(fd, offset)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)  # nobody who finds a way to it can write to what all others read
     finally:
         os.close(fd)
 

@@ -8,6 +8,7 @@ of all its guards.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -89,6 +90,8 @@ def prepare(config: Any) -> tuple[Any, Any]:
     import vtcli.sandbox.guard  # noqa: F401  # pyright: ignore[reportUnusedImport]  # warm, before the forks
 
     state = confine.prepare_template(config["tier"] if report is None else report.tier)
+    gc.collect()
+    gc.freeze()  # what is there now is never looked at again by a collector, which would copy it in every fork
     memory.settle(state.proc)
     return state, {"tier": state.tier, "probed": False} if report is None else {**asdict(report), "probed": True}
 

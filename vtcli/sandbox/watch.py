@@ -153,6 +153,8 @@ class Watch:
             if self.runner is None:
                 if frame.header != {"started": True} or frame.pid in (0, self.head.pid):
                     raise ProtocolError("a run that did not start as it must")
+                if proc.readable(self.head.channel.fileno()):
+                    raise ProtocolError("a second word of the run before")
                 self.runner = Head(frame.pid, os.pidfd_open(frame.pid), self.channel, False)
                 poller.register(self.runner.death, select.POLLIN)
                 self.started = time.monotonic()
@@ -278,4 +280,6 @@ class Watch:
             runner.close()
             guard.workspace.restore(self.before)
         guard.kernel.sweep(CLEAN_S, keep=self.head.pid)
+        if end.status not in KEEPS:
+            os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either
         guard.answer(self.seq, end, self.cpu_s, self.peak_mb)

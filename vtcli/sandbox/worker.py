@@ -147,11 +147,15 @@ class Worker:
         for number in (1, 2):
             os.dup2(self.slots.output, number)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        executed = self.harness.execute(frame.blobs[0].decode())
-        quiet()
-        self.control.send(wire.encode_reply(self.reply(frame.header["seq"], executed)))
+        self.control.send(self.executed(frame))
         if frame.fds:
             memory.give_back()  # this process is about to be forked
+
+    def executed(self, frame: wire.Frame) -> bytes:
+        """The reply's frame; nothing else of the run is kept."""
+        executed = self.harness.execute(frame.blobs[0].decode())
+        quiet()
+        return wire.encode_reply(self.reply(frame.header["seq"], executed))
 
     def reply(self, seq: int, executed: Executed) -> wire.Reply:
         """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
