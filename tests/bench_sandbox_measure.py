@@ -59,20 +59,15 @@ def _others_ms() -> float:
 
 def pss_mb(pids: Sequence[int]) -> float | None:
     """Proportional set size of the processes together, MiB; None where the kernel hides it (non-root)."""
-    total = 0
-    for pid in pids:
-        try:
-            text = (PROC / str(pid) / "smaps_rollup").read_text()
-        except PermissionError:
-            return None
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        total += sum(int(n) for n in re.findall(r"^Pss:\s+(\d+)", text, re.M))
-    return total / 1024
+    return _rollup_mb(pids, "Pss")
 
 
 def private_mb(pids: Sequence[int]) -> float | None:
     """Memory that belongs to these processes alone, MiB; None where the kernel hides it."""
+    return _rollup_mb(pids, "Private_(?:Clean|Dirty)")
+
+
+def _rollup_mb(pids: Sequence[int], lines: str) -> float | None:
     total = 0
     for pid in pids:
         try:
@@ -81,7 +76,7 @@ def private_mb(pids: Sequence[int]) -> float | None:
             return None
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += sum(int(n) for n in re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+)", text, re.M))
+        total += sum(int(n) for n in re.findall(rf"^{lines}:\s+(\d+)", text, re.M))
     return total / 1024
 
 

@@ -27,9 +27,18 @@ DEMOS = [
 ]
 DATASET = ["+recipe=toolsrl", "name=data", "synth.workers=1"]
 SFT = ["+recipe=tiny_base", "sft.data=demos@latest", "sft.epochs=1", "sft.rows_per_step=8", "sft.checkpoint_every=1"]
+
+
+def phase(name: str, form: str, reward: str) -> str:
+    own = f"{{_target_:vtcli.rewards.toolsrl.{reward}}}"
+    return f"{{name:{name},steps:1,form:{form},reward:{{_target_:uneven.reward,of:{own}}}}}"
+
+
 RL = [
-    *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest", "rl.steps_per_phase=1"),
+    *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest"),
     *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
+    "+signals.sampled._target_=uneven.measure",
+    f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]
 
 pytestmark = pytest.mark.slow
@@ -42,7 +51,8 @@ def start(
     home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = (), **env: str
 ) -> subprocess.Popen[str]:
     command = [sys.executable, *launcher, "-m", "vtcli", stage, *arguments, *SMALL, f"home={home}"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
+    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
+    environ = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=home.parent
     )
@@ -127,7 +137,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
             found.setdefault((sample.id, sample.form), []).append(tokens)
         return found
 
-    assert any(line["updated"] for line in lines(one / "metrics.jsonl"))  # else equal weights would say nothing
+    assert all(line["updated"] for line in lines(one / "metrics.jsonl"))  # else equal weights would say nothing
     halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
     assert all(len(lines(half)) == 4 for half in halves)  # 2 phases × 1 prompt × group of 2
     assert sampled(*halves) == sampled(one / "trajectories.jsonl")
@@ -145,7 +155,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     again = [*arguments, "reuse=false"]
     kill_after_checkpoint(home, stage, again)
     whole = home / name / "v1"
-    assert any(line["updated"] for line in lines(whole / "metrics.jsonl"))
+    assert all(line["updated"] for line in lines(whole / "metrics.jsonl"))
     assert not (home / name / "v2").exists()
     run(home, stage, again)
     resumed = home / name / "v2"

@@ -15,13 +15,14 @@ DRAWN = ("points", "hline", "vline")
 def acted_on(result: CallResult, images: Sequence[ImageRef], known: int) -> int | None:
     """The index of the image a call acted on: the parent of what it made, else what its arguments say.
 
-    ``known`` images existed before the call. None for an index that did not exist.
+    ``known`` images existed before the call. None for an index that did not exist, and for code that names no image:
+    what it looked at is known only where the sandbox could check it, and then stands in the parent.
     """
     for index in result.images:
         parent = images[index].parent if index < len(images) else None
         if parent is not None:
             return parent
-    named = (result.arguments or {}).get("image_index", known - 1)
+    named = (result.arguments or {}).get("image_index", None if result.details else known - 1)
     return named if isinstance(named, int) and not isinstance(named, bool) and 0 <= named < known else None
 
 

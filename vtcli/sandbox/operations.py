@@ -60,7 +60,7 @@ def judged(
             test.redo(operation)
         verdict = _same(_rgb(test.state), produced, test.lossy)
         return verdict, tuple(test.done) if verdict is not None else claimed
-    except CannotTell:
+    except (CannotTell, MemoryError):  # short of memory is the host's trouble, and says nothing of the claim
         return None, claimed
     except Exception:  # a library refuses arguments that it would not have taken in the sandbox either
         return False, claimed
