@@ -86,11 +86,13 @@ def run(config: Config) -> Artifact:
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
-    """A fresh model in the work folder; complete or absent."""
+    """A fresh model in the work folder, built by the first rank; complete or absent."""
+    from vtcli.engines.distributed import barrier, init_distributed
     from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 
     folder = stage.work / "init"
-    if not folder.is_dir():
+    rank, _ = init_distributed()
+    if rank == 0 and not folder.is_dir():
         sizes = TinyModel(**(config.architecture or {}))
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
@@ -98,6 +100,7 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
         texts = (text for i in range(used) for text in texts_of(demos.messages(i * len(demos) // used)))
         build(draft, sizes, train_tokenizer(texts, sizes.vocab_size), config.seed)
         draft.rename(folder)
+    barrier()
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo import rows
 from vtcli.images import ImageStore
-from vtcli.schema import Stop
+from vtcli.schema import Call, CallResult, Completion, EnvTurn, Observation, PolicyTurn, Stop
 
 ZOOM = ("image_zoom_in_tool", {"bbox_2d": [10, 20, 70, 80]})
 FLIP = ("image_flip_tool", {"direction": "horizontal"})
@@ -41,6 +42,18 @@ def test_row_of_a_tool_trajectory_means_both_terms(tmp_path: Path) -> None:
     assert got.accuracy is None
     assert got.answer_score is None
     assert got.reward == pytest.approx(1.0)
+
+
+def test_a_function_of_code_counts_under_its_own_name_where_it_ran() -> None:
+    calls = (Call("", "code", {}), Call("", "code", {}), Call("", "no_such_tool", {}), Call("", problem="no name"))
+    ran = CallResult("code", {}, "ok", "", 0.1, details={"status": "ok"})
+    refused = CallResult("no_such_tool", {}, "error", "no such tool", 0.0)
+    turns = (
+        PolicyTurn(Completion((1,), (-0.5,), "stop"), "", calls, None, version=0),
+        EnvTurn(Observation("", (), (ran, ran, refused, refused)), (1,)),
+    )
+    t = replace(make_trajectory(make_sample(), ["<answer>K</answer>"]), turns=turns)
+    assert rows.calls_by_tool(t) == {"code": 2, "(unknown tool)": 1, "(unreadable)": 1}
 
 
 def test_broken_trajectory_measures_nothing() -> None:

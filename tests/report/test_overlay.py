@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_call_is_drawn_on_the_image_it_names(tmp_path: Path) -> None:
     t = make_trajectory(make_sample(store), [*calls, "<answer>K</answer>"], store)
     assert [overlay.acted_on(r, t.images, 1 + min(i, 2)) for i, r in enumerate(t.results)] == [0, 0, None]
     assert overlay.draw_call(t.results[1], t.images, 0).count("M0 56.0H112") == 2  # halo and stroke
+
+
+def test_code_that_names_no_image_acted_on_none_that_is_known(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path)
+    zoom = ("image_zoom_in_tool", {"bbox_2d": [0, 0, 56, 56]})
+    t = make_trajectory(make_sample(store), [zoom, "<answer>K</answer>"], store)
+    code = CallResult("code", {"code": "print(1)"}, "ok", "", 0.1, details={"status": "ok"})
+    assert overlay.acted_on(code, t.images, 1) is None
+    assert overlay.acted_on(replace(code, images=(1,)), t.images, 1) == 0  # checked: the parent says it
+    figure = replace(t.images[1], parent=None, transform=None)
+    assert overlay.acted_on(replace(code, images=(1,)), (t.images[0], figure), 1) is None
 
 
 def test_frames_survive_drawings_only(tmp_path: Path) -> None:

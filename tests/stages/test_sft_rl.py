@@ -150,6 +150,13 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     assert apart < 1e-6 * moved  # Adam makes much of gradients that are rounding alone: a bound on all, not on each
 
 
+def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> None:
+    run(home, "sft", [*SFT, "name=two-base"], TWO_RANKS)
+    one, two = (lines(home / name / "v1" / "metrics.jsonl") for name in ("base", "two-base"))
+    assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
+
+
 def test_eval_reads_what_rl_made(home: Path) -> None:
     run(home, "eval", ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2"])
     assert list(home.glob("*/v1/**/*.html"))
