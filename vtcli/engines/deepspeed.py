@@ -90,7 +90,7 @@ class DeepSpeedLearner:
         rest = [p for p in self.module.parameters() if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": self.optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
         betas = (self.optim.beta1, self.optim.beta2)
-        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas)
+        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
         engine, *_ = deepspeed.initialize(
             model=self.module,
             optimizer=optimizer,
