@@ -84,3 +84,9 @@ def rows() -> list[TrainRow]:
         row("c", "Where?", ["x", "It is there"], (3, 0)),
         row("d", "Which of these is the tag, if any of them is?", ["42"], (2,)),
     ]
+
+
+def packed_rows() -> list[TrainRow]:
+    """``rows`` and one that is long enough to be packed with: adjacent rows with images, one without."""
+    said = ["Look at this. Then that. It is there, or of another kind", "Then that.", "Look at this.", "It is there."]
+    return [*rows(), row("long", "Which of these is the tag?", said, (1, 3, 0, 2))]

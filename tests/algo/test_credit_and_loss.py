@@ -15,7 +15,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
 from vtcli.algo.monitor import describe
-from vtcli.algo.pack import batches, imitation_row
+from vtcli.algo.pack import batches, imitation_row, lines
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Group, Stop, TrainRow
 
@@ -122,6 +122,22 @@ def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
             else:
                 expected = sum(v for v, _ in means) / len(means)
             assert total == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms())
+def test_lines_hold_every_row_once_and_none_is_longer_than_the_longest(sizes, random) -> None:
+    rows = [row(n, f"r{i:02}", n) for i, n in enumerate(sizes)]
+    packed = lines(rows)
+    assert sorted(r.id for line in packed for r in line) == [r.id for r in rows]
+    assert max(sum(len(r.token_ids) for r in line) for line in packed) == max(len(r.token_ids) for r in rows)
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    assert lines(shuffled) == packed
+
+
+def test_lines_by_hand() -> None:
+    rows = [row(1, name, length) for name, length in (("a", 3), ("b", 8), ("c", 5), ("d", 2), ("e", 6))]
+    assert [[r.id for r in line] for line in lines(rows)] == [["b"], ["e", "d"], ["c", "a"]]
 
 
 def test_a_row_over_the_budget_and_an_empty_mask_are_refused() -> None:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
+from vtcli.algo.pack import lines
 from vtcli.chat.qwen2_5_vl import grid, patches
 from vtcli.engines.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.hf import HfPolicy, load_model
@@ -70,6 +71,19 @@ def test_learner_log_probabilities_are_those_of_a_plain_forward():
         logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
         assert found[row.id] == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_packed_rows_see_only_themselves():
+    chat, model = tiny_model.chat(), reference()
+    rows = tiny_model.packed_rows()
+    assert max(len(line) for line in lines(rows)) > 1
+    found = learner(batch_tokens=4000).logprobs(rows)
+    for row in rows:
+        logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
+        expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
+        assert found[row.id] == pytest.approx(expected, abs=1e-5)
+        assert learner().logprobs([row])[row.id] == pytest.approx(expected, abs=1e-5)
 
 
 def test_sampled_log_probabilities_are_the_learners():

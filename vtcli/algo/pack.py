@@ -80,3 +80,21 @@ def batches(rows: Sequence[TrainRow], max_tokens: int) -> list[list[TrainRow]]:
     if current:
         out.append(current)
     return out
+
+
+def lines(rows: Sequence[TrainRow]) -> list[list[TrainRow]]:
+    """The rows of a micro-batch, packed into lines no longer than the longest row: the longest first, each into the
+    first line with room for it."""
+    longest = max(len(row.token_ids) for row in rows)
+    out: list[list[TrainRow]] = []
+    room: list[int] = []
+    for row in sorted(rows, key=lambda r: (-len(r.token_ids), r.id)):
+        size = len(row.token_ids)
+        place = next((i for i, left in enumerate(room) if size <= left), None)
+        if place is None:
+            place = len(out)
+            out.append([])
+            room.append(longest)
+        out[place].append(row)
+        room[place] -= size
+    return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
-from vtcli.algo.pack import batches
+from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
 from vtcli.engines.distributed import barrier, gather, init_distributed, largest
-from vtcli.engines.inputs import Batch, View, collate, embed
+from vtcli.engines.inputs import Batch, View, collate_packed, embed
 from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
 
@@ -36,7 +36,7 @@ class TokenLogprobs(nn.Module):
         hidden = self.model.model(
             inputs_embeds=embed(self.model, batch, self.view),
             position_ids=batch.positions,
-            attention_mask=batch.attention,
+            attention_mask=None,  # the text positions say which row a token is of
             use_cache=False,
         ).last_hidden_state
         before = hidden[:, :-1][mask[:, 1:]]  # (N, hidden): the state that predicts each masked token
@@ -154,7 +154,7 @@ class DeepSpeedLearner:
         total, count = 0.0, 0
         with torch.no_grad():
             for chunk in batches(rows, self.backend.batch_tokens):
-                logp, _ = self._forward(self.module, chunk)
+                _, logp = self._forward(chunk)
                 total, count = total - float(logp.sum()), count + len(logp)
         return total / max(count, 1)
 
@@ -163,8 +163,8 @@ class DeepSpeedLearner:
         out: dict[str, list[float]] = {}
         with torch.no_grad():
             for chunk in batches(rows, self.backend.batch_tokens):
-                logp, _ = self._forward(self.module, chunk)
-                for row, part in zip(chunk, logp.split([sum(r.mask) for r in chunk]), strict=True):
+                packed, logp = self._forward(chunk)
+                for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
                     out[row.id] = part.tolist()
         return out
 
@@ -196,25 +196,29 @@ class DeepSpeedLearner:
             checkpoints.finish(steps)
         barrier()
 
-    def _forward(self, module: Callable[..., Any], chunk: Sequence[TrainRow]) -> tuple[Tensor, Tensor]:
-        batch = self._batch(chunk)
-        return module(batch, self._mask(chunk, batch))
+    def _forward(self, chunk: Sequence[TrainRow]) -> tuple[list[TrainRow], Tensor]:
+        """The rows as they were packed, and the log-probabilities of their masked tokens in that order."""
+        rows, batch, mask = self._packed(chunk)
+        return rows, self.module(batch, mask)[0]
 
-    def _batch(self, chunk: Sequence[TrainRow]) -> Batch:
-        rows = [(row.token_ids, row.images) for row in chunk]
-        return collate(rows, image_pad=self.image_pad, pad=0, side="right", device=self.engine.device)
-
-    def _mask(self, chunk: Sequence[TrainRow], batch: Batch) -> Tensor:
+    def _packed(self, chunk: Sequence[TrainRow]) -> tuple[list[TrainRow], Batch, Tensor]:
+        """A micro-batch: its rows in the order of their places, its tensors, and its mask (B, T)."""
+        packed = lines(chunk)
+        batch = collate_packed(
+            [[(row.token_ids, row.images) for row in line] for line in packed],
+            image_pad=self.image_pad,
+            device=self.engine.device,
+        )
         mask = torch.zeros(batch.ids.shape, dtype=torch.bool)
-        for b, row in enumerate(chunk):
-            mask[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
-        return mask.to(self.engine.device)
+        for b, line in enumerate(packed):
+            flat = [m for row in line for m in row.mask]
+            mask[b, : len(flat)] = torch.tensor(flat, dtype=torch.bool)
+        return [row for line in packed for row in line], batch, mask.to(self.engine.device)
 
     def _micro_loss(
         self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums
     ) -> Tensor:
-        batch = self._batch(chunk)
-        mask = self._mask(chunk, batch)
+        chunk, batch, mask = self._packed(chunk)
         logp, entropy = self.engine(batch, mask)
         counts = [sum(row.mask) for row in chunk]
         weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk]).repeat_interleave(torch.tensor(counts))

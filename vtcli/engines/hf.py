@@ -136,7 +136,6 @@ class HfPolicy:
             list(prompts.values()),
             image_pad=self.chat.image_pad,
             pad=self.chat.im_end,
-            side="left",
             device=self.model.device,
         )
         sampler = _Sampler(requests, self.chat, self.model.device)
