@@ -235,11 +235,13 @@ for message in ({"locked": True}, {"ready": True}, {"started": True}, {"ready": 
         """
 import fcntl, threading
 from PIL import Image
+own = os.fstat(1).st_ino  # it would cut off its own reports; see output_cut
 files = []
 for fd in range(3, 4096):
     try:
         s = os.fstat(fd)
-        if stat.S_ISREG(s.st_mode) and not s.st_nlink and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+        shared = stat.S_ISREG(s.st_mode) and not s.st_nlink and s.st_ino != own
+        if shared and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
             files.append(fd)
     except OSError:
         pass
@@ -255,6 +257,21 @@ def churn():
 threading.Thread(target=churn, daemon=True).start()
 for n in range(8):
     Image.new("RGB", (1500, 1000), (n, n, n)).show()
+""",
+    ),
+    forge(
+        "output_cut",
+        "the file of its own output cut to nothing, rewritten and sought in",
+        """
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    for act in (lambda: os.ftruncate(1, 0), lambda: os.pwrite(1, b"\\xaa" * 65536, 0), lambda: os.lseek(1, 1 << 30, 0)):
+        try:
+            act()
+        except OSError:
+            pass
+os.ftruncate(1, 0)
+say(began=1)
 """,
     ),
     forge(
