@@ -80,6 +80,10 @@ while True: pass
         ("print('a' * (1 << 20))\n" * 20, Status.LIMIT),
         ("import os\nfor _ in range(20): os.write(1, b'a' * (1 << 20))", Status.LIMIT),
         ("kept = []\nfor _ in range(200): kept.append(open('f', 'w'))", Status.LIMIT),
+        (
+            "import os\nkept = []\ntry:\n    while True: kept.append(os.dup(1))\nexcept OSError: print(len(kept))",
+            Status.LIMIT,
+        ),
         ("x = '\\ud800'\nx.encode()", Status.ERROR),
         ("a\0b", Status.REFUSED),
         ("'\ud800'", Status.REFUSED),

@@ -20,6 +20,7 @@ from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
 from vtcli.sandbox.types import RunLimits
 
 SLOTS = 4  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
+UMASK = 0o022  # of every run, whatever the one before has set
 LEAST_FILES = 32  # open files a setup must allow: the slots, stdio, the videos and some for the code
 
 
@@ -160,10 +161,10 @@ class Worker:
     def reply(self, seq: int, executed: Executed) -> wire.Reply:
         """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
         one could not work."""
-        lowest = os.dup(self.slots.output)
-        os.close(lowest)
-        if lowest > self.limits.open_files // 2 and executed.kind in ("ok", "no_output"):
-            return wire.Reply(seq, "limit", error=f"the code left more than {lowest} files open")
+        lowest = self._lowest_free()
+        most = self.limits.open_files // 2
+        if lowest > most and executed.kind in ("ok", "no_output"):
+            return wire.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
         offsets = arena.put(self.slots.arena, [i.pixels for i in executed.images], arena.capacity(self.limits))
         placed = tuple(
             wire.Placed(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
@@ -180,10 +181,20 @@ class Worker:
             tuple(executed.notes),
         )
 
+    def _lowest_free(self) -> int:
+        """The lowest free descriptor; the number of those allowed when none is free."""
+        try:
+            lowest = os.dup(self.slots.output)
+        except OSError:
+            return self.limits.open_files
+        os.close(lowest)
+        return lowest
+
 
 def quiet() -> None:
-    """Between runs: timers off, all signals held back, those that arrived thrown away, so that nothing that one run
-    armed goes off in the process that keeps the state."""
+    """Between runs: the umask of the start, timers off, all signals held back, those that arrived thrown away, so that
+    nothing that one run armed goes off in the process that keeps the state."""
+    os.umask(UMASK)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)

@@ -11,7 +11,6 @@ import numpy as np
 from vtcli.sandbox.abuse.case import BREAKS_ITSELF, Case, Facts, Observed, ends
 from vtcli.sandbox.types import Picture, Setup, Status
 
-UMASK = "a umask set by a good run stays for the later runs of its own episode"
 LOAD = "sysinfo() shows the machine's uptime, load and free memory"
 
 
@@ -218,7 +217,6 @@ except OSError:
     say(got="the next run cannot read its own files")
 os.unlink("x.txt")
 """,
-        gaps={"full": UMASK, "landlock": UMASK, "seccomp": UMASK},
     ),
     Case(
         "iso.timers",
