@@ -147,7 +147,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     moved = sum(float((first[name] - before[name]).square().sum()) for name in first)
     apart = sum(float((first[name] - second[name]).square().sum()) for name in first)
     assert moved > 0
-    assert apart < 1e-6 * moved  # Adam makes much of gradients that are rounding alone: a bound on all, not on each
+    assert apart < 1e-7 * moved  # Adam makes much of gradients that are rounding alone: a bound on all, not on each
 
 
 def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> None:
