@@ -191,10 +191,11 @@ class _Trainer:
         begin = time.perf_counter()
         groups = self.loop.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
         rolled = time.perf_counter()
-        rows = [row for group in groups for row in self._rows(group)]
+        everyone = self._gathered(groups)
+        rows = self._rows(groups, everyone)
         metrics = self.learner.step(rows, self.config.loss) if self._any(rows) else self.learner.skip()
         self.policy.update(self.learner.weights(), step + 1)
-        metrics |= self._describe(groups)
+        metrics |= describe([group for part in everyone for group in part])
         metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
         records.append(self.trajectories, [member for group in groups for member in group.members])
         if self.learner.rank == 0:
@@ -221,20 +222,27 @@ class _Trainer:
             groups.append(Group(sample, scored))
         return groups
 
-    def _rows(self, group: Group) -> list[TrainRow]:
-        advantages = self.config.advantage(group)
-        pairs = zip(group.members, advantages, strict=True)
-        return [pack.to_row(m.trajectory, a) for m, a in pairs if a is not None and m.trajectory.policy_turns]
+    def _gathered(self, groups: Sequence[Group]) -> list[list[Group]]:
+        """The groups of every rank, without what only their own rank needs."""
+        from vtcli.engines.distributed import gather
+
+        return gather([replace(g, sample=replace(g.sample, images=())) for g in groups])
+
+    def _rows(self, groups: Sequence[Group], everyone: Sequence[Sequence[Group]]) -> list[TrainRow]:
+        """This rank's rows; their credit may depend on the whole batch."""
+        credit = self.config.advantage([group for part in everyone for group in part])
+        start = sum(len(part) for part in everyone[: self.learner.rank])
+        return [
+            pack.to_row(member.trajectory, value)
+            for group, values in zip(groups, credit[start : start + len(groups)], strict=True)
+            for member, value in zip(group.members, values, strict=True)
+            if value is not None and member.trajectory.policy_turns
+        ]
 
     def _any(self, rows: Sequence[TrainRow]) -> bool:
         from vtcli.engines.distributed import gather
 
         return any(gather(bool(rows)))
-
-    def _describe(self, groups: Sequence[Group]) -> dict[str, float]:
-        from vtcli.engines.distributed import gather
-
-        return describe([scored for part in gather([_light(g) for g in groups]) for scored in part])
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.deepspeed import export
@@ -258,8 +266,3 @@ class _Trainer:
         for name in ("phases", "images"):
             shutil.copytree(self.stage.work / name, folder / name, dirs_exist_ok=True)
         return self.stage.commit(folder, {"steps": self.total, "phases": [p.name for p in self.config.phases]})
-
-
-def _light(group: Group) -> Group:
-    """A group without what only its own rank needs."""
-    return replace(group, sample=replace(group.sample, images=()))

@@ -165,9 +165,10 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """One value per policy turn for every member; None keeps the member out of the loss."""
+    """From the groups of a whole batch, of all ranks: one value per policy turn for every member of every group; None
+    keeps the member out of the loss."""
 
-    def __call__(self, group: Group) -> list[tuple[float, ...] | None]: ...
+    def __call__(self, groups: Sequence[Group]) -> list[list[tuple[float, ...] | None]]: ...
 
 
 class Learner(Protocol):

@@ -11,13 +11,14 @@ from fakes import make_sample, make_scored, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.algo.advantages import group_mean
+from vtcli.algo import advantages
+from vtcli.algo.advantages import turn_level
 from vtcli.algo.curriculum import batch_indices, locate
-from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
+from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import batches, imitation_row, lines
 from vtcli.errors import ConfigError, InputError
-from vtcli.schema import Group, Stop, TrainRow
+from vtcli.schema import Group, Scored, Stop, TrainRow
 
 
 def group(*rewards: float | None) -> Group:
@@ -27,6 +28,11 @@ def group(*rewards: float | None) -> Group:
         for i, r in enumerate(rewards)
     ]
     return Group(sample, tuple(members))
+
+
+def group_mean(one: Group, **options: bool) -> list[advantages.Credit]:
+    (found,) = advantages.group_mean([one], **options)
+    return found
 
 
 def test_group_mean_by_hand() -> None:
@@ -47,6 +53,47 @@ def test_every_turn_gets_the_trajectorys_value() -> None:
     turns = one.members[0].trajectory.turns
     two = replace(one.members[0], trajectory=replace(one.members[0].trajectory, turns=turns * 2))
     assert group_mean(Group(one.sample, (two, one.members[1])), std=False) == [(0.5, 0.5), (-0.5,)]
+
+
+def test_what_ran_out_of_a_budget_counts_in_the_statistics_only() -> None:
+    one = group(1, 0, 0, 0)
+    stops = (Stop.ANSWERED, Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.CALL_FAILED)
+    members = zip(one.members, stops, strict=True)
+    ended = [replace(m, trajectory=replace(m.trajectory, stop=stop)) for m, stop in members]
+    assert group_mean(Group(one.sample, tuple(ended)), std=False) == [(0.75,), (-0.25,), (-0.25,), (-0.25,)]
+    assert group_mean(Group(one.sample, tuple(ended)), std=False, mask_exceeded=True) == [(0.75,), None, None, (-0.25,)]
+
+
+def by_turns(total: float | None, *per_turn: float) -> Scored:
+    """A trajectory of as many turns."""
+    (member,) = group(total).members
+    if member.verdict is None:
+        return member
+    trajectory = replace(member.trajectory, turns=member.trajectory.turns * max(len(per_turn), 1))
+    return replace(member, trajectory=trajectory, verdict=replace(member.verdict, per_turn=per_turn or None))
+
+
+def test_turn_level_by_hand() -> None:
+    sample = make_sample()
+    # two groups of one batch; without std the totals 1, 0 and 3, 1 give ±0.5 and ±1
+    first = Group(sample, (by_turns(1, -0.5, 0.0, 9.0), by_turns(0)))
+    second = Group(sample, (by_turns(3, -0.1, 0.0), by_turns(1, 7.0), by_turns(None)))
+    # the pool is -0.5, 0, -0.1: mean -0.2, variance (0.09 + 0.04 + 0.01) / 3
+    spread = math.sqrt(0.14 / 3)
+    a, b = turn_level([first, second], weight=0.2, std=False)
+    assert a[0] == pytest.approx((0.5 + 0.2 * -0.3 / spread, 0.5 + 0.2 * 0.2 / spread, 0.5))
+    assert a[1] == (-0.5,)
+    assert b[0] == pytest.approx((1 + 0.2 * 0.1 / spread, 1.0))
+    assert b[1] == (-1.0,)  # one turn is the last turn
+    assert b[2] is None
+
+
+def test_turn_level_without_turns_or_without_differences() -> None:
+    plain = group(1, 0)
+    assert turn_level([plain], std=False) == advantages.group_mean([plain], std=False)
+    same = Group(make_sample(), (by_turns(1, 0.0, 0.0), by_turns(0, 0.0, 0.0)))
+    assert turn_level([same], std=False) == [[(0.5, 0.5), (-0.5, -0.5)]]  # no failed call in the batch: no signal
+    assert turn_level([], std=False) == []
 
 
 def row(tokens: int, name: str = "r", length: int | None = None) -> TrainRow:
@@ -92,6 +139,67 @@ def test_dual_clip_can_be_off_and_ratios_stay_finite() -> None:
     value, _ = clipped_surrogate(logp, old, torch.tensor([-1.0, -1.0]), LossConfig(dual_clip=None))
     assert value[0].item() == pytest.approx(5.0)
     assert torch.isfinite(value).all()
+
+
+def losses(old: list[float], learner: list[float], rows: list[int], advantage: float = 1.0, **options):
+    """Loss, importance and gradient of tokens with these probabilities."""
+    logp = torch.tensor([math.log(p) for p in learner], requires_grad=True)
+    sampled = torch.tensor([math.log(p) for p in old])
+    credit = torch.full((len(old),), advantage)
+    found = policy_loss(logp, sampled, credit, torch.tensor(rows), LossConfig(**options))
+    found.loss.sum().backward()
+    assert logp.grad is not None
+    return [[round(v, 5) for v in t.tolist()] for t in (found.loss, found.importance, logp.grad)]
+
+
+def test_truncated_importance_weights_by_hand() -> None:
+    # the learner finds the tokens 1.5, 4 and 0.5 times as likely as the policy that sampled them
+    given = ([0.2, 0.1, 0.8], [0.3, 0.4, 0.4], [0, 0, 1])
+    assert losses(*given) == [[-1.5, -2.0, -0.5], [1.5, 2.0, 0.5], [-1.5, -2.0, -0.5]]
+    assert losses(*given, advantage=-2.0) == [[3.0, 4.0, 1.0], [1.5, 2.0, 0.5], [3.0, 4.0, 1.0]]
+    # by row: 1.5 x 4 = 6, truncated at 8 and at 2
+    assert losses(*given, importance="sequence", importance_cap=8.0)[1] == [6.0, 6.0, 0.5]
+    assert losses(*given, importance="sequence")[1] == [2.0, 2.0, 0.5]
+    # none: the clipped ratio against the policy itself, 1.5 and 4 at 1.2
+    assert losses(*given, importance="none") == [[-1.2, -1.2, -0.5], [1.0, 1.0, 1.0], [0.0, 0.0, -0.5]]
+
+
+def test_equal_engines_give_the_plain_policy_gradient() -> None:
+    for options in ({}, {"importance": "none"}, {"importance": "sequence"}, {"ratio": "sequence"}):
+        assert losses([0.2, 0.7], [0.2, 0.7], [0, 0], 3.0, **options) == [[-3.0, -3.0], [1.0, 1.0], [-3.0, -3.0]]
+
+
+def test_gspo_by_hand() -> None:
+    gspo = {"ratio": "sequence", "importance": "none"}
+    # row 0: ratios 2 and 1/2, geometric mean 1; row 1: 1.21 and 1, mean 1.1; row 2: 4 and 1, mean 2, clipped at 1.2
+    given = ([0.2, 0.4, 0.5, 0.5, 0.1, 0.5], [0.4, 0.2, 0.605, 0.5, 0.4, 0.5], [0, 0, 1, 1, 2, 2])
+    loss, weight, gradient = losses(*given, **gspo)
+    assert loss == [-1.0, -1.0, -1.1, -1.1, -1.2, -1.2]
+    assert weight == [1.0] * 6
+    assert gradient == [-1.0, -1.0, -1.1, -1.1, 0.0, 0.0]
+
+
+def test_kl_estimates_by_hand() -> None:
+    # the learner gives 1/2 where the reference gives 1/4: d = -ln 2
+    logp, reference = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
+    found = [kl_estimate(logp, reference, kind).item() for kind in ("k1", "k2", "k3")]
+    assert found == pytest.approx([math.log(2), math.log(2) ** 2 / 2, 0.5 + math.log(2) - 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_the_mean_of_every_estimate_is_the_kl(kind) -> None:
+    learner, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.4, 0.4, 0.2])
+    exact = float((learner * (learner / reference).log()).sum())
+    mean = float((learner * kl_estimate(learner.log(), reference.log(), kind)).sum())
+    assert mean == pytest.approx(exact, rel=0.05 if kind == "k2" else 1e-5)  # k2 is biased, slightly
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"clip_low": 0.0}, {"clip_low": 1.5}, {"dual_clip": 1.0}, {"importance_cap": 0.5}, {"kl_coef": -1.0}]
+)
+def test_a_loss_that_makes_no_sense_is_refused(wrong) -> None:
+    with pytest.raises(ConfigError, match=r"rl\.loss"):
+        LossConfig(**wrong)
 
 
 def test_k3_by_hand() -> None:

@@ -11,7 +11,7 @@ import pytest
 import tiny_model
 import torch
 
-from vtcli.algo.losses import LossConfig, clipped_surrogate, row_weights
+from vtcli.algo.losses import LossConfig, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.algo.pack import batches
 from vtcli.checkpoints import Checkpoints
@@ -79,7 +79,7 @@ def plain_step(rows, loss):
             continue
         where = [t for t, m in enumerate(row.mask) if m]
         old, adv = (torch.tensor([v[t] for t in where]) for v in (row.logprobs, row.advantages))
-        total = total + weight * clipped_surrogate(logp, old, adv, loss)[0].sum()
+        total = total + weight * policy_loss(logp, old, adv, torch.zeros(len(where), dtype=torch.long), loss).loss.sum()
     module.zero_grad()
     total.backward()
     used = [p for p in module.parameters() if p.grad is not None]
@@ -92,10 +92,18 @@ def plain_step(rows, loss):
     return copy(module.model.state_dict()), float(total.detach()), float(norm)
 
 
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
-@pytest.mark.parametrize("rl", [False, True])
+@pytest.mark.parametrize(
+    ("aggregation", "rl"),
+    [
+        *((name, rl) for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm") for rl in (None, {})),
+        ("token-mean", {"importance": "none"}),
+        ("token-mean", {"importance": "sequence"}),
+        ("seq-mean-token-mean", {"importance": "none", "ratio": "sequence"}),
+    ],
+)
 def test_a_step_is_plain_adamw_whatever_the_micro_batches(aggregation, rl):
-    rows, loss = rl_rows() if rl else tiny_model.packed_rows(), LossConfig(aggregation=aggregation)
+    rows = tiny_model.packed_rows() if rl is None else rl_rows()
+    loss = LossConfig(aggregation=aggregation, **rl or {})
     expected, total, norm = plain_step(rows, loss)
     longest = max(len(r.token_ids) for r in rows)
     for tokens in (longest, 2 * longest, 4000):

@@ -3,30 +3,78 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from vtcli.schema import Group
+from vtcli.schema import Group, Scored, Stop
 
 EPSILON = 1e-6
 """Keeps the division by a group's standard deviation finite, as in DeepSeekMath's released GRPO."""
 
 
-def group_mean(group: Group, *, std: bool = True) -> list[tuple[float, ...] | None]:
+EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES})
+"""Trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
+
+Credit = tuple[float, ...] | None
+"""One value per policy turn; None keeps the member out of the loss."""
+
+
+def group_mean(groups: Sequence[Group], *, std: bool = True, mask_exceeded: bool = False) -> list[list[Credit]]:
     """GRPO: reward minus the group's mean, over its standard deviation when ``std`` (DeepSeekMath, section 4.1.2).
 
     Every policy turn of a trajectory gets the same value. Members without a verdict stay out of mean and loss (None);
-    a group whose rewards are all equal, or with one verdict only, gives zeros.
+    a group whose rewards are all equal, or with one verdict only, gives zeros. ``mask_exceeded`` keeps what ran out of
+    turns, tokens or images out of the loss; it stays in the group's mean and deviation (Mini-o3).
 
     Example: rewards 1, 0, 0, 0 have mean 0.25 and (n - 1) standard deviation 0.5, hence 1.5, -0.5, -0.5, -0.5.
     """
+    return [_of_group(group, std, mask_exceeded) for group in groups]
+
+
+def turn_level(
+    groups: Sequence[Group], *, weight: float = 0.2, std: bool = True, mask_exceeded: bool = False
+) -> list[list[Credit]]:
+    """CodeDance's turn-level credit: ``group_mean`` plus ``weight`` times each turn's own advantage.
+
+    A turn's advantage is its ``Verdict.per_turn`` minus the mean over its standard deviation (n), both of all turns but
+    the last of all trajectories of the batch that have ``per_turn``; not divided where all are equal. The last turn,
+    which answers, has none.
+
+    Example: one trajectory with turns -0.5, 0, 0 and sequence value 1: the pool -0.5, 0 has mean -0.25 and deviation
+    0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.
+    """
+    out = group_mean(groups, std=std, mask_exceeded=mask_exceeded)
+    pool = [value for group in groups for member in group.members for value in _early_turns(member)]
+    if not pool:
+        return out
+    mean = math.fsum(pool) / len(pool)
+    spread = math.sqrt(math.fsum((v - mean) ** 2 for v in pool) / len(pool))
+    divisor = spread if spread > 1e-8 else 1.0
+    for group, values in zip(groups, out, strict=True):
+        for i, (member, credit) in enumerate(zip(group.members, values, strict=True)):
+            early = _early_turns(member)
+            if credit is not None and early:
+                own = [weight * (turn - mean) / divisor for turn in early]
+                values[i] = tuple(a + b for a, b in zip(credit, [*own, 0.0], strict=True))
+    return out
+
+
+def _early_turns(member: Scored) -> tuple[float, ...]:
+    """The values of all policy turns but the last; none without a verdict by turns."""
+    if member.verdict is None or member.verdict.per_turn is None:
+        return ()
+    return member.verdict.per_turn[:-1]
+
+
+def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
     totals = [member.verdict.total for member in group.members if member.verdict is not None]
     if not totals:
         return [None] * len(group.members)
     mean = math.fsum(totals) / len(totals)
     spread = math.sqrt(math.fsum((t - mean) ** 2 for t in totals) / (len(totals) - 1)) if len(totals) > 1 else 0.0
     equal = max(totals) - min(totals) < 1e-9  # rounding must not turn equal rewards into a gradient
-    out: list[tuple[float, ...] | None] = []
+    out: list[Credit] = []
     for member in group.members:
-        if member.verdict is None:
+        if member.verdict is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):
             out.append(None)
             continue
         value = 0.0 if equal else member.verdict.total - mean

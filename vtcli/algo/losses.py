@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vtcli.errors import ConfigError
 from vtcli.schema import TrainRow
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -27,10 +28,26 @@ class LossConfig:
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = 3.0  # bound on the loss of tokens with negative advantage; None switches it off
-    kl_coef: float = 0.0  # weight of k3 against the reference model
+    ratio: Literal["token", "sequence"] = "token"  # sequence: GSPO; its own aggregation is seq-mean-token-mean
+    importance: Literal["none", "token", "sequence"] = "token"  # correction for policy ≠ learner, see ``policy_loss``
+    importance_cap: float = 2.0  # above which such weights are truncated; verl's default
+    kl_coef: float = 0.0  # weight of the KL term against the reference model
+    kl: Literal["k1", "k2", "k3"] = "k3"
     aggregation: Aggregation = "token-mean"
     norm_tokens: int = 1024  # the fixed divisor of seq-mean-token-sum-norm
     skip_zero_advantage: bool = True  # rows without gradient count in the mean but are not computed
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip_low <= 1 or self.clip_high <= 0 or (self.dual_clip is not None and self.dual_clip <= 1):
+            raise ConfigError(
+                f"rl.loss: clip_low={self.clip_low} must lie in (0, 1], clip_high={self.clip_high} above 0, "
+                f"dual_clip={self.dual_clip} above 1 or null"
+            )
+        if self.importance_cap < 1 or self.kl_coef < 0 or self.norm_tokens < 1:
+            raise ConfigError(
+                f"rl.loss: importance_cap={self.importance_cap} and norm_tokens={self.norm_tokens} must be at least 1, "
+                f"kl_coef={self.kl_coef} at least 0"
+            )
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:
@@ -66,6 +83,66 @@ def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: Loss
     if config.dual_clip is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual_clip), loss)
     return loss, hit
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """Per masked token, (N,) each."""
+
+    loss: Tensor
+    clipped: Tensor  # 1 where the clip acts
+    importance: Tensor  # the weight that is in ``loss``, without gradient
+
+
+def policy_loss(logp: Tensor, sampled: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig) -> PolicyLoss:
+    """The surrogate of tokens that a policy sampled with ``sampled`` log-probabilities; ``rows`` (N,) says which row a
+    token is of.
+
+    ``importance`` "none" takes the policy's word: ratio = learner / policy. Otherwise the two are parted (verl's
+    "decoupled" form, Yao et al. 2025): the ratio is learner / learner at rollout, and what the engines disagree by
+    becomes a weight min(learner at rollout / policy, cap), of each token or of the whole row. A batch gets one
+    optimiser step, so the learner at rollout is the learner itself: the ratio is 1, its gradient is not 0, and the
+    clip is idle.
+    """
+    learner = logp.detach()
+    old = sampled if config.importance == "none" else learner
+    anchored = logp if config.ratio == "token" else _by_sequence(logp, old, rows)
+    loss, clipped = clipped_surrogate(anchored, old, advantage, config)
+    weight = importance_weights(learner - sampled, rows, config)
+    return PolicyLoss(weight * loss, clipped, weight)
+
+
+def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> Tensor:
+    """Truncated importance weights (N,) from log learner - log policy; by row the product over its tokens."""
+    if config.importance == "none":
+        return torch.ones_like(log_ratio)
+    if config.importance == "sequence":
+        log_ratio = _row_sums(log_ratio, rows)[rows]
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp_max(config.importance_cap)
+
+
+def _by_sequence(logp: Tensor, old: Tensor, rows: Tensor) -> Tensor:
+    """GSPO-token (arXiv 2507.18071, equations 7 and 14): minus ``old`` it has the value of the row's mean log-ratio and
+    the gradient of the token's own."""
+    mean = _row_sums(logp.detach() - old, rows) / _row_sums(torch.ones_like(old), rows).clamp_min(1)
+    return old + mean[rows] + (logp - logp.detach())
+
+
+def _row_sums(values: Tensor, rows: Tensor) -> Tensor:
+    count = int(rows.max()) + 1 if len(rows) else 0
+    return values.new_zeros(count).index_add(0, rows, values)
+
+
+def kl_estimate(logp: Tensor, reference: Tensor, kind: Literal["k1", "k2", "k3"]) -> Tensor:
+    """Schulman's estimates of KL(learner ‖ reference) per token, with d = reference - logp: k1 = -d, k2 = d² / 2, k3.
+
+    As a loss, k2 has the gradient of the KL in expectation and k3 nearly so; k1's is zero in expectation: it is for
+    measuring.
+    """
+    if kind == "k3":
+        return k3(logp, reference)
+    difference = (reference - logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return -difference if kind == "k1" else difference.square() / 2
 
 
 def k3(logp: Tensor, reference: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, row_weights
+from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
@@ -221,8 +221,8 @@ class DeepSpeedLearner:
         chunk, batch, mask = self._packed(chunk)
         logp, entropy = self.engine(batch, mask)
         counts = [sum(row.mask) for row in chunk]
-        weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk]).repeat_interleave(torch.tensor(counts))
-        weight = weight.to(logp.device)
+        rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
+        weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
         real = (weight > 0).float()
         sums.add(tokens=real.sum(), entropy=(entropy * real).sum(), nll=-(logp.detach() * real).sum())
         if chunk[0].logprobs is None:
@@ -230,26 +230,30 @@ class DeepSpeedLearner:
             sums.add(loss=value.detach())
             return value
         old, advantage = (self._masked(chunk, name).to(logp.device) for name in ("logprobs", "advantages"))
-        per_token, hit = clipped_surrogate(logp, old, advantage, config)
+        surrogate = policy_loss(logp, old, advantage, rows, config)
+        per_token = surrogate.loss
         if self.reference is not None and config.kl_coef > 0:
             with torch.no_grad():
                 reference, _ = self.reference(batch, mask)
-            kl = k3(logp, reference)
+            kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
-        self._log_policy_gap(logp.detach(), old, advantage, (real, hit), sums)
+        self._log_policy_gap(logp.detach(), old, advantage, (real, surrogate), sums)
+        sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
         value = (weight * per_token).sum()
         sums.add(loss=value.detach())
         return value
 
     def _log_policy_gap(
-        self, logp: Tensor, old: Tensor, advantage: Tensor, marks: tuple[Tensor, Tensor], sums: _Sums
+        self, logp: Tensor, old: Tensor, advantage: Tensor, marks: tuple[Tensor, PolicyLoss], sums: _Sums
     ) -> None:
-        real, hit = marks
+        real, surrogate = marks
+        hit = surrogate.clipped
         ratio = (logp - old).exp()
         sums.add(
             mismatch_kl=(k3(old, logp) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
             ratio=(ratio * real).sum(),
+            importance=(surrogate.importance * real).sum(),
             clip_ratio_low=(hit * (advantage < 0) * real).sum(),
             clip_ratio_high=(hit * (advantage > 0) * real).sum(),
         )
