@@ -33,7 +33,7 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q
 
-# The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: ten minutes, by hand, not in .ci/run.
+# The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
 	$(BIN)/python -m pytest -q -m rounds tests/sandbox
 
