@@ -18,6 +18,7 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import describe
 from vtcli.algo.optim import Backend, Optim
+from vtcli.algo.select import Credit, Selection, chosen, correct_with_negative_credit, select
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
@@ -57,6 +58,7 @@ class Config:
     prompt: Mapping[str, Any]
     signals: Mapping[str, Any]
     advantage: Advantage = group_mean
+    select: Selection = field(default_factory=Selection)
     temperature: float = 1.0
     checkpoint_every: int = 1  # steps
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
@@ -103,6 +105,23 @@ def run(config: Config) -> Artifact:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()
+
+
+@dataclass(frozen=True)
+class _Rollouts:
+    """The groups of one step: this rank's own by their place among those of all ranks, and everyone's in that order
+    with the credit of what is learnt from."""
+
+    mine: dict[int, Group]
+    everyone: list[Group]
+    credit: list[list[Credit]]
+    rounds: int
+
+    def metrics(self) -> dict[str, float]:
+        out = describe(self.everyone)
+        out |= {"selected": float(chosen(self.credit)), "rounds": float(self.rounds)}
+        share = correct_with_negative_credit(self.everyone, self.credit)
+        return out if share is None else out | {"correct_negative": share}
 
 
 class _Trainer:
@@ -184,25 +203,52 @@ class _Trainer:
         """One turn of the loop; the same for the same step and weights, however often the run was interrupted."""
         phase_index, within = locate(self.lengths, step)
         phase = self.config.phases[phase_index]
-        samples, kept = self.sets[phase.form]
-        seed = derive_seed(self.config.seed, phase_index)
-        picked = batch_indices(len(kept), self.config.prompts_per_step, within, seed % 2**32)
-        mine = [samples.load(kept[i]) for i in picked[self.learner.rank :: self.learner.world]]
         begin = time.perf_counter()
-        groups = self.loop.run(self._roll(mine, phase, derive_seed(self.config.seed, "rollout", step)))
+        found = self._rollouts(phase_index, within, step)
         rolled = time.perf_counter()
-        everyone = self._gathered(groups)
-        rows = self._rows(groups, everyone)
+        rows = self._rows(found)
         metrics = self.learner.step(rows, self.config.loss) if self._any(rows) else self.learner.skip()
         self.policy.update(self.learner.weights(), step + 1)
-        metrics |= describe([group for part in everyone for group in part])
+        metrics |= found.metrics()
         metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
-        records.append(self.trajectories, [member for group in groups for member in group.members])
+        records.append(self.trajectories, [member for group in found.mine.values() for member in group.members])
         if self.learner.rank == 0:
             log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
         if metrics["broken"] > self.config.max_broken:
             raise EngineError(f"step {step}: {metrics['broken']:.0%} of the rollouts broke, see {self.trajectories}")
         return metrics
+
+    def _rollouts(self, phase_index: int, within: int, step: int) -> _Rollouts:
+        """The rollouts of a step and their credit: one round, or as many as ``select`` needs to fill the step."""
+        phase, chose = self.config.phases[phase_index], self.config.select
+        samples, kept = self.sets[phase.form]
+        prompts = round(self.config.prompts_per_step * chose.oversample)
+        wanted = self.config.prompts_per_step * self.config.group_size
+        order = derive_seed(self.config.seed, phase_index) % 2**32
+        mine: dict[int, Group] = {}
+        rounds = 0
+        while True:
+            picked = batch_indices(len(kept), prompts, within * chose.max_rounds + rounds, order)
+            places = range(self.learner.rank, prompts, self.learner.world)
+            seed = derive_seed(self.config.seed, "rollout", step, *([rounds] if rounds else []))
+            groups = self.loop.run(self._roll([samples.load(kept[picked[p]]) for p in places], phase, seed))
+            mine |= {rounds * prompts + p: group for p, group in zip(places, groups, strict=True)}
+            rounds += 1
+            found = self._credited(mine, wanted, rounds)
+            if rounds == chose.max_rounds or chosen(found.credit) == wanted:
+                return found
+
+    def _credited(self, mine: dict[int, Group], wanted: int, rounds: int) -> _Rollouts:
+        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
+        from vtcli.engines.distributed import gather
+
+        light = {
+            p: replace(g, sample=replace(g.sample, images=())) for p, g in mine.items()
+        }  # only its rank needs them
+        everyone = dict(sorted(item for part in gather(light) for item in part.items()))
+        groups = list(everyone.values())
+        credit = select(groups, self.config.advantage(groups), wanted, self.config.select)
+        return _Rollouts(mine, groups, credit, rounds)
 
     async def _roll(self, samples: Sequence[Sample], phase: Phase, seed: int) -> list[Group]:
         sampling = Sampling(self.config.temperature, self.config.group_size, seed)
@@ -222,20 +268,12 @@ class _Trainer:
             groups.append(Group(sample, scored))
         return groups
 
-    def _gathered(self, groups: Sequence[Group]) -> list[list[Group]]:
-        """The groups of every rank, without what only their own rank needs."""
-        from vtcli.engines.distributed import gather
-
-        return gather([replace(g, sample=replace(g.sample, images=())) for g in groups])
-
-    def _rows(self, groups: Sequence[Group], everyone: Sequence[Sequence[Group]]) -> list[TrainRow]:
-        """This rank's rows; their credit may depend on the whole batch."""
-        credit = self.config.advantage([group for part in everyone for group in part])
-        start = sum(len(part) for part in everyone[: self.learner.rank])
+    def _rows(self, found: _Rollouts) -> list[TrainRow]:
+        """This rank's rows."""
         return [
             pack.to_row(member.trajectory, value)
-            for group, values in zip(groups, credit[start : start + len(groups)], strict=True)
-            for member, value in zip(group.members, values, strict=True)
+            for place, group in found.mine.items()
+            for member, value in zip(group.members, found.credit[place], strict=True)
             if value is not None and member.trajectory.policy_turns
         ]
 

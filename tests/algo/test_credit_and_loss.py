@@ -17,6 +17,7 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import batches, imitation_row, lines
+from vtcli.algo.select import Credit
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Group, Scored, Stop, TrainRow
 
@@ -30,7 +31,7 @@ def group(*rewards: float | None) -> Group:
     return Group(sample, tuple(members))
 
 
-def group_mean(one: Group, **options: bool) -> list[advantages.Credit]:
+def group_mean(one: Group, **options: bool) -> list[Credit]:
     (found,) = advantages.group_mean([one], **options)
     return found
 

@@ -38,6 +38,11 @@ RL = [
     *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest"),
     *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
     "+signals.sampled._target_=uneven.measure",
+    *(
+        "rl.select.oversample=1.5",
+        "rl.select.rank=std",
+        "rl.select.drop_equal=true",
+    ),  # 3 prompts, 4 of 6 rollouts learnt
     f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]
 
@@ -107,11 +112,12 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     found = lines(policy.path / "metrics.jsonl")
     assert [(line["step"], line["phase"]) for line in found] == [(0, "tools"), (1, "answers")]
     for line in found:
-        assert line["rollouts"] == 4
+        assert line["rollouts"] == 6
+        assert line["selected"] == 4
         assert line["broken"] == 0
         assert line.get("logprob_gap_max", 0.0) < 1e-4  # policy and learner agree
     scored = list(read(policy.path / "trajectories.jsonl", Scored))
-    assert [s.trajectory.sample.form for s in scored] == ["tool"] * 4 + ["answer"] * 4
+    assert [s.trajectory.sample.form for s in scored] == ["tool"] * 6 + ["answer"] * 6
     assert all(s.trajectory.error is None for s in scored)
     assert {p.ref for p in policy.manifest.parents} == {"data:v1", "base:v1"}
     assert {p.ref for p in base.manifest.parents} == {"demos:v1"}
@@ -139,7 +145,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
 
     assert all(line["updated"] for line in lines(one / "metrics.jsonl"))  # else equal weights would say nothing
     halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
-    assert all(len(lines(half)) == 4 for half in halves)  # 2 phases × 1 prompt × group of 2
+    assert [len(lines(half)) for half in halves] == [8, 4]  # 2 phases × 2 prompts and 1 prompt × group of 2
     assert sampled(*halves) == sampled(one / "trajectories.jsonl")
     before, first, second = (
         load_file(home / name / "model.safetensors") for name in ("base/v1", "policy/v1", "two/v1")

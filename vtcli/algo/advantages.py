@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vtcli.algo.select import Credit
 from vtcli.schema import Group, Scored, Stop
 
 EPSILON = 1e-6
@@ -13,9 +14,6 @@ EPSILON = 1e-6
 
 EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES})
 """Trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
-
-Credit = tuple[float, ...] | None
-"""One value per policy turn; None keeps the member out of the loss."""
 
 
 def group_mean(groups: Sequence[Group], *, std: bool = True, mask_exceeded: bool = False) -> list[list[Credit]]:

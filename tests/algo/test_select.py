@@ -1,0 +1,74 @@
+"""Oversample, filter, rank: by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import make_sample, make_scored, make_trajectory
+
+from vtcli.algo.advantages import group_mean
+from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
+from vtcli.errors import ConfigError
+from vtcli.schema import Group, Stop
+
+
+def group(*rewards: float | None, stops: tuple[Stop, ...] = ()) -> Group:
+    sample = make_sample()
+    members = []
+    for i, reward in enumerate(rewards):
+        one = make_trajectory(sample, ["<answer>K</answer>"], seed=i)
+        one = replace(one, stop=stops[i]) if stops else one
+        facts = {"answer_correct": int((reward or 0) >= 1)}
+        members.append(make_scored(one, facts, None if reward is None else {"answer": reward}))
+    return Group(sample, tuple(members))
+
+
+def kept(groups: list[Group], wanted: int, **options) -> list[list[bool]]:
+    found = select(groups, group_mean(groups, std=False), wanted, Selection(**options))
+    return [[value is not None for value in values] for values in found]
+
+
+def test_by_default_everything_with_a_verdict_is_kept_with_its_credit() -> None:
+    groups = [group(1, 0), group(1, 1), group(None, 2)]
+    credit = group_mean(groups)
+    assert select(groups, credit, 6, Selection()) == credit
+    assert chosen(credit) == 5
+
+
+def test_ranked_and_filtered_by_hand() -> None:
+    groups = [group(1, 0), group(1, 1), group(2, 0)]  # deviations 0.71, 0, 1.41
+    assert kept(groups, 3, drop_equal=True, rank="std") == [[True, False], [False, False], [True, True]]
+    assert kept(groups, 4, drop_equal=True, rank="std") == [[True, True], [False, False], [True, True]]
+    assert kept(groups, 6, drop_equal=True, rank="std") == [[True, True], [False, False], [True, True]]
+    assert kept(groups, 3) == [[True, True], [True, False], [False, False]]  # in order
+    assert kept(groups, 3, rank="std") == [[True, False], [False, False], [True, True]]
+
+
+def test_credit_is_of_the_full_group_before_filtering() -> None:
+    one = group(1, 0, 0, stops=(Stop.ANSWERED, Stop.ANSWERED, Stop.MAX_TOKENS))
+    found = select([one], group_mean([one], std=False), 3, Selection(drop_stops=(Stop.MAX_TOKENS,)))
+    assert found == [[pytest.approx((2 / 3,)), pytest.approx((-1 / 3,)), None]]
+
+
+def test_groups_without_verdicts_or_with_one_are_equal() -> None:
+    assert kept([group(None, None), group(3, None), group(1, 0)], 6, drop_equal=True) == [
+        [False, False],
+        [False, False],
+        [True, True],
+    ]
+
+
+def test_the_share_of_right_answers_with_negative_credit() -> None:
+    # 1 and 1.1 are both right; the mean of (1, 1.1, 1.2) is 1.1
+    groups = [group(1, 1.1, 1.2), group(0, 1)]
+    credit = group_mean(groups, std=False)
+    assert correct_with_negative_credit(groups, credit) == 0.25
+    assert correct_with_negative_credit(groups, select(groups, credit, 2, Selection(rank="std"))) == 0.0
+    assert correct_with_negative_credit([group(0, 0)], [[None, None]]) is None
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"oversample": 0.5}, {"max_rounds": 0}):
+        with pytest.raises(ConfigError, match=r"rl\.select"):
+            Selection(**wrong)

@@ -1,0 +1,81 @@
+"""Which rollouts are learnt from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vtcli.errors import ConfigError
+from vtcli.schema import Group, Stop
+
+Credit = tuple[float, ...] | None
+"""One value per policy turn; None keeps the member out of the loss."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The defaults learn from everything. Credit is given to the full groups before anything is left out."""
+
+    oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
+    drop_equal: bool = False  # groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling")
+    drop_stops: tuple[Stop, ...] = ()  # trajectories that ended so
+    rank: Literal["none", "std"] = "none"  # groups of the largest deviation first; a group may be cut
+    max_rounds: int = 1  # of rollouts, until a step is full; what is there then is learnt from
+
+    def __post_init__(self) -> None:
+        if self.oversample < 1 or self.max_rounds < 1:
+            raise ConfigError(
+                f"rl.select: oversample={self.oversample} and max_rounds={self.max_rounds} must be at least 1"
+            )
+
+
+def select(
+    groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int, selection: Selection
+) -> list[list[Credit]]:
+    """The credit of at most ``wanted`` trajectories; None for all others.
+
+    Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked: the third group and
+    the first member of the first are kept.
+    """
+    kept: list[list[Credit]] = [[None] * len(values) for values in credit]
+    room = wanted
+    for i in _ranked(groups, selection):
+        for j, (member, value) in enumerate(zip(groups[i].members, credit[i], strict=True)):
+            if room and value is not None and member.trajectory.stop not in selection.drop_stops:
+                kept[i][j] = value
+                room -= 1
+    return kept
+
+
+def chosen(credit: Sequence[Sequence[Credit]]) -> int:
+    """How many trajectories have credit."""
+    return sum(value is not None for values in credit for value in values)
+
+
+def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> float | None:
+    """The share of right trajectories that are learnt from with a negative mean advantage (PyVision-RL's measure of
+    what ranking is for); None when none is right."""
+    signs = [
+        sum(value) < 0
+        for group, values in zip(groups, credit, strict=True)
+        for member, value in zip(group.members, values, strict=True)
+        if value is not None and member.signals.values.get("answer_correct") == 1
+    ]
+    return sum(signs) / len(signs) if signs else None
+
+
+def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:
+    spreads = [_spread(group) for group in groups]
+    order = [i for i, spread in enumerate(spreads) if spread > 0 or not selection.drop_equal]
+    return sorted(order, key=lambda i: -spreads[i]) if selection.rank == "std" else order
+
+
+def _spread(group: Group) -> float:
+    """Standard deviation (n - 1) of a group's rewards; 0 where they are equal but for rounding."""
+    totals = [member.verdict.total for member in group.members if member.verdict is not None]
+    if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
+        return 0.0
+    mean = math.fsum(totals) / len(totals)
+    return math.sqrt(math.fsum((total - mean) ** 2 for total in totals) / (len(totals) - 1))
