@@ -143,6 +143,29 @@ def test_store_needs_no_second_file_when_nothing_is_resized(tmp_path: Path) -> N
         store.view(ref)[0, 0] = 0
 
 
+@pytest.mark.parametrize("shape", [(56, 84), (300, 500)])  # its own view, and one that is resized
+def test_an_encoded_picture_is_kept_as_it_came_and_seen_as_if_decoded(tmp_path: Path, shape: tuple[int, int]) -> None:
+    def store(name: str) -> images.ImageStore:
+        return images.ImageStore(tmp_path / name, 784, 40_000)
+
+    pixels = _gradient(*shape)
+    data = _bytes(Image.fromarray(pixels), compress_level=9)
+    one, two = store("kept"), store("made")
+    kept, made = one.add_encoded(data, "here"), two.add(pixels)
+    assert one.path(kept.full).read_bytes() == data
+    assert (kept.view_width, kept.view_height) == (made.view_width, made.view_height)
+    for reader in (one, store("kept")):  # from the cache and from the file
+        assert np.array_equal(reader.full(kept), pixels)
+        assert np.array_equal(reader.view(kept), two.view(made))
+
+
+def test_a_damaged_picture_that_must_be_resized_is_not_kept(tmp_path: Path) -> None:
+    data = _bytes(Image.fromarray(_gradient(300, 500)))
+    with pytest.raises(InputError, match="here"):
+        images.ImageStore(tmp_path, 784, 40_000).add_encoded(data[: len(data) // 2], "here")
+    assert not list(tmp_path.rglob("*.png"))
+
+
 def test_a_damaged_or_missing_file_is_noticed(tmp_path: Path) -> None:
     ref = images.ImageStore(tmp_path).add(_gradient(56, 84))
     path = images.ImageStore(tmp_path).path(ref.full)

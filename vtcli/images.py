@@ -149,17 +149,19 @@ class ImageStore:
         return ImageRef(full, view, width, height, view_width, view_height, parent, transform)
 
     def add_encoded(self, data: bytes, where: str) -> ImageRef:
-        """As ``add(decode(data, where))``; a plain RGB PNG that is its own view is kept as it is, undecoded."""
+        """As ``add(decode(data, where))``; a plain RGB PNG is kept as it is, undecoded when it is its own view."""
         image = _open(data, where)
-        size = (image.height, image.width)
-        plain = image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data
-        if not plain or smart_resize(*size, self.factor, self.min_pixels, self.max_pixels) != size:
+        height, width = image.height, image.width
+        if not (image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data):
             return self.add(decode(data, where))
-        sha = hashlib.sha256(data).hexdigest()
-        path = self.path(sha)
-        if not path.exists():
-            disk.write_atomic(path, data, durable=False)
-        return ImageRef(sha, sha, size[1], size[0], size[1], size[0])
+        view_height, view_width = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        if (view_height, view_width) == (height, width):
+            full = view = self._keep(data)
+        else:
+            pixels = decode(data, where)  # before it is kept: it may be damaged
+            full, view = self._keep(data), self._put(resize(pixels, view_height, view_width))
+            self._remember(full, pixels)
+        return ImageRef(full, view, width, height, view_width, view_height)
 
     def full(self, ref: ImageRef) -> Pixels:
         """``(H, W, 3)``, the original pixels."""
@@ -174,12 +176,15 @@ class ImageStore:
         return self.root / sha[:2] / f"{sha}.png"
 
     def _put(self, pixels: Pixels) -> str:
-        data = encode_png(pixels)
+        sha = self._keep(encode_png(pixels))
+        self._remember(sha, np.array(pixels, dtype=np.uint8))
+        return sha
+
+    def _keep(self, data: bytes) -> str:
         sha = hashlib.sha256(data).hexdigest()
         path = self.path(sha)
         if not path.exists():
             disk.write_atomic(path, data, durable=False)
-        self._remember(sha, np.array(pixels, dtype=np.uint8))
         return sha
 
     def _get(self, sha: str) -> Pixels:

@@ -6,11 +6,10 @@ question are averaged first, so that ``n`` is always a number of questions.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
 from vtcli.schema import Scored, Stop, Trajectory
@@ -124,7 +123,7 @@ def per_question(rows: Iterable[Row], measure: str) -> dict[str, float]:
         value = getattr(row, measure)
         if value is not None and row.stop != Stop.BROKEN:
             values[row.sample].append(value)
-    return {sample: float(np.mean(found)) for sample, found in values.items()}
+    return {sample: math.fsum(found) / len(found) for sample, found in values.items()}
 
 
 def summarise(rows: Sequence[Row], seed: int) -> tuple[Summary, ...]:
