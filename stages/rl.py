@@ -18,7 +18,7 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import describe
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Credit, Selection, chosen, correct_with_negative_credit, select
+from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
@@ -30,7 +30,7 @@ from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
 from vtcli.rollout import Limits, Sampling, derive_seed, rollout_group
 from vtcli.sandbox.pool import PoolConfig
-from vtcli.schema import Group, Sample, Scored, TrainRow
+from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
 from vtcli.signals import measure_all
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit

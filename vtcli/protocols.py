@@ -12,6 +12,7 @@ import numpy.typing as npt
 from vtcli.schema import (
     Call,
     Completion,
+    Credit,
     Group,
     ImageRef,
     Observation,
@@ -165,10 +166,9 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """From the groups of a whole batch, of all ranks: one value per policy turn for every member of every group; None
-    keeps the member out of the loss."""
+    """From the groups of a whole batch, of all ranks, to the credit of every member of every group."""
 
-    def __call__(self, groups: Sequence[Group]) -> list[list[tuple[float, ...] | None]]: ...
+    def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
 
 
 class Learner(Protocol):

@@ -213,6 +213,10 @@ class Group:
     members: tuple[Scored, ...]
 
 
+Credit = tuple[float, ...] | None
+"""Of one member of a group: a value per policy turn; None keeps it out of the loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainRow:
     """One sequence for the learner. ``mask[t]`` is 1 where token t was written by the policy (or, for SFT, is to be

@@ -17,9 +17,8 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import batches, imitation_row, lines
-from vtcli.algo.select import Credit
 from vtcli.errors import ConfigError, InputError
-from vtcli.schema import Group, Scored, Stop, TrainRow
+from vtcli.schema import Credit, Group, Scored, Stop, TrainRow
 
 
 def group(*rewards: float | None) -> Group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
@@ -71,6 +72,17 @@ def test_learner_log_probabilities_are_those_of_a_plain_forward():
         logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
         assert found[row.id] == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_a_copy_of_a_model_sees_through_its_own_weights():
+    model = tiny_model.model()
+    copied = copy.deepcopy(model)
+    copied.model.visual.patch_embed.proj.weight.zero_()
+    pixels = torch.from_numpy(patches(tiny_model.store().view(tiny_model.image(0))))
+    plain = reference().model.visual.patch_embed(pixels)
+    torch.testing.assert_close(model.model.visual.patch_embed(pixels), plain, atol=1e-5, rtol=1e-5)
+    assert not copied.model.visual.patch_embed(pixels).any()
 
 
 @torch.no_grad()
@@ -182,6 +194,9 @@ def test_an_exported_folder_loads_with_the_same_logits(tmp_path):
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
     expected = trained.module.model.eval()(**given).logits
     assert torch.equal(load_model(tmp_path / "out")(**given).logits, expected)
+    written = trained.module.model.state_dict()
+    assert written.keys() == loaded.state_dict().keys()
+    assert all(torch.equal(value, written[name]) for name, value in loaded.state_dict().items())
     torch.testing.assert_close(loaded(**given).logits, expected, atol=1e-5, rtol=1e-5)  # a convolution there
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert (tmp_path / "out" / "preprocessor_config.json").is_file()

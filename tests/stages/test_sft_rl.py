@@ -38,11 +38,8 @@ RL = [
     *("+recipe=toolsrl", "rl.data=data@latest", "rl.model=base@latest"),
     *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
     "+signals.sampled._target_=uneven.measure",
-    *(
-        "rl.select.oversample=1.5",
-        "rl.select.rank=std",
-        "rl.select.drop_equal=true",
-    ),  # 3 prompts, 4 of 6 rollouts learnt
+    # Three prompts, and four of six rollouts are learnt from.
+    *("rl.select.oversample=1.5", "rl.select.rank=std", "rl.select.drop_equal=true"),
     f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]
 

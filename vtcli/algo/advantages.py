@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vtcli.algo.select import Credit
-from vtcli.schema import Group, Scored, Stop
+from vtcli.schema import Credit, Group, Scored, Stop
 
 EPSILON = 1e-6
 """Keeps the division by a group's standard deviation finite, as in DeepSeekMath's released GRPO."""
@@ -63,13 +62,23 @@ def _early_turns(member: Scored) -> tuple[float, ...]:
     return member.verdict.per_turn[:-1]
 
 
+def group_std(group: Group) -> float:
+    """Standard deviation (n - 1) of a group's rewards; exactly 0 with fewer than two verdicts and where they are equal
+    but for rounding, which must not become a gradient."""
+    totals = [member.verdict.total for member in group.members if member.verdict is not None]
+    if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
+        return 0.0
+    mean = math.fsum(totals) / len(totals)
+    return math.sqrt(math.fsum((t - mean) ** 2 for t in totals) / (len(totals) - 1))
+
+
 def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
     totals = [member.verdict.total for member in group.members if member.verdict is not None]
     if not totals:
         return [None] * len(group.members)
     mean = math.fsum(totals) / len(totals)
-    spread = math.sqrt(math.fsum((t - mean) ** 2 for t in totals) / (len(totals) - 1)) if len(totals) > 1 else 0.0
-    equal = max(totals) - min(totals) < 1e-9  # rounding must not turn equal rewards into a gradient
+    spread = group_std(group)
+    equal = spread == 0.0
     out: list[Credit] = []
     for member in group.members:
         if member.verdict is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from vtcli.algo.advantages import group_std
 from vtcli.schema import Group, Scored, Stop
 
 
@@ -17,12 +18,12 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.verdict is not None]
     rewards = [m.verdict.total for m in judged if m.verdict is not None]
-    spreads = [_std([m.verdict.total for m in g.members if m.verdict is not None]) for g in groups]
+    spreads = [group_std(group) for group in groups]
     out = {
         "rollouts": float(len(members)),
         "broken": _share(m.trajectory.stop is Stop.BROKEN for m in members),
         "unjudged": _share(m.verdict is None for m in members),
-        "frac_reward_zero_std": _share(s < 1e-9 for s in spreads),
+        "frac_reward_zero_std": _share(s == 0.0 for s in spreads),
     }
     means = {
         "reward": rewards,
@@ -54,10 +55,3 @@ def _values(members: Sequence[Scored], name: str) -> list[float]:
 def _share(flags: Iterable[bool]) -> float:
     values = list(flags)
     return sum(values) / len(values) if values else 0.0
-
-
-def _std(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vtcli.algo.advantages import group_std
 from vtcli.errors import ConfigError
-from vtcli.schema import Group, Stop
-
-Credit = tuple[float, ...] | None
-"""One value per policy turn; None keeps the member out of the loss."""
+from vtcli.schema import Credit, Group, Stop
 
 
 @dataclass(frozen=True)
@@ -67,15 +64,6 @@ def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Seque
 
 
 def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:
-    spreads = [_spread(group) for group in groups]
+    spreads = [group_std(group) for group in groups]
     order = [i for i, spread in enumerate(spreads) if spread > 0 or not selection.drop_equal]
     return sorted(order, key=lambda i: -spreads[i]) if selection.rank == "std" else order
-
-
-def _spread(group: Group) -> float:
-    """Standard deviation (n - 1) of a group's rewards; 0 where they are equal but for rounding."""
-    totals = [member.verdict.total for member in group.members if member.verdict is not None]
-    if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
-        return 0.0
-    mean = math.fsum(totals) / len(totals)
-    return math.sqrt(math.fsum((total - mean) ** 2 for total in totals) / (len(totals) - 1))

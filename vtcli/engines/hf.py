@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MethodType
 from typing import Any, cast
 
 import numpy as np
@@ -45,13 +46,14 @@ def _with_linear_patches(model: Any) -> Any:
     """The model with its patch embedding as a matrix product. A 3-D convolution whose stride is its kernel is one, with
     the same weights and the same sums, but its backward pass takes five times as long on a CPU."""
     embedding = model.model.visual.patch_embed
-
-    def project(patches: Tensor) -> Tensor:
-        weight = embedding.proj.weight
-        return functional.linear(patches.to(weight.dtype), weight.flatten(1))
-
-    embedding.forward = project
+    embedding.forward = MethodType(_project, embedding)  # a method: a copy of the model has its own weights in it
     return model
+
+
+def _project(self: Any, patches: Tensor) -> Tensor:
+    """(patches, 3 x 2 x 14 x 14) -> (patches, vision hidden size)."""
+    weight = self.proj.weight
+    return functional.linear(patches.to(weight.dtype), weight.flatten(1))
 
 
 def hub_folder(name: str) -> Path:
