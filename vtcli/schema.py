@@ -189,10 +189,11 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reward says of a trajectory; ``per_turn`` holds one value per policy turn where a paper has them."""
+    """What a reward says of a trajectory; ``per_turn`` holds one value per policy turn where a paper has them. A part
+    is None when its judge gave no verdict; then so is the total, which is not zero: no gradient."""
 
-    total: float
-    parts: Mapping[str, float]
+    total: float | None
+    parts: Mapping[str, float | None]
     per_turn: tuple[float, ...] | None = None
 
 
@@ -203,6 +204,11 @@ class Scored:
     trajectory: Trajectory
     signals: Signals
     verdict: Verdict | None
+
+    @property
+    def reward(self) -> float | None:
+        """The verdict's total; None without one."""
+        return self.verdict.total if self.verdict else None
 
 
 @dataclass(frozen=True, slots=True)

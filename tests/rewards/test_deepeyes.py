@@ -6,7 +6,7 @@ import pytest
 
 from vtcli.errors import ConfigError
 from vtcli.rewards import deepeyes
-from vtcli.schema import Signals
+from vtcli.schema import Signals, Verdict
 
 
 def signals(score: float | None, calls: int, calls_ok: int, *, format_ok: bool = True, stop: str = "answered"):
@@ -42,3 +42,9 @@ def test_broken_rollouts_have_no_verdict_and_missing_signals_are_named():
         deepeyes.conditional([signals(None, 1, 1)])
     with pytest.raises(ConfigError, match="'tools_made'"):
         deepeyes.conditional([signals(1.0, 1, 1)], counted="tools_made")
+
+
+def test_a_judge_that_gave_no_verdict_on_the_answer_makes_no_other_part_lie():
+    values = {"stop": "answered", "answer_score": None, "unjudged": ["answer_score"], "calls": 1, "format_ok": 0}
+    (verdict,) = deepeyes.conditional([Signals(values)])
+    assert verdict == Verdict(total=None, parts={"answer": None, "tool": None, "format": -0.2})

@@ -57,15 +57,20 @@ def turn_level(
 
 def _early_turns(member: Scored) -> tuple[float, ...]:
     """The values of all policy turns but the last; none without a verdict by turns."""
-    if member.verdict is None or member.verdict.per_turn is None:
+    if member.reward is None or member.verdict is None or member.verdict.per_turn is None:
         return ()
     return member.verdict.per_turn[:-1]
+
+
+def rewards(group: Group) -> list[float]:
+    """Those of the members that have one."""
+    return [member.reward for member in group.members if member.reward is not None]
 
 
 def group_std(group: Group) -> float:
     """Standard deviation (n - 1) of a group's rewards; exactly 0 with fewer than two verdicts and where they are equal
     but for rounding, which must not become a gradient."""
-    totals = [member.verdict.total for member in group.members if member.verdict is not None]
+    totals = rewards(group)
     if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
         return 0.0
     mean = math.fsum(totals) / len(totals)
@@ -73,7 +78,7 @@ def group_std(group: Group) -> float:
 
 
 def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
-    totals = [member.verdict.total for member in group.members if member.verdict is not None]
+    totals = rewards(group)
     if not totals:
         return [None] * len(group.members)
     mean = math.fsum(totals) / len(totals)
@@ -81,10 +86,10 @@ def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
     equal = spread == 0.0
     out: list[Credit] = []
     for member in group.members:
-        if member.verdict is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):
+        if member.reward is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):
             out.append(None)
             continue
-        value = 0.0 if equal else member.verdict.total - mean
+        value = 0.0 if equal else member.reward - mean
         if std and not equal:
             value /= spread + EPSILON
         out.append((value,) * len(member.trajectory.policy_turns))

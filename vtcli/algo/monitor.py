@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from vtcli.algo.advantages import group_std
+from vtcli.algo.advantages import group_std, rewards
 from vtcli.schema import Group, Scored, Stop
 
 
@@ -16,17 +16,16 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
     is left out. ``frac_reward_zero_std`` is the share of groups whose rewards are all equal.
     """
     members = [member for group in groups for member in group.members]
-    judged = [m for m in members if m.verdict is not None]
-    rewards = [m.verdict.total for m in judged if m.verdict is not None]
+    judged = [m for m in members if m.reward is not None]
     spreads = [group_std(group) for group in groups]
     out = {
         "rollouts": float(len(members)),
         "broken": _share(m.trajectory.stop is Stop.BROKEN for m in members),
-        "unjudged": _share(m.verdict is None for m in members),
+        "unjudged": _share(m.reward is None for m in members),
         "frac_reward_zero_std": _share(s == 0.0 for s in spreads),
     }
     means = {
-        "reward": rewards,
+        "reward": [m.reward for m in judged if m.reward is not None],
         "reward_std": spreads,
         "accuracy": _values(judged, "answer_correct"),
         "calls": _values(judged, "calls"),
@@ -35,15 +34,14 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
         "completions/mean_length": [sum(len(t.token_ids) for t in m.trajectory.policy_turns) for m in judged],
         "completions/clipped_ratio": [m.trajectory.stop is Stop.MAX_TOKENS for m in judged],
     }
-    for name in sorted({name for m in judged if m.verdict for name in m.verdict.parts}):
-        means[f"reward/{name}"] = [m.verdict.parts[name] for m in judged if m.verdict and name in m.verdict.parts]
+    for name in sorted({name for m in members if m.verdict for name in m.verdict.parts}):
+        means[f"reward/{name}"] = [v for m in members if m.verdict and (v := m.verdict.parts.get(name)) is not None]
     if "reward/tool_global" in means:
-        pairs = [(m.verdict.parts["tool_global"], m.verdict.parts["tool_answer"]) for m in judged if m.verdict]
+        pairs = zip(means["reward/tool_global"], means["reward/tool_answer"], strict=True)
         means["tool_reward"] = [(a + b) / 2 for a, b in pairs]
     tasks = sorted({group.sample.task for group in groups})
     for task in tasks:
-        found = [m.verdict.total for g in groups if g.sample.task == task for m in g.members if m.verdict is not None]
-        means[f"reward_by_task/{task}"] = found
+        means[f"reward_by_task/{task}"] = [r for g in groups if g.sample.task == task for r in rewards(g)]
     return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
 
 

@@ -83,18 +83,18 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
     row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
     if t.stop is Stop.BROKEN:
         return row
-    parts: Mapping[str, float] = verdict.parts if verdict else {}
+    parts: Mapping[str, float | None] = verdict.parts if verdict else {}
     tool_form = t.sample.form == "tool"
-    has_tool_verdict = tool_form and "tool_global" in parts and "tool_answer" in parts
+    halves = [value for name in ("tool_global", "tool_answer") if (value := parts.get(name)) is not None]
     used = calls_by_tool(t)
     return replace(
         row,
         accuracy=None if tool_form else _number(values.get("answer_correct")),
         answer_score=None if tool_form else _number(values.get("answer_score")),
-        tool_reward=(parts["tool_global"] + parts["tool_answer"]) / 2 if has_tool_verdict else None,
+        tool_reward=sum(halves) / 2 if tool_form and len(halves) == 2 else None,
         tool_global=tool_global,
         format=_number(values.get("format_ok")),
-        reward=verdict.total if verdict else None,
+        reward=scored.reward,
         calls=float(sum(used.values())),
         composite=float(len({r.name for r in t.results if r.status == "ok"}) >= 2),
         tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)),

@@ -110,6 +110,10 @@ class Card:
     calls: int
 
 
+def _part(name: str, value: float | None) -> tuple[str, str]:
+    return name.replace("_", " "), "unjudged" if value is None else number(value)
+
+
 def card(scored: Scored, album: Album, number_on_page: int) -> Card:
     """The page's view of one trajectory; its pictures go into the album."""
     t, verdict = scored.trajectory, scored.verdict
@@ -130,8 +134,8 @@ def card(scored: Scored, album: Album, number_on_page: int) -> Card:
         truth=t.sample.answer,
         error=t.error or "",
         facts=tuple(_facts(scored)),
-        parts=tuple((k.replace("_", " "), number(v)) for k, v in verdict.parts.items()) if verdict else (),
-        total=number(verdict.total) if verdict else "no verdict",
+        parts=tuple(_part(name, value) for name, value in verdict.parts.items()) if verdict else (),
+        total=number(scored.reward) if scored.reward is not None else "no verdict",
         start=tuple(start),
         steps=tuple(_steps(scored, album, truth)),
         calls=len(t.results),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vtcli.errors import ConfigError
-from vtcli.schema import Signals
+from vtcli.schema import Signals, Verdict
 
 
 def need(signals: Signals, name: str) -> Any:
-    """A measured signal. Raises ``ConfigError`` when it was not measured: a missing fact is no zero."""
+    """A measured signal; None where a judge was asked for it and gave no verdict (``unjudged`` lists those). Raises
+    ``ConfigError`` when it was not measured: a missing fact is no zero."""
     value = signals.values.get(name)
-    if value is None:
+    if value is None and name not in (signals.values.get("unjudged") or ()):
         have = ", ".join(key for key, item in signals.values.items() if item is not None) or "none"
         raise ConfigError(
             f"the reward needs the signal {name!r}, which was not measured (measured: {have}); add the signal that "
@@ -23,6 +25,17 @@ def need(signals: Signals, name: str) -> Any:
 def format_part(signals: Signals, weight: float) -> float:
     """0 for a trajectory in the expected form, else -weight (DeepEyes' code: -1 times 0.2)."""
     return 0.0 if need(signals, "format_ok") else -weight
+
+
+def verdict(parts: Mapping[str, float | None], per_turn: tuple[float, ...] | None = None) -> Verdict:
+    """The parts with their sum, which is None as long as one of them is."""
+    known = [value for value in parts.values() if value is not None]
+    return Verdict(sum(known) if len(known) == len(parts) else None, parts, per_turn)
+
+
+def scaled(weight: float, value: float | None) -> float | None:
+    """weight x value; None stays None."""
+    return None if value is None else weight * float(value)
 
 
 def broken(signals: Signals) -> bool:

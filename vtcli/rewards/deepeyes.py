@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vtcli.rewards import broken, format_part, need
+from vtcli.rewards import broken, format_part, need, scaled, verdict
 from vtcli.schema import Signals, Verdict
 
 
@@ -28,12 +28,12 @@ def conditional(
         if broken(signals):
             verdicts.append(None)
             continue
-        answer = float(need(signals, "answer_score"))
-        earned = answer > 0.5 and need(signals, counted) > 0
+        answer = need(signals, "answer_score")
+        earned = None if answer is None else float(answer > 0.5 and need(signals, counted) > 0)
         parts = {
-            "answer": answer_weight * answer,
-            "tool": tool_weight if earned else 0.0,
+            "answer": scaled(answer_weight, answer),
+            "tool": scaled(tool_weight, earned),
             "format": format_part(signals, format_weight),
         }
-        verdicts.append(Verdict(total=sum(parts.values()), parts=parts))
+        verdicts.append(verdict(parts))
     return verdicts

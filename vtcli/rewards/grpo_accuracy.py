@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vtcli.rewards import broken, format_part, need
+from vtcli.rewards import broken, format_part, need, scaled, verdict
 from vtcli.schema import Signals, Verdict
 
 
@@ -15,6 +15,6 @@ def accuracy(signals_G: Sequence[Signals], *, format_weight: float = 0.2) -> lis
         if broken(signals):
             verdicts.append(None)
             continue
-        parts = {"answer": float(need(signals, "answer_score")), "format": format_part(signals, format_weight)}
-        verdicts.append(Verdict(total=sum(parts.values()), parts=parts))
+        answer = scaled(1.0, need(signals, "answer_score"))
+        verdicts.append(verdict({"answer": answer, "format": format_part(signals, format_weight)}))
     return verdicts

@@ -14,7 +14,7 @@ from typing import Any
 
 from vtcli import geometry
 from vtcli.errors import ConfigError
-from vtcli.rewards import broken, format_part, need
+from vtcli.rewards import broken, format_part, need, scaled, verdict
 from vtcli.schema import Signals, Verdict
 
 
@@ -59,8 +59,8 @@ def _stage1(signals: Signals, zoom: Zoom, format_weight: float) -> Verdict:
 
 
 def _stage2(signals: Signals, format_weight: float) -> Verdict:
-    parts = {"answer": float(need(signals, "answer_score")), "format": format_part(signals, format_weight)}
-    return Verdict(total=parts["answer"] + parts["format"], parts=parts)
+    answer = scaled(1.0, need(signals, "answer_score"))
+    return verdict({"answer": answer, "format": format_part(signals, format_weight)})
 
 
 def tool_reward(
