@@ -18,7 +18,7 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import describe
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
+from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
@@ -59,6 +59,7 @@ class Config:
     signals: Mapping[str, Any]
     advantage: Advantage = group_mean
     select: Selection = field(default_factory=Selection)
+    updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
     temperature: float = 1.0
     checkpoint_every: int = 1  # steps
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
@@ -79,8 +80,10 @@ class Config:
     def __post_init__(self) -> None:
         if not self.phases or any(phase.steps < 1 for phase in self.phases):
             raise ConfigError("rl.phases needs at least one phase, and every phase at least one step")
-        if self.prompts_per_step < 1 or self.group_size < 1 or self.temperature <= 0:
-            raise ConfigError("rl.prompts_per_step and rl.group_size must be at least 1, rl.temperature above 0")
+        if min(self.prompts_per_step, self.group_size, self.updates_per_step) < 1 or self.temperature <= 0:
+            raise ConfigError(
+                "rl.prompts_per_step, rl.group_size and rl.updates_per_step must be at least 1, rl.temperature above 0"
+            )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
@@ -146,7 +149,7 @@ class _Trainer:
             image_pad=self.chat.image_pad,
             optim=config.optim,
             backend=config.backend,
-            total_steps=self.total,
+            total_steps=self.total * config.updates_per_step,
             temperature=config.temperature,
             reference=load_model(start, dtype) if config.reference else None,
         )
@@ -206,8 +209,7 @@ class _Trainer:
         begin = time.perf_counter()
         found = self._rollouts(phase_index, within, step)
         rolled = time.perf_counter()
-        rows = self._rows(found)
-        metrics = self.learner.step(rows, self.config.loss) if self._any(rows) else self.learner.skip()
+        metrics = self.learner.update(self._rows(found), self.config.loss)
         self.policy.update(self.learner.weights(), step + 1)
         metrics |= found.metrics()
         metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
@@ -268,19 +270,15 @@ class _Trainer:
             groups.append(Group(sample, scored))
         return groups
 
-    def _rows(self, found: _Rollouts) -> list[TrainRow]:
-        """This rank's rows."""
-        return [
-            pack.to_row(member.trajectory, value)
-            for place, group in found.mine.items()
-            for member, value in zip(group.members, found.credit[place], strict=True)
-            if value is not None and member.trajectory.policy_turns
-        ]
-
-    def _any(self, rows: Sequence[TrainRow]) -> bool:
-        from vtcli.engines.distributed import gather
-
-        return any(gather(bool(rows)))
+    def _rows(self, found: _Rollouts) -> list[list[TrainRow]]:
+        """This rank's rows, by mini-batch."""
+        out: list[list[TrainRow]] = [[] for _ in range(self.config.updates_per_step)]
+        parts = minibatches(found.credit, len(out))
+        for place, group in found.mine.items():
+            for member, value, part in zip(group.members, found.credit[place], parts[place], strict=True):
+                if value is not None and part is not None and member.trajectory.policy_turns:
+                    out[part].append(pack.to_row(member.trajectory, value))
+        return out
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.deepspeed import export

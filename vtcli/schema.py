@@ -234,3 +234,4 @@ class TrainRow:
     images: tuple[ImageRef, ...]
     logprobs: tuple[float, ...] | None = None  # (T,) sampling log-probabilities
     advantages: tuple[float, ...] | None = None  # (T,)
+    anchor: tuple[float, ...] | None = None  # (T,) the learner's own log-probabilities at rollout; None: those of now

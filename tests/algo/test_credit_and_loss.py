@@ -17,6 +17,7 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import batches, imitation_row, lines
+from vtcli.algo.select import minibatches
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Credit, Group, Scored, Stop, TrainRow
 
@@ -283,3 +284,18 @@ def test_monitor_counts_what_it_leaves_out() -> None:
     assert found["reward_std"] == pytest.approx(math.sqrt(0.5) / 2)
     assert "accuracy" not in found
     assert describe([])["rollouts"] == 0
+
+
+def test_mini_batches_are_contiguous_parts_of_what_has_credit():
+    credit = [[(1.0,), None, (0.0,)], [(2.0, 2.0), (1.0,), (-1.0,)]]
+    assert minibatches(credit, 2) == [[0, None, 0], [0, 1, 1]]
+    assert minibatches(credit, 1) == [[0, None, 0], [0, 0, 0]]
+    assert minibatches([[None]], 3) == [[None]]
+
+
+def test_with_an_anchor_the_ratio_is_taken_to_it_and_the_weight_from_the_sampler_to_it():
+    logp, anchor, sampled = (torch.tensor(v).log() for v in ([0.3], [0.2], [0.1]))
+    config = LossConfig(clip_high=1.0, clip_low=1.0, importance_cap=5.0)
+    found = policy_loss(logp, sampled, torch.tensor([1.0]), torch.tensor([0]), config, anchor)
+    assert float(found.importance) == pytest.approx(2.0)  # 0.2 / 0.1
+    assert float(found.loss) == pytest.approx(-2.0 * 1.5)  # and the ratio is 0.3 / 0.2

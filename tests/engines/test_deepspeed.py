@@ -95,7 +95,11 @@ def plain_step(rows, loss):
 @pytest.mark.parametrize(
     ("aggregation", "rl"),
     [
-        *((name, rl) for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm") for rl in (None, {})),
+        *(
+            (name, rl)
+            for name in ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "seq-mean-token-sum")
+            for rl in (None, {})
+        ),
         ("token-mean", {"importance": "none"}),
         ("token-mean", {"importance": "sequence"}),
         ("seq-mean-token-mean", {"importance": "none", "ratio": "sequence"}),
@@ -109,7 +113,7 @@ def test_a_step_is_plain_adamw_whatever_the_micro_batches(aggregation, rl):
     for tokens in (longest, 2 * longest, 4000):
         trained = learner(batch_tokens=tokens)
         metrics = trained.step(rows, loss)
-        assert metrics["loss"] == pytest.approx(total, abs=1e-6)
+        assert metrics["loss"] == pytest.approx(total, abs=1e-6, rel=1e-6)
         assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-4)
         assert metrics["tokens"] == sum(sum(r.mask) for r in rows)
         same(trained.weights(), expected, 2e-6)
@@ -263,3 +267,34 @@ def test_a_step_without_any_row_moves_the_schedule_and_nothing_else():
     assert trained.skip()["updated"] == 0.0
     assert trained.steps_done == 1
     same(trained.weights(), before, 0.0)
+
+
+def test_later_mini_batches_are_measured_against_the_learner_of_the_rollout():
+    """Two updates by hand: the second one's old policy is the learner before the first."""
+    loss = LossConfig(clip_low=0.05, clip_high=0.05, importance="token")
+    rows = rl_rows()
+    start = learner().logprobs(rows)
+    trained = learner()
+    metrics = trained.update([rows[:2], rows[2:]], loss)
+    by_hand = learner()
+    first = by_hand.step(rows[:2], loss)
+    anchors = {row.id: iter(start[row.id]) for row in rows}
+    anchored = [replace(r, anchor=tuple(next(anchors[r.id]) if m else 0.0 for m in r.mask)) for r in rows[2:]]
+    second = by_hand.step(anchored, loss)
+    same(trained.weights(), copy(by_hand.weights()), 0)
+    assert trained.steps_done == 2
+    assert second["clip_ratio_low"] + second["clip_ratio_high"] > 0, "the first update must have moved the learner"
+    tokens = first["tokens"] + second["tokens"]
+    assert metrics["tokens"] == tokens
+    mean = (first["loss"] * first["tokens"] + second["loss"] * second["tokens"]) / tokens
+    assert metrics["loss"] == pytest.approx(mean, abs=1e-9)
+
+
+def test_a_mini_batch_without_rows_moves_the_schedule_only():
+    trained, alone = learner(), learner()
+    metrics = trained.update([[], rl_rows()], LossConfig())
+    alone.skip()
+    alone.step(rl_rows(), LossConfig())
+    same(trained.weights(), copy(alone.weights()), 1e-6)
+    assert metrics["updated"] == 0.5
+    assert metrics["lr"] == OPTIM.lr

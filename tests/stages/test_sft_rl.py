@@ -39,6 +39,7 @@ RL = [
     *("rl.prompts_per_step=2", "rl.group_size=2", "rl.limits.max_turn_tokens=24"),
     "+signals.sampled._target_=uneven.measure",
     # Three prompts, and four of six rollouts are learnt from.
+    "rl.updates_per_step=2",
     *("rl.select.oversample=1.5", "rl.select.rank=std", "rl.select.drop_equal=true"),
     f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 from vtcli.errors import ConfigError
 from vtcli.schema import TrainRow
 
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ± this before exp, as in verl's core_algos."""
 
@@ -54,8 +54,8 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
     """The weight of every masked token of each row, such that weights × losses sum to the aggregate.
 
     token-mean: 1 / tokens of the whole batch. seq-mean-token-mean: 1 / (rows × tokens of the row).
-    seq-mean-token-sum-norm: 1 / (rows × ``norm_tokens``) (Dr. GRPO, arXiv 2503.20783). Rows with an empty mask do
-    not count as rows.
+    seq-mean-token-sum: 1 / rows. seq-mean-token-sum-norm: 1 / (rows × ``norm_tokens``) (Dr. GRPO, arXiv 2503.20783).
+    Rows with an empty mask do not count as rows.
 
     Example: rows with 1 and 3 tokens weigh 1/4, 1/4 under token-mean and 1/2, 1/6 under seq-mean-token-mean.
     """
@@ -67,7 +67,8 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
         return [1.0 / total if n else 0.0 for n in tokens]
     if aggregation == "seq-mean-token-mean":
         return [1.0 / (filled * n) if n else 0.0 for n in tokens]
-    return [1.0 / (filled * norm_tokens) if n else 0.0 for n in tokens]
+    divisor = norm_tokens if aggregation == "seq-mean-token-sum-norm" else 1
+    return [1.0 / (filled * divisor) if n else 0.0 for n in tokens]
 
 
 def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
@@ -94,17 +95,19 @@ class PolicyLoss:
     importance: Tensor  # the weight that is in ``loss``, without gradient
 
 
-def policy_loss(logp: Tensor, sampled: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig) -> PolicyLoss:
+def policy_loss(
+    logp: Tensor, sampled: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig, anchor: Tensor | None = None
+) -> PolicyLoss:
     """The surrogate of tokens that a policy sampled with ``sampled`` log-probabilities; ``rows`` (N,) says which row a
-    token is of.
+    token is of, ``anchor`` (N,) are the learner's own at rollout.
 
     ``importance`` "none" takes the policy's word: ratio = learner / policy. Otherwise the two are parted (verl's
     "decoupled" form, Yao et al. 2025): the ratio is learner / learner at rollout, and what the engines disagree by
-    becomes a weight min(learner at rollout / policy, cap), of each token or of the whole row. A batch gets one
-    optimiser step, so the learner at rollout is the learner itself: the ratio is 1, its gradient is not 0, and the
-    clip is idle.
+    becomes a weight min(learner at rollout / policy, cap), of each token or of the whole row. Without ``anchor`` the
+    learner at rollout is the learner itself, as where a batch gets one optimiser step: the ratio is 1, its gradient is
+    not 0, and the clip is idle.
     """
-    learner = logp.detach()
+    learner = logp.detach() if anchor is None else anchor
     old = sampled if config.importance == "none" else learner
     anchored = logp if config.ratio == "token" else _by_sequence(logp, old, rows)
     loss, clipped = clipped_surrogate(anchored, old, advantage, config)

@@ -46,6 +46,23 @@ def select(
     return kept
 
 
+def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:
+    """To which of ``count`` mini-batches each trajectory with credit belongs: contiguous parts in the order of the
+    groups, of sizes that differ by one at most; None for the others.
+
+    Example: three trajectories with credit and two mini-batches give 0, 0, 1.
+    """
+    total, place = chosen(credit), 0
+    out: list[list[int | None]] = []
+    for values in credit:
+        parts: list[int | None] = []
+        for value in values:
+            parts.append(None if value is None else place * count // total)
+            place += value is not None
+        out.append(parts)
+    return out
+
+
 def chosen(credit: Sequence[Sequence[Credit]]) -> int:
     """How many trajectories have credit."""
     return sum(value is not None for values in credit for value in values)

@@ -144,6 +144,17 @@ class DeepSpeedLearner:
         self.steps_done += 1
         return self._metrics(sums)
 
+    def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
+        """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
+
+        From the second on the learner is no longer the one of the rollout, whose log-probabilities are therefore
+        computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
+        """
+        if len(minibatches) > 1:
+            known = self.logprobs([row for rows in minibatches for row in rows])
+            minibatches = [[_anchored(row, known[row.id]) for row in rows] for rows in minibatches]
+        return _joined([self.step(rows, loss) if any(gather(bool(rows))) else self.skip() for rows in minibatches])
+
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
@@ -230,7 +241,8 @@ class DeepSpeedLearner:
             sums.add(loss=value.detach())
             return value
         old, advantage = (self._masked(chunk, name).to(logp.device) for name in ("logprobs", "advantages"))
-        surrogate = policy_loss(logp, old, advantage, rows, config)
+        anchor = None if chunk[0].anchor is None else self._masked(chunk, "anchor").to(logp.device)
+        surrogate = policy_loss(logp, old, advantage, rows, config, anchor)
         per_token = surrogate.loss
         if self.reference is not None and config.kl_coef > 0:
             with torch.no_grad():
@@ -238,29 +250,30 @@ class DeepSpeedLearner:
             kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
-        self._log_policy_gap(logp.detach(), old, advantage, (real, surrogate), sums)
+        now = logp.detach()
+        self._log_policy_gap((now, now if anchor is None else anchor, old), advantage, (real, surrogate), sums)
         sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
         value = (weight * per_token).sum()
         sums.add(loss=value.detach())
         return value
 
     def _log_policy_gap(
-        self, logp: Tensor, old: Tensor, advantage: Tensor, marks: tuple[Tensor, PolicyLoss], sums: _Sums
+        self, logps: tuple[Tensor, Tensor, Tensor], advantage: Tensor, marks: tuple[Tensor, PolicyLoss], sums: _Sums
     ) -> None:
-        real, surrogate = marks
+        """``logps``: of the learner now and at rollout, and of the policy; engines are compared at rollout."""
+        (now, learner, policy), (real, surrogate) = logps, marks
         hit = surrogate.clipped
-        ratio = (logp - old).exp()
         sums.add(
-            mismatch_kl=(k3(old, logp) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
-            ratio=(ratio * real).sum(),
+            mismatch_kl=(k3(policy, learner) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
+            ratio=((now - policy).exp() * real).sum(),
             importance=(surrogate.importance * real).sum(),
             clip_ratio_low=(hit * (advantage < 0) * real).sum(),
             clip_ratio_high=(hit * (advantage > 0) * real).sum(),
         )
         if real.any():
-            sums.peak = max(sums.peak, float(((logp - old).abs() * real).max()))
+            sums.peak = max(sums.peak, float(((learner - policy).abs() * real).max()))
 
-    def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages"]) -> Tensor:
+    def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages", "anchor"]) -> Tensor:
         out: list[float] = []
         for row in chunk:
             values = getattr(row, name)
@@ -296,8 +309,8 @@ class DeepSpeedLearner:
         if largest(int(not torch.isfinite(value))):  # all ranks stop together, none waits for another
             self.engine.zero_grad()  # what earlier micro-batches left must not reach a later step
             raise EngineError(
-                f"the {what} of step {self.steps_done} is {float(value)} on rank {self.rank}: no update was made; "
-                "lower the learning rate or look at the rows of this step"
+                f"the {what} of step {self.steps_done} is {float(value.detach())} on rank {self.rank}: no update was "
+                "made; lower the learning rate or look at the rows of this step"
             )
 
     def _metrics(self, sums: _Sums) -> dict[str, float]:
@@ -320,6 +333,26 @@ class DeepSpeedLearner:
         out["grad_norm"] = float(norm or 0.0)
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out
+
+
+def _anchored(row: TrainRow, known: Sequence[float]) -> TrainRow:
+    """The row with the learner's log-probabilities of its masked tokens."""
+    values = iter(known)
+    return replace(row, anchor=tuple(next(values) if m else 0.0 for m in row.mask))
+
+
+def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of several updates: means by tokens, which one that was skipped has none of."""
+    tokens = sum(metrics["tokens"] for metrics in done)
+    counted = [metrics for metrics in done if metrics["tokens"] > 0] or done
+    out = {
+        name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))
+        for name in counted[0]
+    }
+    out |= {"tokens": tokens, "updated": sum(metrics["updated"] for metrics in done) / len(done)}
+    if "logprob_gap_max" in out:
+        out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)
+    return out
 
 
 def export(model: Any, source: Path, folder: Path) -> None:
