@@ -162,7 +162,10 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_an_interrupt_is_one_line_and_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupt_is_one_line_and_its_own_code(number: int, code: int, word: str, tmp_path: Path) -> None:
     command = stage_program("print('started', flush=True); time.sleep(60)", tmp_path)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A suite that is started in the background by a shell ignores interrupts, and so would its children.
@@ -170,10 +173,10 @@ def test_an_interrupt_is_one_line_and_130(tmp_path: Path) -> None:
         assert process.stdout
         assert process.stderr
         assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
         assert process.stderr.read().strip().splitlines() == [
-            "vtcli: interrupted; the same command continues where it stopped."
+            f"vtcli: {word}; the same command continues where it stopped."
         ]
 
 

@@ -276,7 +276,7 @@ def require_name(name: str) -> str:
 
 
 def _maker(kind: Kind | None, name: str) -> str:
-    return MAKERS[kind].format(name=name) if kind else f"vtcli synth name={name}"
+    return MAKERS[kind].format(name=name) if kind else f"vtcli synth name={name}` or another stage's `name={name}"
 
 
 def _versions(folder: Path) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from vtcli.artifacts import ArtifactStore, Lineage
     from vtcli.config import Job
 
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 STAGES = ("synth", "sft", "rl", "eval")
 ON_ACCELERATOR = ("sft", "rl", "eval")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
@@ -47,7 +48,9 @@ Home = Annotated[Path, typer.Option(envvar="VTCLI_HOME", help="Where artifacts l
 
 
 def main() -> None:
-    """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130."""
+    """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130, SIGTERM (Slurm's
+    time limit or preemption) with 143."""
+    signal.signal(signal.SIGTERM, _terminate)  # else Python ends at once, and the tracker's run stays open
     try:
         app()
     except VtcliError as error:
@@ -58,11 +61,18 @@ def main() -> None:
             _defect()
         _fail(reason)
     except SystemExit as end:
-        if end.code == INTERRUPTED:
-            _say("interrupted; the same command continues where it stopped.")
+        if end.code in (INTERRUPTED, TERMINATED):
+            how = "interrupted" if end.code == INTERRUPTED else "terminated"
+            _say(f"{how}; the same command continues where it stopped.")
         raise
     except Exception:
         _defect()
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends at once
+    raise SystemExit(TERMINATED)
 
 
 @app.callback(invoke_without_command=True)
