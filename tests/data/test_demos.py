@@ -14,13 +14,14 @@ import pytest
 from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.demos import plan
-from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import UNDO
 from vtcli.data.teacher import Script, Teacher
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.geometry import draw_f1
 
+TASKS = ("rotflip", "zoom", "read_value", "count")
 MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
 PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)
 PROMPT = PromptStyle("compact", "image {size}\n{tools}", "{question}", "{question}")
