@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from dataclasses import replace
@@ -12,13 +13,15 @@ import pytest
 
 from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.data import count, read_value, rotflip, zoom
-from vtcli.data.demos import Script, Teacher, plan
-from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.demos import plan
+from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import UNDO
+from vtcli.data.teacher import Script, Teacher
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.geometry import draw_f1
 
+TASKS = ("rotflip", "zoom", "read_value", "count")
 MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
 PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)
 PROMPT = PromptStyle("compact", "image {size}\n{tools}", "{question}", "{question}")
@@ -36,7 +39,8 @@ def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERF
 
 def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> Episode:
     setting = Setting(teacher, PROMPT, 56 * 56, 112 * 112)
-    return demonstrate(made(task, number), kind, stream(0, task, "demo-train", number, purpose=1), setting)
+    rng = stream(0, task, "demo-train", number, purpose=1)
+    return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
 
 
 @pytest.mark.parametrize("task", TASKS)

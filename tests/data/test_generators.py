@@ -19,12 +19,13 @@ import yaml
 from vtcli.binding import bind
 from vtcli.data import canvas, chart, zoom
 from vtcli.data.count import CONDITIONS
-from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
 from vtcli.data.zoom import PALE
 from vtcli.errors import ConfigError
 from vtcli.images import resize
 
+TASKS = ("rotflip", "zoom", "read_value", "count")
 CONF = Path(__file__).parents[2] / "conf" / "data"
 
 

@@ -15,7 +15,7 @@ from vtcli.schema import ImageRef, Json, Sample
 
 T = TypeVar("T")
 
-TASKS = ("rotflip", "zoom", "read_value", "count")
+TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search")
 """The position is the task's id in the seed: append, never reorder."""
 
 SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")

@@ -111,7 +111,11 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
 
 
 def _wrapped(text: str, width: int = CELL) -> list[str]:
-    """The text in lines that fit into a cell."""
+    """The text in lines that fit into a cell; code's own lines are kept."""
+    return [fitting for own in text.splitlines() for fitting in _filled(own, width)]
+
+
+def _filled(text: str, width: int) -> list[str]:
     face = canvas.font(11)
     lines, line = [], ""
     for word in text.split(" "):

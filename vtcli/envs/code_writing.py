@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
+from vtcli.chat.templates import fill
 from vtcli.envs.code_protocol import Writing
-from vtcli.envs.prompts import fill
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
 from vtcli.schema import CallStatus, Json
 
@@ -146,7 +146,8 @@ def details(shown: Shown) -> dict[str, Json]:
 
 def transform(produced: Produced, image: int | None) -> dict[str, Json]:
     """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.Produced`` says; ``image`` is
-    the trajectory's image that stands for all input of the run, None where each operation names its own."""
+    the trajectory's image that stands for all input of the run, None where each operation names its own. Boxes are in
+    the pixels that the code saw; the environment adds which those are, ``pixels``: view or full."""
     return {
         "op": "code",
         "origin": produced.origin,
