@@ -1,4 +1,7 @@
-"""Facts about one trajectory, one kind a file: measured once, stored with it, never weighted."""
+"""Facts about one trajectory, one kind a file: measured once, stored with it, never weighted.
+
+``NAMES`` of a module says which values its ``measure`` gives, so that it is known what measures a fact that is missing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from typing import Any
 from vtcli.errors import ConfigError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
+
+JOINED = ("judged", "unjudged")
+"""Lists of signals' names, to which every signal with a judge adds its own: those that a judge was asked for, and those
+among them that got no verdict."""
 
 
 async def measure_all(trajectory: Trajectory, signals: Sequence[Signal]) -> Signals:

@@ -16,6 +16,8 @@ from rapidfuzz.distance import Levenshtein
 
 from vtcli.schema import Json, Sample, Trajectory
 
+NAMES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
+
 MAX_INDEX = 999_999
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter
 READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
