@@ -96,6 +96,13 @@ def inverse(name: str) -> str:
     return {"rot90": "rot270", "rot270": "rot90"}.get(name, _NAMES[_MATRICES[name]])
 
 
+def turned_corner(name: str, corner: str) -> str:
+    """Where a turned picture has what an upright one has in ``corner``: rot90 takes "top-left" to "top-right"."""
+    a, b, c, d = _MATRICES[name]
+    x, y = (-1 if "left" in corner else 1), (-1 if "top" in corner else 1)
+    return f"{'top' if c * x + d * y < 0 else 'bottom'}-{'left' if a * x + b * y < 0 else 'right'}"
+
+
 _UPRIGHT = {"zoom", "points", "hline", "vline"}
 _SAME_PIXELS = {"points", "hline", "vline"}
 
@@ -149,6 +156,26 @@ def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
             return None
         total = after(step, total)
     return total
+
+
+def shown_box(images: Sequence[ImageRef], index: int) -> Box | None:
+    """The part of image 0, in its original pixels, that an image shows: through the native tools' maps, or the host's
+    own box of code that it has done again (``verified``). None for claims, and where it cannot be told."""
+    ref = images[index]
+    matrix = to_input(images, index)
+    if matrix is not None:
+        return map_box(matrix, (0, 0, ref.width, ref.height))
+    transform = ref.transform or {}
+    if ref.parent is None or transform.get("op") != "code" or transform.get("verified") is not True:
+        return None
+    steps = transform.get("operations") or ()
+    back, parent = to_input(images, ref.parent), images[ref.parent]
+    if back is None or not steps or steps[-1].get("box") is None:
+        return None
+    width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
+    across, down = parent.width / width, parent.height / height
+    x1, y1, x2, y2 = steps[-1]["box"]
+    return map_box(back, (x1 * across, y1 * down, x2 * across, y2 * down))
 
 
 def from_view(ref: ImageRef) -> Floats:
