@@ -41,6 +41,8 @@ MAKERS: Mapping[str, str] = {
     "model": "vtcli sft name={name}` or `vtcli rl name={name}",
     "trajectories": "vtcli eval name={name}",
     "report": "vtcli eval name={name}",
+    "scores": "vtcli judge TRAJECTORIES +recipe=RECIPE name={name}",
+    "comparison": "vtcli judge TRAJECTORIES --all-recipes name={name}",
 }
 """The command that makes an artifact of each kind, for the message about a missing one."""
 

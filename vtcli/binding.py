@@ -32,6 +32,10 @@ WHOLE = "job"
 """A config dataclass's field of this name receives the whole composed configuration, for the manifest."""
 
 
+SECTION_OF: Mapping[str, str] = {"judge": "scoring"}
+"""The section of a stage whose own name is taken: ``judge`` is who is asked, in every stage."""
+
+
 class KeyProblem(ConfigError):
     """A ``ConfigError`` about one key, so that a caller can add where its value was set."""
 
@@ -64,6 +68,7 @@ def stage(cls: type[T], values: Mapping[str, Any], section: str | None = None) -
         KeyProblem: unknown key, missing value, wrong type.
     """
     name = section or str(values.get("stage") or "")
+    name = SECTION_OF.get(name, name)
     own = values.get(name) or {}
     if not isinstance(own, Mapping):
         raise KeyProblem(name, f"expected a section with keys, got {_show(own)}.")

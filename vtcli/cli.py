@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vtcli.config import Job
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
-STAGES = ("synth", "sft", "rl", "eval")
+STAGES = ("synth", "sft", "rl", "eval", "judge")
 ON_ACCELERATOR = ("sft", "rl", "eval")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
 
@@ -30,7 +30,7 @@ OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|au
 --multirun, --cfg job, --resolve. `vtcli config show {stage}` prints the result and where each value came from."""
 
 app = typer.Typer(
-    help="Train vision-language models to think with images: synth → sft → rl → eval.",
+    help="Train vision-language models to think with images: synth → sft → rl → eval → judge.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # rich takes longer to import than --help may take
@@ -77,7 +77,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Train vision-language models to think with images: synth → sft → rl → eval."""
+    """Train vision-language models to think with images: synth → sft → rl → eval → judge."""
     if version:
         typer.echo(f"vtcli {__version__}")
         raise typer.Exit
@@ -95,6 +95,14 @@ _add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground 
 _add_stage("sft", "Train on demonstrations: syntax and basic perception.")
 _add_stage("rl", "Train by reinforcement with tools, phase by phase.")
 _add_stage("eval", "Measure a model on held-out samples and write a report.")
+_add_stage(
+    "judge",
+    """Score stored trajectories under a recipe: vtcli judge TRAJECTORIES +recipe=RECIPE
+
+    TRAJECTORIES is a report of eval or a model of rl (NAME:vN, NAME@latest, a folder), or a JSONL file of records.
+    --all-recipes makes the reward matrix: recipes x trajectories, rank correlations, where recipes disagree most.
+    `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
+)
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
@@ -177,6 +185,7 @@ def config_validate() -> None:
 def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
     """Number of plug points of one recipe at one scale, and what is wrong with it, a line each."""
     from vtcli import config
+    from vtcli.binding import SECTION_OF
 
     try:
         composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}"])
@@ -185,11 +194,13 @@ def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
         return 0, [f"+recipe={recipe} scale={scale}: {error}"]
     problems: list[str] = []
     for stage in STAGES:
-        own = composed.values.get(stage) or {}
+        section = SECTION_OF.get(stage, stage)
+        own = composed.values.get(section) or {}
         inputs = {k: "given-by-the-user:v1" for k in config.INPUTS if own.get(k) == config.MISSING}
-        if config.MISSING in config.flat({**own, **inputs}).values():
+        rewards = composed.values["rl"]["phases"] if stage == "judge" else None
+        if config.MISSING in config.flat({**own, **inputs, "": rewards}).values():
             continue  # the recipe has nothing to say about this stage, which says so when it is started
-        values = {**composed.values, "stage": stage, stage: {**own, **inputs}}
+        values = {**composed.values, "stage": stage, section: {**own, **inputs}}
         try:
             config.build(_stage_parts(stage)[0], config.Job(stage, values, composed.origins))
         except VtcliError as error:

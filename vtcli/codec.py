@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+Reader = Callable[[Any], Any]
+"""From a JSON value to the value of a field."""
 
 
 def encode(value: Any) -> Any:
@@ -34,60 +37,130 @@ def encode(value: Any) -> Any:
 
 def decode(cls: type[T], value: Any) -> T:
     """The inverse of ``encode`` for a dataclass ``cls``. Raises ``ValueError`` that names the field which is wrong."""
-    return cast("T", _decode(cls, value, cls.__name__))
+    try:
+        return cast("T", _reader(cls)(value))
+    except _Unexpected as problem:
+        raise ValueError(f"{cls.__name__}{problem.where}: {problem}") from None
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+class _Unexpected(Exception):
+    """``where`` grows from the leaf to the root while the error passes through the readers."""
+
+    def __init__(self, expected: str, value: Any) -> None:
+        super().__init__(f"expected {expected}, got {str(value)[:80]!r}")
+        self.where = ""
+
+    def inside(self, place: str) -> _Unexpected:
+        self.where = place + self.where
+        return self
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """The function that reads a value as ``kind``: made once per type, since a file holds thousands of each."""
     origin = get_origin(kind)
     if kind is Any:
-        return value
+        return lambda value: value
     if origin in (Union, types.UnionType):
-        return _decode_union(get_args(kind), value, where)
+        return _union_reader(get_args(kind))
     if origin is Literal:
-        return _expect(value in get_args(kind), value, f"one of {get_args(kind)}", where)
+        choices = get_args(kind)
+        return lambda value: value if value in choices else _refuse(f"one of {choices}", value)
     if origin is tuple:
-        _expect(isinstance(value, list), value, "a list", where)
-        item = get_args(kind)[0]  # every tuple of the schema is tuple[X, ...]
-        if item in (int, str):  # token ids: the bulk of a file
-            return tuple(_expect(all(type(v) is item for v in value), value, f"a list of {item.__name__}", where))
-        return tuple(_decode(item, v, f"{where}[{i}]") for i, v in enumerate(value))
+        return _tuple_reader(get_args(kind)[0])  # every tuple of the schema is tuple[X, ...]
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _expect(isinstance(value, dict), value, "an object", where)
+        return lambda value: value if isinstance(value, dict) else _refuse("an object", value)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        _expect(value in {member.value for member in kind}, value, f"one of {[m.value for m in kind]}", where)
-        return kind(value)
+        members = {member.value: member for member in kind}
+        wanted = f"one of {list(members)}"
+        return lambda value: (
+            members[value] if type(value) in (str, int) and value in members else _refuse(wanted, value)
+        )
     if is_dataclass(kind):
-        return _decode_dataclass(cast("type", kind), value, where)
-    if kind is float and type(value) is int:
-        return float(value)
-    return _expect(type(value) is kind, value, getattr(kind, "__name__", str(kind)), where)
+        return _dataclass_reader(cast("type", kind))
+    if kind is float:
+        return lambda value: value if type(value) is float else _whole(value)
+    name = getattr(kind, "__name__", str(kind))
+    return lambda value: value if type(value) is kind else _refuse(name, value)
 
 
-def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Optional values, and unions of dataclasses, told apart by their fields."""
-    if value is None:
-        return _expect(type(None) in choices, value, "a value", where)
-    kinds = [kind for kind in choices if kind is not type(None)]
-    if len(kinds) > 1 and isinstance(value, dict):
-        kinds = [
-            kind for kind in kinds if is_dataclass(kind) and set(_hints(cast("type", kind))) == set(value)
-        ] or kinds
-    for kind in kinds[:-1]:
+def _tuple_reader(item: Any) -> Reader:
+    read = _reader(item)
+
+    def each(value: Any) -> tuple[Any, ...]:
+        found: list[Any] = []
         try:
-            return _decode(kind, value, where)
-        except ValueError:
-            continue
-    return _decode(kinds[-1], value, where)
+            for entry in value:
+                found.append(read(entry))
+        except _Unexpected as problem:
+            raise problem.inside(f"[{len(found)}]") from None
+        return tuple(found)
+
+    def read_tuple(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            return _refuse("a list", value)
+        entries = cast("list[Any]", value)
+        if item in (int, str, float):  # token ids and log-probabilities: the bulk of a file
+            if all(type(entry) is item for entry in entries):
+                return tuple(entries)
+            if item is not float:
+                return _refuse(f"a list of {item.__name__}", entries)
+        return each(entries)
+
+    return read_tuple
 
 
-def _decode_dataclass(kind: type, value: Any, where: str) -> Any:
-    _expect(isinstance(value, dict), value, f"an object ({kind.__name__})", where)
-    hints = _hints(kind)
-    unknown = sorted(set(value) - set(hints))
-    _expect(not unknown, unknown, f"no keys but {sorted(hints)}", where)
-    missing = [field.name for field in fields(kind) if field.name not in value and _required(field)]
-    _expect(not missing, missing, "every required key; these are missing", where)
-    return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+def _union_reader(choices: tuple[Any, ...]) -> Reader:
+    """Optional values, and unions of dataclasses, told apart by their fields."""
+    optional, kinds = type(None) in choices, [kind for kind in choices if kind is not type(None)]
+    by_fields = {frozenset(_hints(kind)): _reader(kind) for kind in kinds if is_dataclass(kind)}
+    readers = [_reader(kind) for kind in kinds]
+
+    def read_union(value: Any) -> Any:
+        if value is None:
+            return None if optional else _refuse("a value", value)
+        if len(readers) == 1:
+            return readers[0](value)
+        if isinstance(value, dict) and (exact := by_fields.get(frozenset(cast("dict[str, Any]", value)))):
+            return exact(value)
+        for read in readers[:-1]:
+            try:
+                return read(value)
+            except _Unexpected:
+                continue
+        return readers[-1](value)
+
+    return read_union
+
+
+def _dataclass_reader(kind: type) -> Reader:
+    made: dict[str, Reader] = {}  # filled at the first use: a type may hold itself
+    required = frozenset(field.name for field in fields(kind) if _required(field))
+
+    def read_dataclass(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return _refuse(f"an object ({kind.__name__})", value)
+        given = cast("dict[str, Any]", value)
+        if not made:
+            made.update({name: _reader(hint) for name, hint in _hints(kind).items()})
+        if not made.keys() >= given.keys():
+            _refuse(f"no keys but {sorted(made)}", sorted(given.keys() - made.keys()))
+        if not given.keys() >= required:
+            _refuse("every required key; these are missing", sorted(required - given.keys()))
+        filled: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, item in given.items():
+                filled[name] = made[name](item)
+        except _Unexpected as problem:
+            raise problem.inside(f".{name}") from None
+        return kind(**filled)
+
+    return read_dataclass
+
+
+def _whole(value: Any) -> float:
+    return float(value) if type(value) is int else _refuse("float", value)
 
 
 def _required(field: Field[Any]) -> bool:
@@ -99,7 +172,5 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _expect(condition: bool, value: Any, expected: str, where: str) -> Any:
-    if not condition:
-        raise ValueError(f"{where}: expected {expected}, got {str(value)[:80]!r}")
-    return value
+def _refuse(expected: str, value: Any) -> NoReturn:
+    raise _Unexpected(expected, value)

@@ -33,7 +33,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from vtcli import doctor
-from vtcli.binding import MISSING, KeyProblem, bind, nearest, nodes, stage
+from vtcli.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
+from vtcli.commandline import named, spelled_out
 from vtcli.errors import ConfigError
 
 __all__ = [
@@ -55,7 +56,7 @@ __all__ = [
 T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
-INPUTS = ("model", "data")
+INPUTS = ("model", "data", "trajectories")
 """On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``; so does data."""
 
 
@@ -93,19 +94,20 @@ class Job:
 
 def plan(stage: str, argv: Sequence[str]) -> Plan:
     """Split ``argv`` into flags and overrides and rewrite these; reads no configuration."""
+    argv = spelled_out(stage, argv)
     args = get_args_parser().parse_intermixed_args(list(argv))
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
     scale = "auto"
-    for override in cast(list[str], args.overrides):
+    for override in named(stage, cast(list[str], args.overrides)):
         key, equals, value = override.partition("=")
         if equals and key.lstrip("+") == LAST_GROUP:
             scale = value
         elif equals and key == "recipe":
             rewritten.append(f"+{override}")
         elif equals and key in INPUTS and value not in options(key):
-            rewritten.append(f"{stage}.{override}")
+            rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
             rewritten.append(override)
     chosen, note = doctor.choose_scale() if scale == "auto" else (scale, None)

@@ -15,7 +15,7 @@ from vtcli import codec, disk
 from vtcli.errors import InputError
 from vtcli.schema import SCHEMA_VERSION
 
-Kind = Literal["dataset", "demos", "model", "trajectories", "report"]
+Kind = Literal["dataset", "demos", "model", "trajectories", "report", "scores", "comparison"]
 
 MANIFEST = "manifest.json"
 

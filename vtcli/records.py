@@ -58,16 +58,22 @@ def truncate(path: Path, size: int) -> None:
         os.truncate(path, size)
 
 
-def read(path: Path, cls: type[T]) -> Iterator[T]:
-    """The objects of a file that ``append`` wrote, one after the other.
+def read(path: Path, *kinds: type[T]) -> Iterator[T]:
+    """The objects of a file that ``append`` wrote, one after the other; each of one of ``kinds``.
 
     A last line without its end (the writer was killed) is left out. Raises ``InputError``, with the line's number, for
-    anything else that is no ``cls`` of this schema version.
+    anything else that is none of ``kinds`` in this schema version.
     """
     with disk.checked(path, "read"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
-                yield _parse_line(line, cls, f"{path}, line {number}")
+                yield _parse_line(line, kinds, f"{path}, line {number}")
+
+
+def torn(path: Path) -> bool:
+    """Whether the last line lacks its end, which ``read`` leaves out."""
+    with disk.checked(path, "read"), path.open("rb") as file:
+        return _complete_size(file) < file.seek(0, os.SEEK_END)
 
 
 def _line(item: Any) -> str:
@@ -75,7 +81,7 @@ def _line(item: Any) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": value}) + "\n"
 
 
-def _parse_line(line: bytes, cls: type[T], where: str) -> T:
+def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
     try:
         envelope = json.loads(line)
         version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]
@@ -85,8 +91,10 @@ def _parse_line(line: bytes, cls: type[T], where: str) -> T:
         ) from error
     if version != SCHEMA_VERSION:
         raise InputError(f"{where} has schema version {version}; this vtcli reads {SCHEMA_VERSION}. Make it anew.")
-    if kind != cls.__name__:
-        raise InputError(f"{where} holds a {kind}; a {cls.__name__} was expected. Give the right file.")
+    cls = next((each for each in kinds if each.__name__ == kind), None)
+    if cls is None:
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise InputError(f"{where} holds a {kind}; a {wanted} was expected. Give the right file.")
     try:
         return codec.decode(cls, value)
     except ValueError as error:

@@ -20,11 +20,12 @@ from typing import Any
 
 from vtcli import codec, disk, track
 from vtcli.artifacts import Artifact, ArtifactStore, Draft, Kind, require_name
-from vtcli.binding import bind
+from vtcli.binding import SECTION_OF, bind
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
 
-STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
+"""Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
 
 RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs")
 """Top-level keys that say where and how a stage runs, not what it makes."""
@@ -149,7 +150,7 @@ def fingerprint(
     runtime_keys: Sequence[str] = (),
 ) -> str:
     """sha256 over what a run makes: stage, kind, name, seed, config and the parents' contents."""
-    others = {name for name in STAGES if name not in (stage, "judge")}  # judge is the group conf/judge, for all stages
+    others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
     kept = {k: v for k, v in codec.encode(config).items() if k not in RUNTIME_KEYS and k not in others}
     for dotted in runtime_keys:
         kept = _without(kept, dotted.split("."))

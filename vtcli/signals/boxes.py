@@ -8,6 +8,8 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
+NAMES = ("zooms", "zoom_labels")
+
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``zooms``: one entry per image that a zoom of (what comes from) image 0 made: its index, the box that was cut,

@@ -8,6 +8,8 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
+NAMES = ("orientations",)
+
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``orientations``: per image one of the 8 names of ``geometry.ORIENTATIONS``, "none" when upright; None where

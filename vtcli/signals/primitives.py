@@ -8,6 +8,8 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
+NAMES = ("drawn", "draw_truth", "draw_size")
+
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``drawn``: one entry per image that carries drawings: its index and all primitives drawn on the way from image 0

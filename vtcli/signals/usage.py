@@ -8,6 +8,19 @@ from typing import Any
 
 from vtcli.schema import CallStatus, PolicyTurn, Trajectory
 
+NAMES = (
+    "task",
+    "form",
+    "stop",
+    "turns",
+    "policy_tokens",
+    "images",
+    "calls",
+    "calls_ok",
+    "calls_by_tool",
+    "tools_ok",
+)
+
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by

@@ -1,0 +1,208 @@
+"""``vtcli judge``: score stored trajectories under a recipe, under all of them, or compare two judges of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from vtcli import codec, disk, records
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.binding import bind
+from vtcli.errors import ConfigError, VtcliError
+from vtcli.protocols import Signal
+from vtcli.report import folder, scores
+from vtcli.scoring import agreement, matrix, stored, verdicts
+from vtcli.scoring.collect import Measuring, collect
+from vtcli.scoring.matrix import RecipeTotals
+from vtcli.scoring.missing import Measure
+from vtcli.scoring.stored import Facts, Score, Source
+from vtcli.stagerun import RunSettings, StageRun, open_run
+
+RUNTIME_KEYS = ("scoring.concurrency",)  # change nothing in what is said
+PASSED_ON = ("scale", "variant")  # choices of the command line that every recipe of a matrix is composed with
+
+
+@dataclass(frozen=True)
+class Config:
+    """Section ``scoring``; ``judge`` is the judge that signals ask."""
+
+    trajectories: str  # artifact, JSONL file or folder
+    mode: Literal["score", "matrix", "agreement"] = "score"
+    against: str | None = None  # agreement: the other input, or "oracle"
+    recipe: str | None = None  # its name, for the artifact's
+    recipes: list[str] | None = None  # matrix: null: all of conf/recipe
+    phase: str | None = None  # the only phase whose reward is used; null: the last one of each form
+    group_size: int | None = None  # null: as the run that made them was told
+    measure: Measure = "missing"  # never: use stored signals only
+    again: tuple[str, ...] = ()  # signals, by their names in the configuration, to be measured although stored
+    compared: tuple[str, ...] = agreement.COMPARED
+    shown: int = 3  # disagreements of each pair of recipes, in each direction
+    concurrency: int = 64  # trajectories whose signals are measured at a time
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
+    seed: int = 0
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if (self.against is not None) != (self.mode == "agreement"):
+            raise ConfigError(
+                "two inputs are compared by `vtcli judge agreement A B`; one is scored by `vtcli judge A`"
+            )
+        if self.mode == "score":
+            verdicts.rewards_of(self.job.get("rl") or {}, self.phase)
+        if unknown := sorted(set(self.again) - set(self.signals)):
+            raise ConfigError(f"scoring.again: no signals {unknown}; the configuration has {sorted(self.signals)}")
+        if self.concurrency < 1 or self.shown < 0 or (self.group_size is not None and self.group_size < 1):
+            raise ConfigError("scoring.concurrency and scoring.group_size must be at least 1, scoring.shown at least 0")
+
+
+def run(config: Config) -> Artifact:
+    """Returns the artifact: ``scores.jsonl`` and ``summary.json``; ``matrix.parquet``, ``matrix.json`` and
+    ``matrix.html``; or ``agreement.json``.
+
+    Raises:
+        InputError: trajectories that are missing, damaged, of another schema version, or that nothing can score.
+        ConfigError: a signal that the reward needs and that is neither stored nor measured.
+    """
+    store = ArtifactStore(Path(str(config.job.get("home") or "artifacts")))
+    source = stored.find(store, config.trajectories)
+    return {"score": _score, "matrix": _matrix, "agreement": _agreement}[config.mode](config, source)
+
+
+def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said: Mapping[str, Any]) -> Any:
+    """``open_run`` with what decides about scores in its fingerprint: the inputs' contents and the rewards."""
+    parents = [parent for source in sources for parent in source.parents]
+    inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
+    settings = RunSettings.of(config.job, name)
+    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, runtime_keys=RUNTIME_KEYS)
+
+
+def _score(config: Config, source: Source) -> Artifact:
+    rewards = verdicts.rewards_of(config.job["rl"], config.phase)
+    name = f"scores-{config.recipe}" if config.recipe else "scores"
+    with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
+        if stage.reused:
+            found = list(records.read(stage.reused.path / stored.SCORES, Score))
+            scores.show(scores.summary(found, config.seed))
+            return stage.reused
+        facts, (signals,) = asyncio.run(collect(source, [config.signals], _measuring(config)))
+        groups = stored.groups(facts, config.group_size or source.group_size)
+        found = list(verdicts.Scorer(rewards, config.signals).score(facts, signals, groups))
+        if not any(score.reward for score in found):
+            forms = sorted({each.form for each in facts})
+            raise ConfigError(f"the recipe has rewards for the forms {sorted(rewards)}; these questions are of {forms}")
+        return _commit_scores(config, stage, found)
+
+
+def _commit_scores(config: Config, stage: StageRun, found: Sequence[Score]) -> Artifact:
+    out = _fresh(stage)
+    records.append(out / stored.SCORES, found)
+    figures = scores.flat(found, config.seed)
+    disk.write_atomic(out / "summary.json", json.dumps(figures, indent=1).encode())
+    stage.tracker.metrics(figures, 0)
+    artifact = stage.commit(out, figures)
+    scores.show(scores.summary(found, config.seed))
+    return artifact
+
+
+def _matrix(config: Config, source: Source) -> Artifact:
+    jobs, problems = _recipes(config)
+    rewards = {name: verdicts.nodes(verdicts.rewards_of(job["rl"])) for name, job in jobs.items()}
+    said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
+    with _open(config, "matrix", "comparison", [source], said) as stage:
+        if stage.reused:
+            scores.show(scores.matrix_tables(matrix.load(stage.reused.path)))
+            return stage.reused
+        facts, rows = _rows(config, source, jobs)
+        rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
+        found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
+        tables = scores.matrix_tables(found)
+        about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
+        about |= {"command": " ".join(folder.command_line())}
+        out = _fresh(stage)
+        matrix.save(out, facts, found)
+        disk.write_atomic(out / "matrix.html", scores.page("Reward matrix", about, tables).encode())
+        artifact = stage.commit(out, {row.recipe: row.scored for row in rows})
+        scores.show(tables)
+        return artifact
+
+
+def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The composed configuration of every recipe with a reward, and why the others have none."""
+    from vtcli.config import load, options
+
+    given = [f"{key}={config.job[key]}" for key in PASSED_ON if config.job.get(key)]
+    jobs: dict[str, dict[str, Any]] = {}
+    problems: dict[str, str] = {}
+    for name in config.recipes or options("recipe"):
+        values = load("judge", [f"+recipe={name}", *given]).values
+        try:
+            verdicts.rewards_of(values["rl"])
+            jobs[name] = values
+        except VtcliError as error:
+            problems[name] = str(error)
+    return jobs, problems
+
+
+def _rows(
+    config: Config, source: Source, jobs: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Facts], list[RecipeTotals]]:
+    """What every recipe says; recipes with the same signals share what is measured."""
+    kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
+    bound = {kind: _bind(json.loads(kind)) for kind in kinds.values()}
+    facts, found = asyncio.run(collect(source, list(bound.values()), _measuring(config)))
+    signals = dict(zip(bound, found, strict=True))
+    groups = stored.groups(facts, config.group_size or source.group_size)
+    places = {each.id: i for i, each in enumerate(facts)}
+    rows: list[RecipeTotals] = []
+    for name, job in jobs.items():
+        rewards = verdicts.rewards_of(job["rl"])
+        scorer = verdicts.Scorer(rewards, bound[kinds[name]], strict=False)
+        said = sorted(scorer.score(facts, signals[kinds[name]], groups), key=lambda s: places[s.trajectory.id])
+        used = {form: reward.name for form, reward in rewards.items()}
+        rows.append(matrix.row(name, used, said))
+    return facts, rows
+
+
+def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
+    return {name: bind(node, f"signals.{name}") for name, node in nodes.items()}
+
+
+def _agreement(config: Config, source: Source) -> Artifact:
+    store = ArtifactStore(Path(str(config.job.get("home") or "artifacts")))
+    other = stored.find(store, str(config.against))
+    with _open(config, "agreement", "comparison", [source, other], {}) as stage:
+        if stage.reused:
+            saved = (stage.reused.path / "agreement.json").read_bytes()
+            scores.show(scores.agreement_tables(codec.decode(agreement.Comparison, json.loads(saved))))
+            return stage.reused
+        a, b = (_stored(each) for each in (source, other))
+        found = agreement.compare(a, b, config.compared, config.seed)
+        out = _fresh(stage)
+        disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
+        artifact = stage.commit(out, {"trajectories": found.trajectories, "signals": [c.signal for c in found.signals]})
+        scores.show(scores.agreement_tables(found))
+        return artifact
+
+
+def _stored(source: Source) -> agreement.Judged:
+    """What is stored, with nothing measured."""
+    facts, (signals,) = asyncio.run(collect(source, [{}], Measuring("never")))
+    return facts, signals
+
+
+def _measuring(config: Config) -> Measuring:
+    return Measuring(config.measure, config.again, config.concurrency)
+
+
+def _fresh(stage: StageRun) -> Path:
+    """An empty folder to be committed; an earlier attempt may have left one."""
+    out = stage.work / "artifact"
+    shutil.rmtree(out, ignore_errors=True)
+    with disk.checked(out, "make the folder"):
+        out.mkdir()
+    return out

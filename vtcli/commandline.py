@@ -1,0 +1,57 @@
+"""What the words of a command line mean where they are not Hydra's: inputs without a key, flags of one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vtcli.errors import ConfigError
+
+JUDGE = """usage: vtcli judge TRAJECTORIES +recipe=RECIPE     totals and parts per trajectory
+       vtcli judge TRAJECTORIES --all-recipes       recipes x trajectories, and how far the recipes agree
+       vtcli judge agreement A B                    two judgements of the same trajectories
+
+TRAJECTORIES: a report of `vtcli eval` or a model of `vtcli rl` (NAME:vN, NAME@latest, a folder), or a JSONL file.
+Options are Hydra's, for example scoring.phase=answers. `vtcli judge --help` says more."""
+
+ALL_RECIPES, AGREEMENT = "--all-recipes", "agreement"
+INPUTS = ("scoring.trajectories", "scoring.against")
+
+
+def spelled_out(stage: str, argv: Sequence[str]) -> list[str]:
+    """The flags of a stage as overrides. Raises ``ConfigError`` with the usage for ``vtcli judge`` alone."""
+    if stage != "judge":
+        return list(argv)
+    if not argv:
+        raise ConfigError(f"trajectories are missing\n{JUDGE}")
+    return ["scoring.mode=matrix" if word == ALL_RECIPES else word for word in argv]
+
+
+def named(stage: str, overrides: Sequence[str]) -> list[str]:
+    """Words without a key as the keys that they fill; a word that names an existing file is one, whatever is in it."""
+    if stage != "judge":
+        return list(overrides)
+    bare = [word for word in overrides if _bare(word)]
+    compares = bare[:1] == [AGREEMENT]
+    inputs = bare[1:] if compares else bare
+    if len(inputs) > (len(INPUTS) if compares else 1) or (compares and len(inputs) != len(INPUTS)):
+        raise ConfigError(f"{' '.join(bare)}: {len(inputs)} inputs\n{JUDGE}")
+    found = [f"{key}={quoted(word)}" for key, word in zip(INPUTS, inputs, strict=False)]
+    for word in overrides:
+        key, _, value = word.partition("=")
+        if _bare(word):
+            continue
+        found.append(f"{INPUTS[0]}{word[len(key) :]}" if key == "judge.trajectories" else word)
+        if key.lstrip("+") == "recipe":
+            found.append(f"scoring.recipe={value}")
+    return [*found, "scoring.mode=agreement"] if compares else found
+
+
+def _bare(word: str) -> bool:
+    return not word.startswith("~") and ("=" not in word or Path(word).exists())
+
+
+def quoted(value: str) -> str:
+    """As one value for Hydra, whatever characters it has."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,1 @@
+"""Scoring what is stored: find trajectories, measure what they lack, apply rewards to their groups, compare."""

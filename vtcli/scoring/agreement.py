@@ -1,0 +1,94 @@
+"""The same trajectories judged twice: what can be compared, paired step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vtcli.algo.agreement import Agreement, Rated, agree
+from vtcli.errors import InputError
+from vtcli.schema import Signals
+from vtcli.scoring.stored import Facts
+
+COMPARED = ("evidence", "answer_score", "consistency")
+"""Signals that judges give: of every tool step, of the answer, of the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One signal. ``uneven`` trajectories have another number of steps in a than in b and are left out; ``by_a`` and
+    ``by_b`` say who judged, where that was stored."""
+
+    signal: str
+    agreement: Agreement
+    uneven: int
+    by_a: tuple[str, ...]
+    by_b: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two inputs on the trajectories that both hold."""
+
+    trajectories: int
+    only_a: int
+    only_b: int
+    signals: tuple[Compared, ...]
+
+
+Judged = tuple[Sequence[Facts], Sequence[Signals]]
+
+
+def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison:
+    """Raises ``InputError`` where no trajectory or no signal is in both."""
+    side_a, side_b = (
+        {facts.id: (facts, signals.values) for facts, signals in zip(*side, strict=True)} for side in (a, b)
+    )
+    common = [key for key in side_a if key in side_b]
+    if not common:
+        raise InputError("the two inputs have no trajectory id in common: give two judgements of the same trajectories")
+    found = [
+        _compare(name, [(side_a[key][0], side_a[key][1], side_b[key][1]) for key in common], seed) for name in names
+    ]
+    kept = tuple(each for each in found if each is not None)
+    if not kept:
+        raise InputError(
+            f"none of the signals {', '.join(names)} is in both inputs. `vtcli judge` stores what it measures with the "
+            "scores; scoring.compared=[NAME] chooses another signal"
+        )
+    return Comparison(len(common), len(side_a) - len(common), len(side_b) - len(common), kept)
+
+
+def _compare(
+    name: str, both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]], seed: int
+) -> Compared | None:
+    rated: list[Rated] = []
+    uneven = 0
+    for facts, a, b in both:
+        here, there = _values(name, a), _values(name, b)
+        if here is None or there is None:
+            continue
+        if len(here) != len(there):
+            uneven += 1
+            continue
+        rated += [Rated(facts.sample, x, y) for x, y in zip(here, there, strict=True)]
+    if not rated and not uneven:
+        return None
+    by_a, by_b = (tuple(sorted({str(v[f"{name}_by"]) for v in side if v.get(f"{name}_by")})) for side in _sides(both))
+    return Compared(name, agree(rated, seed), uneven, by_a, by_b)
+
+
+def _sides(both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]]) -> tuple[list[Mapping[str, Any]], ...]:
+    return [a for _, a, _ in both], [b for _, _, b in both]
+
+
+def _values(name: str, values: Mapping[str, Any]) -> list[float | None] | None:
+    """One value per step, or one in all; None where this question has none or it was not measured."""
+    value = values.get(name)
+    if value is None:
+        return [None] if name in (values.get("unjudged") or ()) else None
+    found: Sequence[Any] = value if isinstance(value, list) else [value]
+    if not all(each is None or isinstance(each, bool | int | float) for each in found):
+        raise InputError(f"the signal {name!r} cannot be compared: {str(value)[:60]} is no number and no list of them")
+    return [None if each is None else float(each) for each in found]

@@ -1,0 +1,175 @@
+"""Where stored trajectories lie, and what scoring needs of each: its signals and its place in a group."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vtcli import disk, records
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.errors import InputError
+from vtcli.manifest import MANIFEST, hash_file
+from vtcli.schema import Scored, Signals, Trajectory, Verdict
+
+SCORES = "scores.jsonl"
+HOLDERS = "a report of `vtcli eval`, a model of `vtcli rl`, or a JSONL file of Trajectory or Scored records"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is said of a trajectory beside its signals. ``version`` is of the weights that sampled its first turn; None
+    for a rollout that broke before any."""
+
+    id: str
+    sample: str
+    task: str
+    form: str
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one reward says of one stored trajectory; ``reason`` why the total is None. ``group`` counts from 0 in
+    stored order; ``reward`` is the recipe's phase whose reward it was."""
+
+    trajectory: Facts
+    group: int
+    reward: str | None
+    signals: Signals
+    verdict: Verdict | None
+    reason: str | None
+
+    @property
+    def total(self) -> float | None:
+        """None where there is no verdict, which is not zero."""
+        return self.verdict.total if self.verdict else None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input: its files in order, the artifact that they belong to where there is one, and the folder of its images.
+    ``digest`` is the artifact's, or the sha256 of the files'. ``group_size``: what the run that wrote it was told."""
+
+    name: str
+    files: tuple[Path, ...]
+    images: Path
+    digest: str
+    artifact: Artifact | None = None
+    group_size: int | None = None
+
+    @property
+    def parents(self) -> list[Artifact]:
+        return [] if self.artifact is None else [self.artifact]
+
+    def origin(self) -> dict[str, Any]:
+        """For a manifest."""
+        files = [path.name for path in self.files]
+        return {"name": self.name, "files": files, "digest": self.digest, "group_size": self.group_size}
+
+
+def find(store: ArtifactStore, given: str) -> Source:
+    """Trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with some.
+
+    Raises:
+        InputError: there is none, it is damaged, or it holds no trajectories.
+    """
+    path = Path(given)
+    home = path.parent if path.is_file() else path
+    if not path.exists() or (home / MANIFEST).is_file():
+        artifact = _resolve(store, given if not path.is_file() else str(home))
+        files = (path,) if path.is_file() else _files(artifact.path, f"{artifact.ref}, a {artifact.kind},")
+        return Source(given, files, artifact.path / "images", artifact.digest, artifact, _group_size(artifact))
+    files = (path,) if path.is_file() else _files(path, f"The folder {given}")
+    with disk.checked(path, "read"):
+        shas = [hash_file(file) for file in files]
+    return Source(given, files, home / "images", hashlib.sha256("".join(shas).encode()).hexdigest())
+
+
+def _resolve(store: ArtifactStore, given: str) -> Artifact:
+    if not re.search(r"[:@]", given) and not Path(given).exists():
+        known = f"Say which version: {given}@latest." if (store.root / given).is_dir() else ""
+        raise InputError(
+            f"There is nothing to score at {given!r}: it is no file, no folder, and no NAME:vN or NAME@latest. "
+            f"{known or f'`vtcli artifacts ls` lists what is in {store.root}.'} Trajectories are in {HOLDERS}."
+        )
+    return store.resolve(given)
+
+
+def _files(folder: Path, what: str) -> tuple[Path, ...]:
+    """``scores.jsonl`` alone, or the trajectories of every rank, in the order of the ranks."""
+    if (folder / SCORES).is_file():
+        return (folder / SCORES,)
+    pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl")
+    found = {int(m.group(1) or 0): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
+    if not found:
+        raise InputError(f"{what} holds no trajectories.jsonl. Trajectories are in {HOLDERS}.")
+    return tuple(path for _, path in sorted(found.items()))
+
+
+def _group_size(artifact: Artifact) -> int | None:
+    """As ``rl`` and ``eval`` record it, or as an earlier scoring did."""
+    stage, config = artifact.manifest.stage, artifact.manifest.config
+    places = {"rl": ("rl", "group_size"), "eval": ("eval", "samples_per_question"), "judge": ("input", "group_size")}
+    section, key = places.get(stage, ("", ""))
+    size = (config.get(section) or {}).get(key)
+    return size if isinstance(size, int) else None
+
+
+def read(source: Source) -> Iterator[tuple[Facts, Signals, Trajectory | None]]:
+    """Every trajectory in stored order, one at a time; records of an earlier scoring have signals and no trajectory.
+
+    A torn last line is left out and said on standard error. Raises ``InputError`` for records of another kind or schema
+    version, for an id that occurs twice, and for none at all.
+    """
+    seen: dict[str, str] = {}
+    for path in source.files:
+        if records.torn(path):
+            sys.stderr.write(f"vtcli: the last line of {path} is cut off and is left out\n")
+        for number, record in enumerate(records.read(path, Scored, Trajectory, Score), start=1):
+            found = _of(record)
+            here = f"{path}, record {number}"
+            if first := seen.get(found[0].id):
+                raise InputError(
+                    f"The trajectory id {found[0].id!r} occurs twice: {first}, and {here}. Ids must be unique."
+                )
+            seen[found[0].id] = here
+            yield found
+    if not seen:
+        raise InputError(f"{source.name} holds no trajectory: {', '.join(map(str, source.files))} has no record.")
+
+
+def _of(record: Scored | Trajectory | Score) -> tuple[Facts, Signals, Trajectory | None]:
+    if isinstance(record, Score):
+        return record.trajectory, record.signals, None
+    trajectory = record.trajectory if isinstance(record, Scored) else record
+    signals = record.signals if isinstance(record, Scored) else Signals({})
+    sample, turns = trajectory.sample, trajectory.policy_turns
+    version = turns[0].version if turns else None
+    return Facts(trajectory.id, sample.id, sample.task, sample.form, version), signals, trajectory
+
+
+def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
+    """Indices of the trajectories of each group, groups by their first member, members in stored order.
+
+    Members share sample, form and policy version: the rollouts of a question under one set of weights. A sample that
+    one step drew twice is two groups: with ``size`` every so many members begin a new one.
+    """
+    piles: dict[tuple[str, str, int | None], list[int]] = {}
+    for question, run in itertools.groupby(range(len(found)), lambda i: (found[i].sample, found[i].form)):
+        members = list(run)
+        for index, version in zip(members, _versions([found[i].version for i in members]), strict=True):
+            piles.setdefault((*question, version), []).append(index)
+    cut = [pile[i : i + (size or len(pile))] for pile in piles.values() for i in range(0, len(pile), size or len(pile))]
+    return sorted(cut)
+
+
+def _versions(run: Sequence[int | None]) -> list[int | None]:
+    """A rollout that broke before its first turn has the version of the one before it; the first, of the next one."""
+    last = next((version for version in run if version is not None), None)
+    return [last := version if version is not None else last for version in run]

@@ -1,0 +1,129 @@
+"""Which reward scores which trajectory, and what it says of every stored group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from vtcli.binding import bind
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Reward, Signal
+from vtcli.schema import Signals, Verdict
+from vtcli.scoring.missing import names_of
+from vtcli.scoring.stored import Facts, Score
+
+
+@dataclass(frozen=True, slots=True)
+class FormReward:
+    """The reward of a recipe's phase ``name``, for questions of one form; ``node`` is what the recipe says of it."""
+
+    name: str
+    form: str
+    reward: Reward
+    node: Mapping[str, Any]
+
+
+def rewards_of(rl: Mapping[str, Any], phase: str | None = None) -> dict[str, FormReward]:
+    """By form, the reward that a recipe ends with: of all phases with questions of a form the last one's.
+
+    ToolsRL: form "tool" by its stage 1, form "answer" by its stage 2. A recipe without a phase of a form has no reward
+    for it. ``phase`` names the only phase to use.
+
+    Raises:
+        ConfigError: no phases (no recipe, or one without a reward), or none of that name.
+    """
+    phases = rl.get("phases")
+    if not isinstance(phases, list) or not phases:
+        raise ConfigError("there is no reward: rl.phases is not set. Choose a recipe that has one: +recipe=toolsrl")
+    found: dict[str, FormReward] = {}
+    for number, node in enumerate(cast("list[Any]", phases)):
+        if not isinstance(node, Mapping) or not {"name", "form", "reward"} <= node.keys():
+            raise ConfigError(f"rl.phases.{number}: a phase has a name, a form and a reward; got {node!r}")
+        if phase in (None, node["name"]):
+            reward = bind(node["reward"], f"rl.phases.{number}.reward")
+            found[node["form"]] = FormReward(node["name"], node["form"], reward, node["reward"])
+    if not found:
+        names = ", ".join(str(node["name"]) for node in phases)
+        raise ConfigError(f"scoring.phase={phase}: the recipe has no phase of that name; it has {names}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Applies a recipe's rewards to groups. ``strict``: a reward that cannot be computed ends the run; else its group
+    has no verdict and says why."""
+
+    rewards: Mapping[str, FormReward]
+    signals: Mapping[str, Signal]  # of the configuration, for the message about a missing one
+    strict: bool = True
+
+    def score(
+        self, found: Sequence[Facts], signals: Sequence[Signals], groups: Sequence[Sequence[int]]
+    ) -> Iterator[Score]:
+        """One score per trajectory, group by group."""
+        for number, members in enumerate(groups):
+            first = found[members[0]]
+            chosen = self.rewards.get(first.form)
+            values = [signals[i] for i in members]
+            if chosen is None:
+                said: list[Verdict | None] = [None] * len(members)
+                why = f"the recipe has no reward for questions of the form {first.form!r}"
+            else:
+                said, why = self._apply(chosen, values, first)
+            for i, value, verdict in zip(members, values, said, strict=True):
+                reason = None if verdict and verdict.total is not None else why or _reason(value)
+                yield Score(found[i], number, chosen.name if chosen else None, value, verdict, reason)
+
+    def _apply(
+        self, chosen: FormReward, values: Sequence[Signals], first: Facts
+    ) -> tuple[list[Verdict | None], str | None]:
+        """The verdicts of a group, or for all of them none and the reason."""
+        try:
+            said = chosen.reward(values)
+            for verdict in said:
+                if verdict and verdict.total is not None and not math.isfinite(verdict.total):
+                    raise ValueError(f"its total is {verdict.total}")
+            return said, None
+        except ConfigError as error:
+            problem: ConfigError | InputError = ConfigError(f"{error}{self._advice(str(error), values)}")
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
+            problem = InputError(
+                f"the reward cannot use the stored signals ({type(error).__name__}: {error}): they were measured by "
+                "another version, or by something else. scoring.again=[NAME] measures a signal again"
+            )
+        if self.strict:
+            where = f"trajectory {first.id!r} (task {first.task}, form {first.form})"
+            raise type(problem)(f"{where} cannot be scored by the phase {chosen.name!r}: {problem}")
+        return [None] * len(values), str(problem)
+
+    def _advice(self, problem: str, values: Sequence[Signals]) -> str:
+        """How to measure what a reward asked for in vain: the names in quotes in its message."""
+        wanted = [part for part in problem.split("'")[1::2] if part.isidentifier()]
+        lines: list[str] = []
+        for name in wanted:
+            by = [signal for signal, function in self.signals.items() if name in names_of(function)]
+            if not by:
+                continue
+            if all(name in value.values for value in values):
+                lines.append(f"{name} was measured by {by[0]} and is empty: this kind of question has none")
+            else:
+                lines.append(
+                    f"{name} is measured by {by[0]}, from the trajectory: give trajectories, not only their "
+                    "signals, with scoring.measure=missing"
+                )
+        return f" ({'; '.join(lines)})" if lines else ""
+
+
+def _reason(signals: Signals) -> str:
+    """Why a reward gave no verdict, or one without total."""
+    if signals.values.get("stop") == "broken":
+        return "broken"
+    unjudged = signals.values.get("unjudged") or ()
+    return f"unjudged: {', '.join(sorted(map(str, unjudged)))}" if unjudged else "no verdict"
+
+
+def nodes(rewards: Mapping[str, FormReward]) -> dict[str, Any]:
+    """For a manifest: which reward with which values scored which form."""
+    return {form: {"phase": found.name, "reward": dict(found.node)} for form, found in sorted(rewards.items())}
