@@ -26,7 +26,7 @@ from vtcli.protocols import Tracker
 
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
 
-RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs")
+RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 """Top-level keys that say where and how a stage runs, not what it makes."""
 
 _RUN_ID_FILE = "mlflow_run_id"
