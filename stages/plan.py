@@ -126,7 +126,9 @@ def read_measured(path: Path) -> Measured:
         gpu = Gpu(**found["gpu"]) if found.get("gpu") else None
         return Measured(str(found["kind"]), f"{found['kind']}, {path}", dict(found["constants"]), gpu)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no measured constants ({error}): make it with `vtcli plan --measure`.") from error
+        raise InputError(
+            f"{path} holds no measured constants ({error}): make it with `vtcli plan --measure`."
+        ) from error
 
 
 @dataclass(frozen=True)

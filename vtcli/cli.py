@@ -324,7 +324,9 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
-    constants: Annotated[Path | None, typer.Option(help="Measured constants. Default: plan.json beside artifacts.")] = None,
+    constants: Annotated[
+        Path | None, typer.Option(help="Measured constants. Default: plan.json beside artifacts.")
+    ] = None,
     home: Home = Path("artifacts"),
 ) -> None:
     """Say what `vtcli rl` would need before anything is spent: memory, time, GPU-hours, and what to change.

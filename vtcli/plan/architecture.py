@@ -232,5 +232,7 @@ def from_sizes(name: str, sizes: Mapping[str, Any]) -> Architecture:
             full_attention=depth,
         )
     except KeyError as error:
-        raise InputError(f"model.architecture: {error.args[0]!r} is missing, so the model's size is unknown.") from error
+        raise InputError(
+            f"model.architecture: {error.args[0]!r} is missing, so the model's size is unknown."
+        ) from error
     return Architecture(name, text, tower)

@@ -45,7 +45,9 @@ class Constants:
     def rows(self) -> list[tuple[str, float, str]]:
         """Name, value and source of every constant."""
         named = [f.name for f in fields(self) if f.name != "measured"]
-        return [(n, getattr(self, n), f"measured: {self.measured[n]}" if n in self.measured else SOURCES[n]) for n in named]
+        return [
+            (n, getattr(self, n), f"measured: {self.measured[n]}" if n in self.measured else SOURCES[n]) for n in named
+        ]
 
 
 SOURCES: Mapping[str, str] = {

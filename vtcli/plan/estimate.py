@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ KEYS = {
 @dataclass(frozen=True)
 class Plan:
     """What a run would need. ``advice``: changes that make it fit, as ``key=value``; empty when it fits; None when
-    nothing was found."""
+    nothing was found. ``then``: the plan with them."""
 
     arch: Architecture
     work: Workload
@@ -40,7 +40,8 @@ class Plan:
     constants: Constants
     memory: Memory
     time: StepTime
-    advice: tuple[str, ...] | None
+    advice: tuple[str, ...] | None = ()
+    then: Plan | None = None
 
     @property
     def gpu_hours(self) -> float:
@@ -62,6 +63,9 @@ class Plan:
             "fits": self.memory.fits,
             "advice": None if self.advice is None else list(self.advice),
             "step_s": {**asdict(self.time), "total": self.time.total},
+            "with_advice": None
+            if self.then is None
+            else {"step_s": self.then.time.total, "gpu_hours": self.then.gpu_hours},
             "steps": self.work.steps,
             "hours": self.work.steps * self.time.total / 3600,
             "gpu_hours": self.gpu_hours,
@@ -92,8 +96,15 @@ def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
     mean = shape(arch, work)
     found = memory(arch, work, layout, cluster, mean, constants)
     time = step_time(Setting(arch, work, layout, cluster, mean, constants), found)
-    advice = () if found.fits else advise(arch, work, layout, cluster, constants)
-    return Plan(arch, work, layout, cluster, mean, constants, found, time, advice)
+    plan = Plan(arch, work, layout, cluster, mean, constants, found, time)
+    if found.fits:
+        return plan
+    changes = advise(plan)
+    if changes is None:
+        return replace(plan, advice=None)
+    state = _State(layout, work, cluster).with_changes(changes)
+    said = tuple(_said(name, value, cluster) for name, value in changes.items())
+    return replace(plan, advice=said, then=estimate(arch, state.work, state.layout, state.cluster, constants))
 
 
 @dataclass(frozen=True)
@@ -102,13 +113,13 @@ class _State:
     work: Workload
     cluster: Cluster
 
-    def but(self, name: str, value: Any) -> _State:
-        """With one setting changed."""
-        if name == "nodes":
-            return replace(self, cluster=replace(self.cluster, nodes=value))
-        if name == "max_tokens":
-            return replace(self, work=replace(self.work, max_tokens=value))
-        return replace(self, layout=replace(self.layout, **{name: value}))
+    def with_changes(self, changes: Mapping[str, Any]) -> _State:
+        layout = {name: value for name, value in changes.items() if name not in ("nodes", "max_tokens")}
+        return _State(
+            replace(self.layout, **layout),
+            replace(self.work, max_tokens=changes.get("max_tokens", self.work.max_tokens)),
+            replace(self.cluster, nodes=changes.get("nodes", self.cluster.nodes)),
+        )
 
 
 def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
@@ -141,35 +152,28 @@ def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
         yield "nodes", cluster.nodes * factor
 
 
-def advise(
-    arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, constants: Constants
-) -> tuple[str, ...] | None:
+def advise(plan: Plan) -> dict[str, Any] | None:
     """The changes that make a run fit: taken one after the other until it does, then those left out that were not
-    needed. None: it fits with none of them."""
+    needed, the costliest first; bf16 stays, because it is faster too. None: it fits with none of them."""
+    start = _State(plan.layout, plan.work, plan.cluster)
 
     def fits(changes: dict[str, Any]) -> bool:
-        state = _State(layout, work, cluster)
-        for name, value in changes.items():
-            state = state.but(name, value)
-        mean = shape(arch, state.work)
-        return memory(arch, state.work, state.layout, state.cluster, mean, constants).fits
+        state = start.with_changes(changes)
+        mean = shape(plan.arch, state.work)
+        return memory(plan.arch, state.work, state.layout, state.cluster, mean, plan.constants).fits
 
     changes: dict[str, Any] = {}
-    for name, value in _candidates(arch, _State(layout, work, cluster)):
+    for name, value in _candidates(plan.arch, start):
         changes[name] = value
         if fits(changes):
             break
     else:
         return None
-    for name in reversed(list(changes)):  # the costliest first
+    for name in reversed(list(changes)):
         fewer = {k: v for k, v in changes.items() if k != name}
-        if fits(fewer):
+        if name != "dtype" and fits(fewer):
             changes = fewer
-    return tuple(_said(name, value, cluster) for name, value in changes.items() if _changed(name, value, layout))
-
-
-def _changed(name: str, value: Any, layout: Layout) -> bool:
-    return getattr(layout, name, None) != value
+    return {k: v for k, v in changes.items() if getattr(plan.layout, k, None) != v}
 
 
 def _said(name: str, value: Any, cluster: Cluster) -> str:

@@ -36,7 +36,9 @@ GPUS: Mapping[str, Gpu] = {
         Gpu("H100", 79.6, 989, 67, 3350, 450, 64, 50, "NVIDIA H100 SXM data sheet; DGX H100: 400 Gb/s per GPU"),
         Gpu("H200", 140.4, 989, 67, 4800, 450, 64, 50, "NVIDIA H200 SXM data sheet; DGX H200: 400 Gb/s per GPU"),
         Gpu("B200", 179.0, 2250, 75, 7700, 900, 64, 50, "NVIDIA HGX B200 data sheet; DGX B200: 400 Gb/s per GPU"),
-        Gpu("A100-80", 80.0, 312, 19.5, 2039, 300, 32, 25, "NVIDIA A100 80GB SXM data sheet; DGX A100: 200 Gb/s per GPU"),
+        Gpu(
+            "A100-80", 80.0, 312, 19.5, 2039, 300, 32, 25, "NVIDIA A100 80GB SXM data sheet; DGX A100: 200 Gb/s per GPU"
+        ),
         Gpu("L40S", 45.0, 362, 91.6, 864, 32, 32, 12.5, "NVIDIA L40S data sheet, PCIe 4; 100 Gb/s per GPU assumed"),
         Gpu("L20", 45.0, 119.5, 59.8, 864, 32, 32, 12.5, "NVIDIA L20 data sheet, PCIe 4; 100 Gb/s per GPU assumed"),
     )

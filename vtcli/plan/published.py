@@ -21,7 +21,7 @@ DEEPEYES = "Visual-Agent/DeepEyes#14"
 
 @dataclass(frozen=True)
 class Case:
-    """``published``: seconds by part of a step (``update``, ``generation``, ``logprobs``, ``step``) or ``gpu_hours``."""
+    """``published``: seconds of a step's ``update``, ``generation``, ``logprobs`` or ``step``; or ``gpu_hours``."""
 
     name: str
     source: str
@@ -62,18 +62,18 @@ class Compared:
 def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int, calibrated: bool = False) -> Case:
     """A row of EasyR1's table: model, GPU, tokens per second and GPU, seconds per step, MFU of the update.
 
-    Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference, micro-batches of ``micro`` x 4096
-    tokens (2048 + 2048, dynamic), activation checkpointing, FSDP, images of at least 262 144 px. Tokens of a trajectory
-    are throughput x time / 2560; the update's time is its FLOPs by EasyR1's own count (6 x weights x tokens + attention,
-    no vision tower, no recomputation) / MFU. Assumed: 130 tokens of text around one image of 352 tokens.
+    Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference, micro-batches of ``micro`` x
+    4096 tokens (2048 + 2048, dynamic), activation checkpointing, FSDP, images of at least 262 144 px. Tokens of a
+    trajectory are throughput x time / 2560; the update's time is its FLOPs by EasyR1's own count (6 x weights x tokens
+    and attention, no vision tower, no recomputation) / MFU. Assumed: 130 tokens of text around an image of 352 tokens.
     """
     model, kind, throughput, step_s, mfu = row
     arch, peak = KNOWN[model], parse_cluster(f"1x8x{kind}", {}).gpu.bf16
     tokens = throughput * step_s * 8 / 2560
     lengths = Lengths(130, (400, 300), turns=0, turn_tokens=round(tokens - 130 - 352))
     work = Workload(
-        prompts=512, learnt=512, group_size=5, steps=1, updates_per_step=4, old_logprobs=True, reference=True, max_turns=0,
-        max_tokens=4096, max_turn_tokens=2048, min_pixels=262144, max_pixels=4194304, lengths=lengths,
+        prompts=512, learnt=512, group_size=5, steps=1, updates_per_step=4, old_logprobs=True, reference=True,
+        max_turns=0, max_tokens=4096, max_turn_tokens=2048, min_pixels=262144, max_pixels=4194304, lengths=lengths,
     )  # fmt: skip
     counted = arch.text.layers * (arch.text.layer_weights + 2 * tokens * arch.text.q) + 2 * arch.text.head_weights
     update = 6 * counted * tokens * 2560 / 8 / (mfu * peak * 1e12)

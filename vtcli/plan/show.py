@@ -47,11 +47,11 @@ def tables(plan: Plan) -> Iterator[RenderableType]:
 def _head(plan: Plan) -> str:
     work, mean, on = plan.work, plan.shape, plan.layout
     return (
-        f"{plan.arch.name}: {plan.arch.parameters / 1e9:.4g} B parameters, {plan.arch.vision.parameters / 1e9:.2g} B of "
-        f"them vision, on {plan.cluster}\n"
+        f"{plan.arch.name}: {plan.arch.parameters / 1e9:.4g} B parameters, {plan.arch.vision.parameters / 1e9:.2g} B "
+        f"of them vision, on {plan.cluster}\n"
         f"{work.steps} steps of {work.prompts} × {work.group_size} trajectories: {mean.prompt:.0f} tokens of prompt "
-        f"({plan.arch.tokens(round(mean.image_patches))} an image), {mean.policy:.0f} of the policy in {mean.turns + 1:g} "
-        f"turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"
+        f"({plan.arch.tokens(round(mean.image_patches))} an image), {mean.policy:.0f} of the policy in "
+        f"{mean.turns + 1:g} turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"
         f"{on.dtype}, ZeRO {on.zero_stage}, micro-batches of {on.batch_tokens} tokens, checkpointing "
         f"{_yes(on.activation_checkpointing)}, offload {_yes(on.offload)}, tensor parallel {on.tensor_parallel}"
     )
@@ -65,13 +65,13 @@ def _memory(plan: Plan) -> Table:
     memory = plan.memory
     out = Table("GiB per GPU", "learning", "generating", "", title="Memory", title_justify="left")
     asleep, away = memory.layout.sleep, memory.layout.learner_sleep
-    for name, (what, learning, generating) in PHASES.items():
-        learning = learning or (not asleep and name in ("policy", "cache"))
-        generating = generating and not (away and name in ("weights", "optimizer", "reference"))
-        size = f"{getattr(memory, name) / GIB:.1f}"
+    for name, (what, while_learning, while_generating) in PHASES.items():
+        learning = while_learning or (not asleep and name in ("policy", "cache"))
+        generating = while_generating and not (away and name in ("weights", "optimizer", "reference"))
+        size = f"{getattr(memory, name) / GIB:.3g}"
         if getattr(memory, name):
             out.add_row(name, size if learning else "", size if generating else "", what)
-    total = [f"{m / GIB:.1f}" for m in (memory.learning, memory.generating)]
+    total = [f"{m / GIB:.3g}" for m in (memory.learning, memory.generating)]
     out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
     out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "offloaded, asleep")
     return out
@@ -86,13 +86,17 @@ def _time(plan: Plan) -> Table:
 
 
 def _verdict(plan: Plan) -> str:
-    hours = plan.work.steps * plan.time.total / 3600
-    cost = f"{hours:.3g} hours, {plan.gpu_hours:.3g} GPU-hours"
     if plan.memory.fits:
-        return f"It fits, {plan.memory.live:.0f} trajectories at a time in each engine: {cost}."
-    if plan.advice is None:
+        return f"It fits, {plan.memory.live:.0f} trajectories at a time in each engine: {_cost(plan)}."
+    if plan.then is None:
         return "It does not fit, and no change of the layout on up to 16 times the machines helps: a smaller model."
-    return f"It does not fit (times are of what was asked for: {cost}). It would with:\n  " + " ".join(plan.advice)
+    changes = " ".join(plan.advice or ())
+    then = f"Then a step takes {plan.then.time.total:.3g} s: {_cost(plan.then)}."
+    return f"It does not fit. It would with:\n  {changes}\n{then}"
+
+
+def _cost(plan: Plan) -> str:
+    return f"{plan.work.steps * plan.time.total / 3600:.3g} hours, {plan.gpu_hours:,.0f} GPU-hours"
 
 
 def constants(values: Constants) -> Table:
@@ -110,6 +114,11 @@ def comparison(rows: Sequence[Compared]) -> Table:
         unit = "GPU-h" if row.part == "gpu_hours" else "s"
         note = "calibrated on" if row.case.calibrated and row.part == "update" else f"assumed: {row.case.assumed}"
         out.add_row(
-            row.case.name, row.part, f"{row.published:.0f} {unit}", f"{row.predicted:.0f} {unit}", f"{row.ratio - 1:+.0%}", note
+            row.case.name,
+            row.part,
+            f"{row.published:.0f} {unit}",
+            f"{row.predicted:.0f} {unit}",
+            f"{row.ratio - 1:+.0%}",
+            note,
         )
     return out
