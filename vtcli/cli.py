@@ -336,6 +336,30 @@ def doctor(home: Home = Path("artifacts")) -> None:
         raise typer.Exit(1)
 
 
+# -- plan ----------------------------------------------------------------------------------------------------------
+
+
+@app.command(context_settings=HYDRA_ARGUMENTS)
+def plan(
+    ctx: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
+    constants: Annotated[
+        Path | None, typer.Option(help="Measured constants. Default: plan.json beside artifacts.")
+    ] = None,
+    home: Home = Path("artifacts"),
+) -> None:
+    """Say what `vtcli rl` would need before anything is spent: memory, time, GPU-hours, and what to change.
+
+    Takes rl's arguments and cluster=NODESxGPUSxKIND, say `vtcli plan +recipe=toolsrl cluster=4x8xH200`; the scale is
+    paper unless given. Exit code 3: it does not fit.
+    """
+    from stages import plan as planning
+
+    raise typer.Exit(planning.command(ctx.args, planning.Asked(json, check, measure, constants, home)))
+
+
 # -- ends ----------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from vtcli.protocols import Tracker
 SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 """Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
 
-RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs")
+RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 """Top-level keys that say where and how a stage runs, not what it makes."""
 
 _RUN_ID_FILE = "mlflow_run_id"

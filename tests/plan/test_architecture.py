@@ -1,0 +1,113 @@
+"""Counts made from sizes equal those of the real models; what is read from a folder equals what the table says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+import torch
+import yaml
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+
+from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+from vtcli.errors import InputError
+from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
+
+ON_THE_HUB = {  # parameters that the hub shows for the safetensors of <name>-Instruct
+    "Qwen2.5-VL-3B": 3_754_622_976,
+    "Qwen2.5-VL-7B": 8_292_166_656,
+    "Qwen2.5-VL-32B": 33_452_718_336,
+    "Qwen2.5-VL-72B": 73_410_777_344,
+    "Qwen3-VL-8B": 8_767_123_696,
+}
+
+
+def config_of(arch: Architecture) -> dict[str, Any]:
+    """The model's configuration as transformers wants it."""
+    t, v = arch.text, arch.vision
+    text = dict(
+        vocab_size=t.vocab,
+        hidden_size=t.hidden,
+        num_hidden_layers=t.layers,
+        num_attention_heads=t.heads,
+        num_key_value_heads=t.kv_heads,
+        head_dim=t.head_dim,
+        intermediate_size=t.intermediate,
+    )
+    vision = dict(hidden_size=v.hidden, depth=v.depth, intermediate_size=v.intermediate, out_hidden_size=v.out)
+    return dict(text_config=text, vision_config=vision, tie_word_embeddings=t.tied)
+
+
+def real(arch: Architecture) -> Any:
+    """transformers' model, without memory for its weights."""
+    with torch.device("meta"):
+        if arch.text.qk_norm:
+            return Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config_of(arch)))
+        return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config_of(arch)))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
+    arch, model = KNOWN[name], real(KNOWN[name])
+    assert arch.parameters == sum(p.numel() for p in model.parameters()) == ON_THE_HUB[name]
+    assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
+
+
+def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(tmp_path: Path) -> None:
+    sizes = yaml.safe_load(Path("conf/model/tiny.yaml").read_text())["architecture"]
+    texts = [f"{a}{b}{c} " for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"] * 4
+    tokenizer = train_tokenizer(texts, sizes["vocab_size"])
+    assert tokenizer.get_vocab_size() == sizes["vocab_size"]  # the texts are rich enough to fill it
+    build(tmp_path, TinyModel(**sizes), tokenizer, seed=0)
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path)
+    count = sum(p.numel() for p in model.parameters())
+    assert from_sizes("tiny", sizes).parameters == count
+    assert from_folder(tmp_path).parameters == count
+
+
+def test_a_folder_of_other_sizes_is_read_exactly() -> None:
+    assert from_folder(tiny_model.folder()).parameters == sum(p.numel() for p in tiny_model.model().parameters())
+
+
+def test_older_files_have_the_text_sizes_on_top_and_leave_out_defaults(tmp_path: Path) -> None:
+    old = {"model_type": "qwen2_5_vl", **config_of(KNOWN["Qwen2.5-VL-7B"])["text_config"]}
+    old |= {"tie_word_embeddings": False, "vision_config": {"hidden_size": 1280, "in_chans": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert from_folder(tmp_path).parameters == ON_THE_HUB["Qwen2.5-VL-7B"]
+
+
+def test_hub_names_and_their_fine_tunes_are_known() -> None:
+    assert known("Qwen/Qwen2.5-VL-7B-Instruct") is KNOWN["Qwen2.5-VL-7B"]
+    assert known("someone/qwen2.5-vl-72b-instruct-sft") is KNOWN["Qwen2.5-VL-72B"]
+    assert known("Qwen/Qwen2-VL-7B") is None
+
+
+def test_tokens_are_those_of_the_resized_view() -> None:
+    arch = KNOWN["Qwen2.5-VL-7B"]
+    assert arch.tokens(arch.patches(112, 112, 3136, 12845056)) == 16  # 4 x 4 tokens of 28 px
+    assert arch.tokens(arch.patches(1275, 1650, 3136, 12845056)) == 46 * 59  # round(45.5) to even = 46; 58.9 = 59
+    assert KNOWN["Qwen3-VL-8B"].tokens(KNOWN["Qwen3-VL-8B"].patches(320, 640, 3136, 12845056)) == 200  # 32 px a side
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"model_type": "llama"}', "model_type is 'llama'"),
+        ('{"model_type": "qwen3_vl", "vision_config": {}}', "'hidden_size' is missing"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_clear_error(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=words):
+        from_folder(tmp_path)

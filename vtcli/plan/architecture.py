@@ -1,0 +1,238 @@
+"""Sizes of the vision-language models that are planned for, and what follows from sizes alone: parameters and tokens.
+
+Numbers are those of each model's ``config.json`` on the hub; the counts made from them equal transformers' own models
+(tests/plan/test_architecture.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vtcli.errors import InputError
+from vtcli.images import smart_resize
+
+
+@dataclass(frozen=True)
+class Text:
+    """A decoder of Qwen2.5's or Qwen3's kind: grouped-query attention, gated MLP, RMSNorm."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    tied: bool  # the head is the embedding
+    qkv_bias: bool = True  # Qwen2.5
+    qk_norm: bool = False  # Qwen3
+
+    @property
+    def q(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_weights(self) -> int:
+        """Matrix entries of a layer: each is one multiply-add per token."""
+        return 2 * self.hidden * self.q + 2 * self.hidden * self.kv + 3 * self.hidden * self.intermediate
+
+    @property
+    def head_weights(self) -> int:
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        biases = self.q + 2 * self.kv if self.qkv_bias else 0
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        embeddings = self.head_weights * (1 if self.tied else 2)
+        return self.layers * (self.layer_weights + biases + norms) + self.hidden + embeddings
+
+
+@dataclass(frozen=True)
+class Vision:
+    """A vision tower of Qwen2.5-VL's kind (gated MLP, RMSNorm, windows) or Qwen3-VL's (two layers, LayerNorm)."""
+
+    hidden: int
+    depth: int
+    intermediate: int
+    out: int
+    patch: int = 14
+    merge: int = 2  # patches a side that become one token
+    temporal: int = 2  # frames of a patch; a still image is repeated
+    gated: bool = True  # Qwen2.5-VL
+    full_attention: int = 4  # layers that see the whole image; the others see windows
+    window: int = 64  # patches of a window: 112 x 112 px
+    positions: int = 0  # learnt position embeddings, Qwen3-VL
+    deepstack: int = 0  # further mergers, Qwen3-VL
+
+    @property
+    def factor(self) -> int:
+        """Sides of a view are multiples of this, in pixels."""
+        return self.patch * self.merge
+
+    @property
+    def block_weights(self) -> int:
+        return 4 * self.hidden**2 + (3 if self.gated else 2) * self.hidden * self.intermediate
+
+    @property
+    def patch_weights(self) -> int:
+        return 3 * self.temporal * self.patch**2 * self.hidden
+
+    @property
+    def merger_weights(self) -> int:
+        """Per merged token, all mergers together."""
+        wide = self.hidden * self.merge**2
+        return (1 + self.deepstack) * (wide**2 + wide * self.out)
+
+    @property
+    def parameters(self) -> int:
+        d, f, wide = self.hidden, self.intermediate, self.hidden * self.merge**2
+        biases = 4 * d + (2 * f + d if self.gated else f + d)
+        norm = d if self.gated else 2 * d  # RMSNorm; LayerNorm has a bias
+        blocks = self.depth * (self.block_weights + biases + 2 * norm)
+        mergers = self.merger_weights + (1 + self.deepstack) * (wide + self.out) + norm + self.deepstack * 2 * wide
+        first = self.patch_weights + (0 if self.gated else d) + self.positions * d
+        return blocks + mergers + first
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A text decoder and its vision tower."""
+
+    name: str
+    text: Text
+    vision: Vision
+
+    @property
+    def parameters(self) -> int:
+        return self.text.parameters + self.vision.parameters
+
+    @property
+    def kv_values(self) -> int:
+        """Numbers that the cache holds per token."""
+        return 2 * self.text.layers * self.text.kv
+
+    def patches(self, width: int, height: int, min_pixels: int, max_pixels: int) -> int:
+        """Patches of an image's view, after the one resize of ``vtcli.images``."""
+        rows, columns = smart_resize(height, width, self.vision.factor, min_pixels, max_pixels)
+        return rows * columns // self.vision.patch**2
+
+    def tokens(self, patches: int) -> int:
+        return patches // self.vision.merge**2
+
+
+def _qwen2_5(name: str, text: Text, intermediate: int) -> Architecture:
+    return Architecture(name, text, Vision(1280, 32, intermediate, text.hidden))
+
+
+KNOWN: Mapping[str, Architecture] = {
+    arch.name: arch
+    for arch in (  # vocab, hidden, layers, heads, kv_heads, head_dim, intermediate, tied: hf.co/Qwen/<name>-Instruct
+        _qwen2_5("Qwen2.5-VL-3B", Text(151936, 2048, 36, 16, 2, 128, 11008, True), 3420),
+        _qwen2_5("Qwen2.5-VL-7B", Text(152064, 3584, 28, 28, 4, 128, 18944, False), 3420),
+        _qwen2_5("Qwen2.5-VL-32B", Text(152064, 5120, 64, 40, 8, 128, 27648, False), 3456),
+        _qwen2_5("Qwen2.5-VL-72B", Text(152064, 8192, 80, 64, 8, 128, 29568, False), 3456),
+        Architecture(
+            "Qwen3-VL-8B",
+            Text(151936, 4096, 36, 32, 8, 128, 12288, False, qkv_bias=False, qk_norm=True),
+            Vision(1152, 27, 4304, 4096, 16, gated=False, full_attention=27, positions=2304, deepstack=3),
+        ),
+    )
+}
+
+
+def known(model: str) -> Architecture | None:
+    """The architecture of a hub name: ``Qwen/Qwen2.5-VL-7B-Instruct`` is Qwen2.5-VL-7B, and so are its fine-tunes
+    that keep that name."""
+    return next((arch for name, arch in KNOWN.items() if name.lower() in model.lower()), None)
+
+
+def from_folder(folder: Path) -> Architecture:
+    """From the ``config.json`` of a Hugging Face folder.
+
+    Raises:
+        InputError: there is none, it cannot be read, it is of another family, or a size is missing.
+    """
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a model's configuration: {error}") from error
+    kind = found.get("model_type") if isinstance(found, dict) else None
+    if kind not in ("qwen2_5_vl", "qwen3_vl"):
+        raise InputError(f"{path}: model_type is {kind!r}; vtcli plan knows the sizes of qwen2_5_vl and qwen3_vl.")
+    try:
+        return _from_config(str(folder), found, three=kind == "qwen3_vl")
+    except KeyError as error:
+        raise InputError(f"{path}: {error.args[0]!r} is missing, so the model's size is unknown.") from error
+
+
+def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architecture:
+    text: Mapping[str, Any] = {**config, **(config.get("text_config") or {})}  # older files have text sizes on top
+    vision: Mapping[str, Any] = config["vision_config"]
+    hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+    decoder = Text(
+        vocab=text["vocab_size"],
+        hidden=hidden,
+        layers=text["num_hidden_layers"],
+        heads=heads,
+        kv_heads=text.get("num_key_value_heads") or heads,
+        head_dim=(text.get("head_dim") or 128) if three else hidden // heads,
+        intermediate=text["intermediate_size"],
+        tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
+        qkv_bias=not three,
+        qk_norm=three,
+    )
+    depth = vision.get("depth", 27 if three else 32)  # what files leave out has transformers' defaults
+    full = depth if three else len(vision.get("fullatt_block_indexes", (7, 15, 23, 31)))
+    patch = vision.get("patch_size", 16 if three else 14)
+    tower = Vision(
+        hidden=vision["hidden_size"],
+        depth=depth,
+        intermediate=vision.get("intermediate_size", 4304 if three else 3420),
+        out=vision.get("out_hidden_size", 3584),
+        patch=patch,
+        merge=vision.get("spatial_merge_size", 2),
+        temporal=vision.get("temporal_patch_size", 2),
+        gated=not three,
+        full_attention=full,
+        window=(vision.get("window_size", 112) // patch) ** 2,
+        positions=vision.get("num_position_embeddings", 2304) if three else 0,
+        deepstack=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if three else 0,
+    )
+    return Architecture(name, decoder, tower)
+
+
+def from_sizes(name: str, sizes: Mapping[str, Any]) -> Architecture:
+    """From the ``architecture`` of conf/model/tiny.yaml, as ``engines/tiny.py`` builds it. The vocabulary is an upper
+    limit there; it is taken as reached and rounded up to 64.
+
+    Raises:
+        InputError: a size is missing.
+    """
+    try:
+        hidden, heads = int(sizes["hidden_size"]), int(sizes["heads"])
+        vocab = (int(sizes["vocab_size"]) + 63) // 64 * 64
+        layers, kv = int(sizes["layers"]), int(sizes["kv_heads"])
+        text = Text(vocab, hidden, layers, heads, kv, hidden // heads, int(sizes["intermediate_size"]), tied=True)
+        depth = int(sizes["vision_depth"])
+        tower = Vision(
+            int(sizes["vision_hidden_size"]),
+            depth,
+            int(sizes["vision_intermediate_size"]),
+            out=hidden,
+            full_attention=depth,
+        )
+    except KeyError as error:
+        raise InputError(
+            f"model.architecture: {error.args[0]!r} is missing, so the model's size is unknown."
+        ) from error
+    return Architecture(name, text, tower)

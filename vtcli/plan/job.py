@@ -1,0 +1,147 @@
+"""What is to be run (workload) and how it is laid out over the GPUs (layout): the inputs of every formula."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vtcli.errors import ConfigError
+from vtcli.plan.architecture import Architecture
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Means that decide a step's cost and that no configuration knows before the first rollouts."""
+
+    text_tokens: int = 400  # of the prompt, tools' schemas included
+    image: Size = (1008, 756)  # (width, height) in pixels of an image of the question, before its one resize
+    images: float = 1.0  # of a question
+    turns: float = 1.5  # that call tools; one more answers
+    turn_tokens: int = 150  # that the policy writes in a turn
+    observation_tokens: int = 40  # text of an observation
+    observation_image: Size = (560, 560)
+    observation_images: float = 1.0  # of an observation
+
+    def __post_init__(self) -> None:
+        sizes = (*self.image, *self.observation_image)
+        if min(sizes) < 1 or min(self.text_tokens, self.turn_tokens) < 1:
+            raise ConfigError("plan.lengths: text_tokens, turn_tokens and the sides of images must be at least 1.")
+        if min(self.images, self.turns, self.observation_tokens, self.observation_images) < 0:
+            raise ConfigError("plan.lengths: no number may be below 0.")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A run of ``vtcli rl``."""
+
+    prompts: int  # rolled out per step, oversampling included
+    learnt: int  # of these, what the update learns from
+    group_size: int
+    steps: int
+    updates_per_step: int = 1
+    old_logprobs: bool = False  # computed again by the learner before the update
+    reference: bool = False  # a KL term against the starting model
+    code: bool = False  # tools are code in the sandbox
+    max_turns: int = 10
+    max_tokens: int = 8192
+    max_turn_tokens: int = 1024
+    min_pixels: int = 3136
+    max_pixels: int = 12845056
+    lengths: Lengths = field(default_factory=Lengths)
+
+    @property
+    def trajectories(self) -> int:
+        """Rolled out per step."""
+        return self.prompts * self.group_size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How learner and policy share the GPUs. Both live on every GPU and take turns."""
+
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    batch_tokens: int = 16384  # of a micro-batch
+    activation_checkpointing: bool = False  # activations are computed again in the backward pass
+    offload: bool = False  # the optimiser and its step on the host
+    tensor_parallel: int = 1  # GPUs of one generating engine
+    live: int = 256  # trajectories that one engine generates at a time
+    sleep: bool = True  # the engine's memory is free while the learner works
+    learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
+
+    def __post_init__(self) -> None:
+        if min(self.batch_tokens, self.tensor_parallel, self.live) < 1:
+            raise ConfigError("plan.layout: batch_tokens, tensor_parallel and live must be at least 1.")
+
+    @property
+    def bytes(self) -> int:
+        return 4 if self.dtype == "float32" else 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Mean tokens and patches of one trajectory, from the lengths and the images' resize."""
+
+    prompt: float  # tokens, images included
+    policy: float  # tokens written by the policy
+    observation: float  # tokens of all observations, images included
+    prompt_patches: float
+    observation_patches: float
+    image_patches: float  # of one image of the question
+    pixels: float  # of all views of a trajectory
+    turns: float  # that call tools
+    longest_policy: float  # tokens of the trajectory that takes longest
+    longest_turns: float
+
+    @property
+    def total(self) -> float:
+        return self.prompt + self.policy + self.observation
+
+    @property
+    def patches(self) -> float:
+        return self.prompt_patches + self.observation_patches
+
+    @property
+    def context(self) -> float:
+        """Mean number of tokens that a token being generated looks back on."""
+        return self.prompt + (self.policy + self.observation) / 2
+
+
+def shape(arch: Architecture, work: Workload) -> Shape:
+    """The mean trajectory, and the longest of a step.
+
+    Lengths are taken as exponentially distributed: the largest of n is mean x (ln n + 0.577), cut at the limits.
+
+    Raises:
+        ConfigError: the mean trajectory is longer than ``limits.max_tokens``.
+    """
+    n, pixels = work.lengths, (work.min_pixels, work.max_pixels)
+    image, seen = arch.patches(*n.image, *pixels), arch.patches(*n.observation_image, *pixels)
+    tokens = n.text_tokens + n.images * arch.tokens(image)
+    turns = min(n.turns, work.max_turns)
+    policy = (turns + 1) * min(n.turn_tokens, work.max_turn_tokens)
+    observation = turns * (n.observation_tokens + n.observation_images * arch.tokens(seen))
+    if tokens + policy + observation > work.max_tokens:
+        raise ConfigError(
+            f"the mean trajectory of plan.lengths has {tokens + policy + observation:.0f} tokens ({tokens:.0f} of the "
+            f"prompt), more than rl.limits.max_tokens={work.max_tokens}: lower images.max_pixels or the lengths, or "
+            "raise the limit."
+        )
+    tail = math.log(work.trajectories) + 0.577  # Euler's constant: the mean of the largest of n exponentials
+    most = min(work.max_tokens - tokens, (work.max_turns + 1) * work.max_turn_tokens)
+    prompt_patches, seen_patches = n.images * image, turns * n.observation_images * seen
+    return Shape(
+        prompt=tokens,
+        policy=policy,
+        observation=observation,
+        prompt_patches=prompt_patches,
+        observation_patches=seen_patches,
+        image_patches=image,
+        pixels=(prompt_patches + seen_patches) * arch.vision.patch**2,
+        turns=turns,
+        longest_policy=max(policy, min(policy * tail, most)),
+        longest_turns=min(turns * tail, work.max_turns),
+    )

@@ -1,0 +1,124 @@
+"""Plans and comparisons as tables of rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from vtcli.plan.constants import Constants
+from vtcli.plan.estimate import Plan
+from vtcli.plan.memory import GIB
+from vtcli.plan.published import Compared
+
+PHASES = {  # part of the memory -> what it is, while learning, while generating
+    "weights": ("the learner's", True, True),
+    "gradients": ("", True, False),
+    "optimizer": ("master weights, moments, the shard's gradients", True, True),
+    "reference": ("model of the KL term", True, True),
+    "activations": ("of a micro-batch in the decoder", True, False),
+    "vision": ("of the same in the vision tower", True, False),
+    "logits": ("of the same, for the policy's tokens", True, False),
+    "policy": ("the engine's weights and workspace", False, True),
+    "cache": ("its KV cache", False, True),
+}
+PARTS = {
+    "images": "resized and cut into patches on the hosts",
+    "generation": "prefill and decoding",
+    "tools": "what calls add to the longest trajectory",
+    "logprobs": "of the learner before the update, of the reference",
+    "learner": "forward, backward, AdamW",
+    "sync": "weights to the engine",
+    "rest": "everything else",
+}
+
+
+def tables(plan: Plan) -> Iterator[RenderableType]:
+    """What the terminal shows of a plan, in order."""
+    yield _head(plan)
+    yield _memory(plan)
+    yield _time(plan)
+    yield _verdict(plan)
+    yield constants(plan.constants)
+
+
+def _head(plan: Plan) -> str:
+    work, mean, on = plan.work, plan.shape, plan.layout
+    return (
+        f"{plan.arch.name}: {plan.arch.parameters / 1e9:.4g} B parameters, {plan.arch.vision.parameters / 1e9:.2g} B "
+        f"of them vision, on {plan.cluster}\n"
+        f"{work.steps} steps of {work.prompts} × {work.group_size} trajectories: {mean.prompt:.0f} tokens of prompt "
+        f"({plan.arch.tokens(round(mean.image_patches))} an image), {mean.policy:.0f} of the policy in "
+        f"{mean.turns + 1:g} turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"
+        f"{on.dtype}, ZeRO {on.zero_stage}, micro-batches of {on.batch_tokens} tokens, checkpointing "
+        f"{_yes(on.activation_checkpointing)}, offload {_yes(on.offload)}, tensor parallel {on.tensor_parallel}"
+    )
+
+
+def _yes(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def _memory(plan: Plan) -> Table:
+    memory = plan.memory
+    out = Table("GiB per GPU", "learning", "generating", "", title="Memory", title_justify="left")
+    asleep, away = memory.layout.sleep, memory.layout.learner_sleep
+    for name, (what, while_learning, while_generating) in PHASES.items():
+        learning = while_learning or (not asleep and name in ("policy", "cache"))
+        generating = while_generating and not (away and name in ("weights", "optimizer", "reference"))
+        size = f"{getattr(memory, name) / GIB:.3g}"
+        if getattr(memory, name):
+            out.add_row(name, size if learning else "", size if generating else "", what)
+    total = [f"{m / GIB:.3g}" for m in (memory.learning, memory.generating)]
+    out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
+    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "offloaded, asleep")
+    return out
+
+
+def _time(plan: Plan) -> Table:
+    out = Table("seconds per step", "", "share", "", title="Time", title_justify="left")
+    for name, value in asdict(plan.time).items():
+        out.add_row(name, f"{value:.3g}", f"{value / plan.time.total:.0%}", PARTS[name])
+    out.add_row("total", f"{plan.time.total:.3g}", "", "", style="bold")
+    return out
+
+
+def _verdict(plan: Plan) -> str:
+    if plan.memory.fits:
+        return f"It fits, {plan.memory.live:.0f} trajectories at a time in each engine: {_cost(plan)}."
+    if plan.then is None:
+        return "It does not fit, and no change of the layout on up to 16 times the machines helps: a smaller model."
+    changes = " ".join(plan.advice or ())
+    then = f"Then a step takes {plan.then.time.total:.3g} s: {_cost(plan.then)}."
+    return f"It does not fit. It would with:\n  {changes}\n{then}"
+
+
+def _cost(plan: Plan) -> str:
+    return f"{plan.work.steps * plan.time.total / 3600:.3g} hours, {plan.gpu_hours:,.0f} GPU-hours"
+
+
+def constants(values: Constants) -> Table:
+    """Every constant of the model, and whether it was measured."""
+    out = Table("constant", "value", "source", title="Constants", title_justify="left")
+    for name, value, source in values.rows():
+        out.add_row(name, f"{value:.4g}", source)
+    return out
+
+
+def comparison(rows: Sequence[Compared]) -> Table:
+    """Published figures beside the model's."""
+    out = Table("run", "part", "published", "model", "off by", "", title="Checked against", title_justify="left")
+    for row in rows:
+        unit = "GPU-h" if row.part == "gpu_hours" else "s"
+        note = "calibrated on" if row.case.calibrated and row.part == "update" else f"assumed: {row.case.assumed}"
+        out.add_row(
+            row.case.name,
+            row.part,
+            f"{row.published:.0f} {unit}",
+            f"{row.predicted:.0f} {unit}",
+            f"{row.ratio - 1:+.0%}",
+            note,
+        )
+    return out

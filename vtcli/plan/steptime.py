@@ -1,0 +1,184 @@
+"""Time of one step, part by part, in seconds. FLOPs are multiply-adds times two."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from vtcli.plan.architecture import Architecture
+from vtcli.plan.constants import Constants
+from vtcli.plan.hardware import Cluster
+from vtcli.plan.job import Layout, Shape, Workload
+from vtcli.plan.memory import Memory
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step. ``images``: decoding and resizing on the hosts before the engines see them. ``tools``: what
+    calls add to the longest trajectory, and what their CPU time exceeds the generation by. ``logprobs``: of the
+    learner before the update, and of the reference model."""
+
+    images: float
+    generation: float
+    tools: float
+    logprobs: float
+    learner: float
+    sync: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that the formulas look at."""
+
+    arch: Architecture
+    work: Workload
+    layout: Layout
+    cluster: Cluster
+    shape: Shape
+    constants: Constants
+
+    @property
+    def flops_per_s(self) -> float:
+        """Of one GPU, at the efficiency that is reached."""
+        peak = self.cluster.gpu.fp32 if self.layout.dtype == "float32" else self.cluster.gpu.bf16
+        return peak * 1e12 * self.constants.matmul_efficiency
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.cluster.gpu.bandwidth * 1e9 * self.constants.bandwidth_efficiency
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        return self.cluster.link * 1e9 * self.constants.link_efficiency
+
+    @property
+    def host_bytes_per_s(self) -> float:
+        return self.cluster.gpu.host * 1e9 * self.constants.link_efficiency
+
+
+def text_flops(arch: Architecture, tokens: float, before: float = 0.0) -> float:
+    """Forward pass of the decoder without its head; ``tokens`` follow ``before`` others that they look back on."""
+    t = arch.text
+    looks = tokens * (before + tokens / 2)  # causal pairs
+    return t.layers * (2 * t.layer_weights * tokens + 4 * t.q * looks)
+
+
+def head_flops(arch: Architecture, tokens: float) -> float:
+    """The head, which is applied to the policy's tokens only."""
+    return 2 * arch.text.head_weights * tokens
+
+
+def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
+    """Forward pass of the vision tower over images of ``of_image`` patches each; attention sees all of an image in some
+    layers and a window in the others."""
+    v = arch.vision
+    seen = v.full_attention * of_image + (v.depth - v.full_attention) * min(v.window, of_image)
+    linear = v.depth * v.block_weights + v.patch_weights + v.merger_weights / v.merge**2
+    return patches * (2 * linear + 4 * v.hidden * seen)
+
+
+def forward_flops(s: Setting) -> float:
+    """Of one trajectory, as the learner computes it."""
+    seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
+    return text_flops(s.arch, s.shape.total) + head_flops(s.arch, s.shape.policy) + seen
+
+
+def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -> float:
+    """Seconds for ``passes`` times the forward pass over a step's trajectories, in micro-batches.
+
+    Each micro-batch takes its arithmetic or its collectives (``traffic`` in bytes, overlapped), whichever is longer,
+    and an overhead per layer.
+    """
+    tokens = trajectories * s.shape.total / s.cluster.gpus
+    rows = max(1.0, s.layout.batch_tokens // s.shape.total)  # no row is split
+    micro = max(1.0, math.ceil(tokens / (rows * s.shape.total)))
+    compute = passes * forward_flops(s) * trajectories / s.cluster.gpus / s.flops_per_s
+    layers = s.arch.text.layers + s.arch.vision.depth
+    overhead = s.constants.layer_overhead_s * layers * passes / 4  # calibrated with four passes
+    return max(compute, micro * traffic / s.link_bytes_per_s) + micro * overhead
+
+
+def learner(s: Setting) -> float:
+    """The update: forward, backward (twice the forward), forward again with checkpointing; collectives; AdamW.
+
+    Per micro-batch ZeRO-2 and 3 reduce the gradients once, ZeRO-3 gathers the weights for forward and backward; ZeRO-0
+    and 1 reduce once per update (twice the bytes: reduce and gather).
+    """
+    size = s.layout.bytes * s.arch.parameters if s.cluster.gpus > 1 else 0.0
+    traffic = {0: 0.0, 1: 0.0, 2: size, 3: 3 * size}[s.layout.zero_stage]
+    passes = 4 if s.layout.activation_checkpointing else 3
+    work = learner_pass(s, passes, s.work.learnt * s.work.group_size, traffic)
+    once = 0.0 if s.layout.zero_stage == 3 else 2 * size / s.link_bytes_per_s
+    shard = s.arch.parameters / (s.cluster.gpus if s.layout.zero_stage else 1)
+    adam = 28 * shard / s.bytes_per_s  # gradient and three fp32 states read, three written
+    if s.layout.offload:  # gradients down, weights up, and AdamW in the host's memory, which all its ranks share
+        adam = 2 * s.layout.bytes * shard / s.host_bytes_per_s + 28 * shard * s.cluster.per_node / HOST_BYTES_PER_S
+    return work + s.work.updates_per_step * (once + adam)
+
+
+HOST_BYTES_PER_S = 300e9 * 0.7  # two sockets of DDR5, assumed
+
+
+def logprobs(s: Setting) -> float:
+    """Forward passes before or beside the update: the learner's own, the reference model's."""
+    count = int(s.work.old_logprobs) + int(s.work.reference)
+    gathered = s.layout.bytes * s.arch.parameters if s.layout.zero_stage == 3 else 0.0
+    return count * learner_pass(s, 1, s.work.learnt * s.work.group_size, gathered) if count else 0.0
+
+
+def images(s: Setting) -> float:
+    """A question's images are prepared once per group, an observation's once; every engine has one process for it."""
+    engines = s.cluster.gpus / s.layout.tensor_parallel
+    area = s.arch.vision.patch**2 / 1e6
+    mpixels = area * (s.work.prompts * s.shape.prompt_patches + s.work.trajectories * s.shape.observation_patches)
+    return mpixels / engines / s.constants.image_mpixels_per_s
+
+
+def generation(s: Setting, live: float) -> float:
+    """Prefill and decoding of one engine's share; prompts are read once per group (prefix caching).
+
+    Decoding: a step costs reading the weights and an overhead, a token costs its cache and its arithmetic. Steps: the
+    share's tokens over those generated at a time, and then the longest trajectory (Graham's bound for list schedules).
+    """
+    arch, sh, gpus = s.arch, s.shape, s.layout.tensor_parallel
+    engines = s.cluster.gpus / gpus
+    mine, groups = s.work.trajectories / engines, s.work.prompts / engines
+    prompt = text_flops(arch, sh.prompt) + vision_flops(arch, sh.prompt_patches, sh.image_patches)
+    seen = text_flops(arch, sh.observation, sh.prompt) + vision_flops(arch, sh.observation_patches, sh.image_patches)
+    prefill = (groups * prompt + mine * seen) / (gpus * s.flops_per_s)
+    weights = s.layout.bytes * arch.parameters / gpus / s.bytes_per_s
+    steps = mine * sh.policy / max(live, 1.0) + sh.longest_policy
+    cache = s.layout.bytes * arch.kv_values * sh.context / gpus / s.bytes_per_s
+    compute = (text_flops(arch, 1, sh.context) + head_flops(arch, 1)) / (gpus * s.flops_per_s)
+    return prefill + steps * (weights + s.constants.decode_overhead_s) + mine * sh.policy * (cache + compute)
+
+
+def tools(s: Setting, generating: float) -> float:
+    """Calls overlap with the generation of other trajectories: what is left is the longest trajectory's own waiting,
+    and CPU time beyond what the hosts do meanwhile."""
+    latency = s.constants.code_latency_s if s.work.code else s.constants.tool_latency_s
+    cpu = s.constants.code_cpu_s if s.work.code else s.constants.tool_latency_s
+    calls = s.work.trajectories * s.shape.turns
+    busy = calls * cpu / (s.constants.host_cores * s.cluster.nodes)
+    return s.shape.longest_turns * latency + max(0.0, busy - generating)
+
+
+def sync(s: Setting, states: float) -> float:
+    """Weights from learner to engine: gathered over the slowest link, then written. A learner that sleeps takes its
+    ``states`` (bytes) to the host and back."""
+    size = s.layout.bytes * s.arch.parameters
+    gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
+    moved = 2 * states if s.layout.learner_sleep else 0.0
+    return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
+
+
+def step_time(s: Setting, memory: Memory) -> StepTime:
+    """All parts of one step."""
+    generating = generation(s, memory.live)
+    parts = (images(s), generating, tools(s, generating), logprobs(s), learner(s), sync(s, memory.states))
+    return StepTime(*parts, rest=s.constants.rest_share * sum(parts))
