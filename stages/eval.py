@@ -30,6 +30,7 @@ from vtcli.schema import Sample, Scored, Trajectory
 from vtcli.signals import measure_all
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run
+from vtcli.videos import portable
 
 Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
 Opener = Callable[[], Rollouts]
@@ -171,7 +172,7 @@ def _key(scored: Scored) -> Key:
 async def _score(config: Config, group: Sequence[Trajectory]) -> list[Scored]:
     signals = [await measure_all(t, tuple(config.signals.values())) for t in group]
     verdicts = config.rewards[group[0].sample.form](signals)
-    return [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
+    return [portable(Scored(t, s, v)) for t, s, v in zip(group, signals, verdicts, strict=True)]
 
 
 def _facts(config: Config, parents: Mapping[str, Artifact]) -> dict[str, str]:
