@@ -13,13 +13,14 @@ import pytest
 from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.demos import Script, Teacher, plan
-from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import UNDO
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.geometry import draw_f1
 
 MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
+TASKS = tuple(MODULES)
 PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)
 PROMPT = PromptStyle("compact", "image {size}\n{tools}", "{question}", "{question}")
 VIEW = {"rotflip": (1.0, 1.0), "zoom": (1 / 6, 1 / 6), "read_value": (1.0, 1.0), "count": (1.0, 1.0)}

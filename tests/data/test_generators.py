@@ -19,7 +19,7 @@ import yaml
 from vtcli.binding import bind
 from vtcli.data import canvas, chart, zoom
 from vtcli.data.count import CONDITIONS
-from vtcli.data.item import TASKS, Item, stream
+from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
 from vtcli.data.zoom import PALE
 from vtcli.errors import ConfigError
@@ -34,6 +34,7 @@ def generators(name: str) -> dict[str, Any]:
 
 
 TINY, PAPER = generators("toolsrl_tiny"), generators("toolsrl_paper")
+TASKS = tuple(TINY)  # ToolsRL's
 
 
 def items(task: str, count: int, split: str = "train", form: str = "answer", size: dict[str, Any] = TINY) -> list[Item]:
