@@ -102,7 +102,7 @@ def run(config: Config) -> Artifact:
         images = ImageStore(stage.work / "images", **config.images)
         samples = _samples(config, data, images)
         weights = source.path
-        worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
         found = asyncio.run(_collect(config, samples, stage, worlds, lambda: _open(config, weights, images, worlds)))
         return _finish(config, stage, parents, found, images)
 
@@ -131,7 +131,8 @@ def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> 
     if config.policy == "oracle":
         from vtcli.engines.scripted import oracle
 
-        policy_of = partial(oracle, chat, images, config.seed)
+        protocol = config.env.keywords["protocol"] if config.env else None
+        policy_of = partial(oracle, chat, images, config.seed, protocol)
     else:
         from vtcli.engines.hf import HfPolicy, load_model
 

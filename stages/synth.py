@@ -6,7 +6,8 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,17 @@ from vtcli.data import canvas, sheet
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
-from vtcli.envs.produce import produce
+from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
-from vtcli.protocols import Pixels
+from vtcli.protocols import Env, Pixels
 from vtcli.records import Demo
+from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
 Row = tuple[Sample | Demo, list[bytes]]
-RUNTIME = ("synth.workers", "synth.merge")
+RUNTIME = ("synth.workers", "synth.merge", "sandbox.active", "sandbox.live")
 """Keys that do not change what is made."""
 
 
@@ -56,6 +58,8 @@ class SynthConfig:
     shard: str | None = None
     merge: tuple[str, ...] = ()
     demos: Demos | None = None
+    env: partial[Env] | None = None  # conf/env: demonstrations write code; None: they call native tools
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
 
@@ -67,6 +71,7 @@ def run(config: SynthConfig) -> Artifact:
     suffix = f"-shard-{config.shard.replace('/', '-of-')}" if config.shard else ""
     settings = RunSettings.of(config.job, kind + suffix)
     keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
+    keys = (*keys, "env") if config.demos and config.env else keys
     made_from = {key: config.job.get(key) for key in keys}
     parts = _parts(config)
     store = ArtifactStore(settings.home)
@@ -74,15 +79,18 @@ def run(config: SynthConfig) -> Artifact:
     with open_run(settings, "synth", kind, made_from, parents, runtime_keys=RUNTIME) as stage:
         if stage.reused:
             return stage.reused
-        return _make(config, parts, parents, stage)
+        with sandbox_until_here():
+            return _make(config, parts, parents, stage)
 
 
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
         return sample_parts(config.data, config.forms, config.seed, config.shard)
     least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
-    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools)
-    return demo_parts(config.data, wanted, setting, config.seed, config.shard)
+    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools, config.env)
+    # Nobody lies in a demonstration: what its code did need not be checked.
+    sandbox = replace(config.sandbox, verify=False) if config.env else None
+    return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 
 def _make(config: SynthConfig, parts: Sequence[Part], parents: Sequence[Artifact], stage: StageRun) -> Artifact:

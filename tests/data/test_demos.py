@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from dataclasses import replace
@@ -12,9 +13,10 @@ import pytest
 
 from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.data import count, read_value, rotflip, zoom
-from vtcli.data.demos import Script, Teacher, plan
+from vtcli.data.demos import plan
 from vtcli.data.item import Item, stream
 from vtcli.data.rotflip import UNDO
+from vtcli.data.teacher import Script, Teacher
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.geometry import draw_f1
@@ -37,7 +39,8 @@ def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERF
 
 def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> Episode:
     setting = Setting(teacher, PROMPT, 56 * 56, 112 * 112)
-    return demonstrate(made(task, number), kind, stream(0, task, "demo-train", number, purpose=1), setting)
+    rng = stream(0, task, "demo-train", number, purpose=1)
+    return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
 
 
 @pytest.mark.parametrize("task", TASKS)

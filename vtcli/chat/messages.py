@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -11,6 +12,8 @@ from vtcli.chat.qwen2_5_vl import PLACEHOLDER
 from vtcli.errors import InputError
 from vtcli.protocols import Chat
 from vtcli.schema import ImageRef, TrainRow
+
+_CALL_TAGS = re.compile("</?tool_call>")  # tokens of their own
 
 
 class Demonstration(Protocol):
@@ -25,17 +28,18 @@ class Demonstration(Protocol):
 
 
 def texts_of(messages: Iterable[Mapping[str, str]]) -> Iterable[str]:
-    """The texts between markers, as a tokenizer will see them; headers included."""
+    """The texts between markers and images, as a tokenizer will see them; headers included."""
     for message in messages:
-        role, content = message["role"], message["content"].replace(PLACEHOLDER, "")
+        role, content = message["role"], message["content"]
         if role == "system":
             yield f"system\n{content}"
         elif role == "assistant":
             yield "assistant\n"
-            yield content.replace("<tool_call>", "").replace("</tool_call>", "")
+            yield from _CALL_TAGS.split(content)
         else:
             yield "user\n"
-            yield content.lstrip("\n") if role == "user" else content
+            texts = content.split(PLACEHOLDER)
+            yield from (text.lstrip("\n") for text in texts) if role == "user" else texts
 
 
 def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:

@@ -7,72 +7,40 @@ missing points), and the answer is read off what such a call brings back, so too
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
 from vtcli.chat.calls import format_call
+from vtcli.chat.templates import fill
 from vtcli.data.chart import number
-from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick, shuffled
+from vtcli.data.dialect import Dialect, say
+from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
 from vtcli.data.rotflip import INVERSE, TRANSFORMS, UNDO, moved
+from vtcli.data.teacher import Act, FlatCall, Percept, Script, Teacher, View, centre_inside, grown, snapped_box, some
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
-FlatCall = tuple[str, dict[str, Json]]  # name, arguments in pixels of the view
 
-
-@dataclass(frozen=True, slots=True)
-class Teacher:
-    """How good the scripted teacher is; every value is a probability or a share."""
-
-    skill: float = 0.5  # a call's arguments are right
-    direct: float = 0.2  # no tool at all
-    index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
-    guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
-    margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
-    grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
-    # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The assistant's turns: calls, then the answer. ``right`` says whether every call was right."""
-
-    turns: tuple[str, ...]
-    right: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Percept:
-    """One image and questions about it that need no tool; boxes and points are in pixels of the view."""
-
-    pixels: Pixels
-    turns: tuple[tuple[str, str], ...]  # question, answer
-
-
-View = tuple[float, float]
-"""Width and height of the view over those of the full image."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Act:
-    """What a planner decided: calls, the answer to the plain question, the tool-supervised one, and their quality."""
-
-    calls: list[FlatCall]
-    answer: str
-    right: bool
-
-
-def plan(item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View) -> Script:
-    """The scripted turns for one item; ``form`` chooses between the index and the plain answer."""
+def plan(
+    item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View, dialect: Dialect | None = None
+) -> Script:
+    """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` says how
+    turns are written (None: as native tools' calls). Every call of a script makes one image."""
     direct = bool(rng.random() < teacher.direct)
     act = _PLANNERS[item.task](item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
     answer = _index(item, rng, teacher, len(act.calls)) if form == "tool" else act.answer
-    turns = [format_call(name, arguments) for name, arguments in act.calls]
-    return Script((*turns, f"<answer>{answer}</answer>"), act.right)
+    if dialect is None:
+        turns = [format_call(name, arguments) for name, arguments in act.calls]
+    else:
+        turns = [say(dialect, name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
+    return Script((*turns, reply(dialect, answer)), act.right)
+
+
+def reply(dialect: Dialect | None, answer: str) -> str:
+    """The turn that answers."""
+    return fill(dialect.answer if dialect else "<answer>{answer}</answer>", {"answer": answer})
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
@@ -97,7 +65,7 @@ def _index(item: Item, rng: np.random.Generator, teacher: Teacher, calls: int) -
 # ---------------------------------------------------------------- rotate and flip
 
 
-def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     del view
     transform = str(item.truth["transform"])
     undo = UNDO[transform]
@@ -118,7 +86,7 @@ def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: Vie
         seen = moved(str(item.truth["corner"]), transform)
         undone = next(name for name, call in UNDO.items() if call == chosen)
         answer = moved(seen, INVERSE.get(undone, undone))
-    return _Act([chosen] if chosen else [], answer, right)
+    return Act([chosen] if chosen else [], answer, right)
 
 
 def _page(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
@@ -129,11 +97,11 @@ def _page(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], 
     stamp = f"the {item.truth['colour']} stamp"
     if transform != "none" and rng.random() < 0.5:
         seen = moved(corner, transform)
-        return Percept(item.pixels, _shuffled(rng, _corner_turns(stamp, seen, "the picture")))
+        return Percept(item.pixels, some(rng, _corner_turns(stamp, seen, "the picture")))
     pixels = np.ascontiguousarray(TRANSFORMS[INVERSE.get(transform, transform)](item.pixels))
     turns = _corner_turns(stamp, corner, "the upright page")
     turns += [(f"What is the {label.lower()} on the page?", value) for label, value in item.truth["fields"].items()]
-    return Percept(pixels, _shuffled(rng, turns))
+    return Percept(pixels, some(rng, turns))
 
 
 def _corner_turns(stamp: str, corner: str, of: str) -> list[tuple[str, str]]:
@@ -148,7 +116,7 @@ def _corner_turns(stamp: str, corner: str, of: str) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- zoom
 
 
-def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     calls: list[FlatCall] = []
     marks: list[str] = []
     right = teacher.skill >= 0
@@ -161,13 +129,13 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
             right &= good
             if not good:
                 box = _elsewhere(rng, item, asked, tags)
-            crop = _grown(box, rng.uniform(*teacher.margin, 4), width, height)
+            crop = grown(box, rng.uniform(*teacher.margin, 4), width, height)
             if good or teacher.guess == "seen":
-                mark = next((t["mark"] for t in tags.values() if _centre_inside(t["box"], crop)), mark)
-            arguments: dict[str, Json] = {"bbox_2d": _snapped_box(crop, view, teacher.grid)}
+                mark = next((t["mark"] for t in tags.values() if centre_inside(t["box"], crop)), mark)
+            arguments: dict[str, Json] = {"bbox_2d": snapped_box(crop, view, teacher.grid)}
             calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
         marks.append(mark)
-    return _Act(calls, ", ".join(marks), right)
+    return Act(calls, ", ".join(marks), right)
 
 
 def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str, Json]) -> list[float]:
@@ -187,29 +155,15 @@ def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str
     return [x, y, x + x2 - x1, y + y2 - y1]
 
 
-def _grown(box: Sequence[float], shares: np.ndarray, width: int, height: int) -> list[float]:
-    """The box with each edge moved out by half a share of its side, inside the image."""
-    x1, y1, x2, y2 = box
-    across, down = (x2 - x1) / 2, (y2 - y1) / 2
-    left, top = max(0.0, x1 - shares[0] * across), max(0.0, y1 - shares[1] * down)
-    return [left, top, min(float(width), x2 + shares[2] * across), min(float(height), y2 + shares[3] * down)]
-
-
-def _centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
-    x1, y1, x2, y2 = box
-    x, y = (x1 + x2) / 2, (y1 + y2) / 2
-    return crop[0] < x < crop[2] and crop[1] < y < crop[3]
-
-
 def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
     tags = item.truth["tags"]
     if rng.random() < 0.4:
         scale = view(item.pixels)
-        places = [(f"Where is the {tag['label']}?", str(_snapped_box(tag["box"], scale, grid))) for tag in tags]
-        return Percept(item.pixels, _shuffled(rng, places))
+        places = [(f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid))) for tag in tags]
+        return Percept(item.pixels, some(rng, places))
     height, width = item.pixels.shape[:2]
     tag = pick(rng, tags)
-    x1, y1, x2, y2 = (round(v) for v in _grown(tag["box"], rng.uniform(0.1, 0.5, 4), width, height))
+    x1, y1, x2, y2 = (round(v) for v in grown(tag["box"], rng.uniform(0.1, 0.5, 4), width, height))
     crop = np.ascontiguousarray(item.pixels[y1:y2, x1:x2])
     return Percept(crop, ((item.truth["ask"].format(tag["label"]), tag["mark"]),))
 
@@ -217,7 +171,7 @@ def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View],
 # ---------------------------------------------------------------- charts
 
 
-def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     calls: list[FlatCall] = []
     values: list[str] = []
     right = teacher.skill >= 0
@@ -230,15 +184,15 @@ def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
         values.append(number(_value_at(item, axis, seen)))
         if teacher.skill >= 0:
             calls.append(_line(axis, place, view, teacher.grid))
-    return _Act(calls, f"({', '.join(values)})" if len(values) > 1 else values[0], right)
+    return Act(calls, f"({', '.join(values)})" if len(values) > 1 else values[0], right)
 
 
-def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> _Act:
+def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     marks = [(p["x"], p["y"]) for p in item.truth["primitives"] if p["type"] == "point"]
     lines = [p for p in item.truth["primitives"] if p["type"] != "point"]
     guess = str(rng.integers(int(item.truth["total"]) + 1))
     if teacher.skill < 0:
-        return _Act([], guess, False)
+        return Act([], guess, False)
     calls: list[FlatCall] = []
     right = True
     for line in lines:
@@ -252,7 +206,7 @@ def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -
     if marks:
         calls.append((POINTS, {"point_2d": [_scaled(p, view, teacher.grid) for p in marks]}))
     seen = str(len(marks)) if teacher.guess == "seen" or right else guess
-    return _Act(calls, seen, right)
+    return Act(calls, seen, right)
 
 
 def _wrong_marks(rng: np.random.Generator, item: Item, marks: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -306,7 +260,7 @@ def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View],
         ]
     else:
         turns += [("How many points are there?", str(len(item.truth["points"]))), (item.question, item.answer)]
-    return Percept(item.pixels, _shuffled(rng, turns))
+    return Percept(item.pixels, some(rng, turns))
 
 
 def _scaled(point: Sequence[float], view: View, grid: int) -> list[int]:
@@ -314,19 +268,7 @@ def _scaled(point: Sequence[float], view: View, grid: int) -> list[int]:
     return [grid * round(v * view[i] / grid) for i, v in enumerate(point)]
 
 
-def _snapped_box(box: Sequence[float], view: View, grid: int) -> list[int]:
-    """x1, y1, x2, y2 of the full image on the view's grid; a grid coarser than pixels moves the edges outwards."""
-    places = [v * view[i % 2] / grid for i, v in enumerate(box)]
-    if grid == 1:
-        return [round(place) for place in places]
-    return [grid * (math.floor(place) if i < 2 else math.ceil(place)) for i, place in enumerate(places)]
-
-
-def _shuffled(rng: np.random.Generator, turns: list[tuple[str, str]], most: int = 4) -> tuple[tuple[str, str], ...]:
-    return tuple(shuffled(rng, turns)[:most])
-
-
-_PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], _Act]] = {
+_PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], Act]] = {
     "rotflip": _turn_page,
     "zoom": _zoom,
     "read_value": _read,

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vtcli.data.demos import Teacher, plan
+from vtcli.data.demos import plan
 from vtcli.data.item import Item
+from vtcli.data.teacher import Teacher
+from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.protocols import Chat, Images, Request
 from vtcli.schema import Completion, Sample
 
@@ -47,11 +49,13 @@ class ScriptedPolicy:
         return bisect_left(range(len(ids)), True, key=said)
 
 
-def oracle(chat: Chat, images: Images, seed: int, sample: Sample) -> ScriptedPolicy:
-    """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels.
+def oracle(chat: Chat, images: Images, seed: int, protocol: CodeProtocol | None, sample: Sample) -> ScriptedPolicy:
+    """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels. ``protocol``: the one under
+    which it writes code; None: native tools.
 
     Raises:
         KeyError: a task that has no script.
+        ConfigError: a protocol that does not say how its code is written.
     """
     ref, answer = sample.images[0], sample.answer
     item = Item(
@@ -65,5 +69,7 @@ def oracle(chat: Chat, images: Images, seed: int, sample: Sample) -> ScriptedPol
         truth=sample.truth,
         tools=sample.tools,
     )
-    scale = (ref.view_width / ref.width, ref.view_height / ref.height)
-    return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale).turns)
+    full = protocol is not None and protocol.place.pixels == "full"
+    scale = (1.0, 1.0) if full else (ref.view_width / ref.width, ref.view_height / ref.height)
+    dialect = protocol.spoken if protocol else None
+    return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale, dialect).turns)

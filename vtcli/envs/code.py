@@ -40,8 +40,10 @@ class _Done:
 class CodeEnv:
     """An ``Env``. The episode is opened at the first call, so that a trajectory without code costs no process."""
 
-    def __init__(self, sample: Sample, protocol: CodeProtocol, runner: Runner, images: Images) -> None:
-        self.sample, self.protocol = sample, protocol
+    def __init__(
+        self, sample: Sample, protocol: CodeProtocol, runner: Runner, images: Images, offered: bool = True
+    ) -> None:
+        self.sample, self.protocol, self.offered = sample, protocol, offered
         self._runner, self._images = runner, images
         self._episode: Episode | None = None
 
@@ -51,7 +53,7 @@ class CodeEnv:
         return Syntax(reading.stop, partial(read, reading), self.protocol.writing.turn)
 
     async def reset(self) -> tuple[str, str]:
-        return opening(self.sample, self.protocol)
+        return opening(self.sample, self.protocol, self.offered)
 
     async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
         """Carry out the turn's calls one after the other. None without a call: the turn is final.
@@ -80,6 +82,8 @@ class CodeEnv:
 
     async def _carry_out(self, call: Call, images: Sequence[ImageRef]) -> _Done:
         code = str((call.arguments or {}).get("code", ""))
+        if not self.offered:
+            return self._refuse(call, "refused", "no code is run here")
         if call.problem is not None:
             return self._refuse(call, "error", call.problem)
         limit = self.protocol.place.max_code_chars
@@ -184,11 +188,20 @@ def _fit_to_show(images: Sequence[Produced], dropped: int) -> tuple[tuple[Produc
     return kept, ((note,) if missing else ())
 
 
-def open_env(sample: Sample, *, protocol: CodeProtocol, runner: Runner, images: Images) -> CodeEnv:
-    """The environment of one sample under one paper's protocol.
+def open_env(
+    sample: Sample,
+    *,
+    protocol: CodeProtocol,
+    runner: Runner,
+    images: Images,
+    style: str = "full",
+    offered: bool = True,
+) -> CodeEnv:
+    """The environment of one sample under one paper's protocol. ``style`` as ``prompt.style``; without ``offered`` the
+    prompt does not speak of code, and none is run (the no-tools probe).
 
     Raises:
-        ConfigError: a protocol about videos for a sample without one, or the other way round.
+        ConfigError: a protocol about videos for a sample without one, or the other way round; no compact prompt.
         InputError: a video file that is not there.
     """
     if sample.videos and not protocol.place.video:
@@ -198,4 +211,4 @@ def open_env(sample: Sample, *, protocol: CodeProtocol, runner: Runner, images: 
     for video in sample.videos:
         if not Path(video.path).is_file():
             raise InputError(f"sample {sample.id}: there is no video file {video.path}")
-    return CodeEnv(sample, protocol, runner, images)
+    return CodeEnv(sample, protocol.styled(style), runner, images, offered)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from vtcli.envs.prompts import fill
+from vtcli.chat.templates import fill
+from vtcli.data.dialect import Dialect
+from vtcli.errors import ConfigError
 from vtcli.sandbox.types import Capture, Help, RunLimits
 from vtcli.schema import Sample
 
@@ -98,10 +100,22 @@ class Prompt:
     question: str
     image: str = ""
     video: str = ""
+    bare: str = "{question}"  # the question where no code is on offer (eval.tools=none); there is no system prompt then
 
     def __post_init__(self) -> None:
         if "{question}" not in self.question:
             raise ValueError("prompt.question must hold {question}")
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """What a model of a few million parameters reads instead (prompt.style=compact): the protocol's tags without its
+    prose. The templates of observations replace those of ``writing``; null: as they are there."""
+
+    prompt: Prompt
+    result: str | None = None
+    nothing: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,24 @@ class CodeProtocol:
     reading: Reading
     place: Place
     writing: Writing
+    compact: Compact | None = None
+    dialect: Dialect | None = None  # how demonstrations and the oracle write code
+
+    @property
+    def spoken(self) -> Dialect:
+        """The dialect. Raises ``ConfigError`` without one."""
+        if self.dialect is None:
+            raise ConfigError(f"the environment {self.name} has no templates to write code by (env.protocol.dialect)")
+        return self.dialect
+
+    def styled(self, style: str) -> CodeProtocol:
+        """The protocol with the texts of one ``prompt.style``. Raises ``ConfigError`` for compact where it has none."""
+        if style != "compact":
+            return self
+        if self.compact is None:
+            raise ConfigError(f"the environment {self.name} has no compact prompt (env.protocol.compact): +prompt=full")
+        texts = {k: v for k in ("result", "nothing", "error") if (v := getattr(self.compact, k)) is not None}
+        return replace(self, prompt=self.compact.prompt, writing=replace(self.writing, **texts))
 
 
 def names(template: str, count: int) -> list[str]:
@@ -129,8 +161,10 @@ def names(template: str, count: int) -> list[str]:
     return [f"{stem}_{i}{dot}{ending}" if i else template for i in range(count)]
 
 
-def opening(sample: Sample, protocol: CodeProtocol) -> tuple[str, str]:
-    """The system prompt and the question of a sample."""
+def opening(sample: Sample, protocol: CodeProtocol, offered: bool = True) -> tuple[str, str]:
+    """The system prompt and the question of a sample, with code on offer or without."""
+    if not offered:
+        return "", fill(protocol.prompt.bare, {"question": sample.question}).strip()
     values = {
         "question": sample.question,
         "images": "\n".join(_image_lines(sample, protocol)),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.data import demos
+from vtcli.data.dialect import Dialect
 from vtcli.data.item import Item
+from vtcli.data.teacher import Teacher, View
+from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.envs.tool_calls import ToolCalls, open_env
 from vtcli.images import resize, smart_resize
-from vtcli.protocols import Decoded, Pixels
+from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
+from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample
 
 KINDS = ("tool", "answer", "perceive")
@@ -52,7 +56,7 @@ class MemoryImages:
     def view(self, ref: ImageRef) -> Pixels:
         return resize(self.full(ref), ref.view_height, ref.view_width)
 
-    def scale(self, pixels: Pixels) -> demos.View:
+    def scale(self, pixels: Pixels) -> View:
         """View over full, per side."""
         height, width = pixels.shape[:2]
         rows, columns = smart_resize(height, width, 28, *self._limits)
@@ -61,50 +65,78 @@ class MemoryImages:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every demonstration shares."""
+    """What every demonstration shares. ``code``: ``envs.code.open_env`` with its protocol filled in (conf/env); None:
+    native tools."""
 
-    teacher: demos.Teacher
+    teacher: Teacher
     prompt: PromptStyle
     min_pixels: int
     max_pixels: int
     perceive_with_tools: bool = False  # whether questions that need no tool are asked with all tools on offer
+    code: partial[Env] | None = None
+
+    @property
+    def protocol(self) -> CodeProtocol | None:
+        return self.code.keywords["protocol"] if self.code else None
+
+    @property
+    def dialect(self) -> Dialect | None:
+        return self.protocol.spoken if self.protocol else None
+
+    def scale(self, images: MemoryImages, pixels: Pixels) -> View:
+        """Pixels that a policy names over pixels of the full image."""
+        protocol = self.protocol
+        return (1.0, 1.0) if protocol and protocol.place.pixels == "full" else images.scale(pixels)
+
+    def open(self, sample: Sample, images: MemoryImages, runner: Runner | None, offered: bool = True) -> Env:
+        if self.code is None:
+            return open_env(sample, images=images, prompt=self.prompt)
+        assert runner is not None, "code needs a sandbox"
+        return self.code(sample, images=images, runner=runner, style=self.prompt.style, offered=offered)
 
 
-def demonstrate(item: Item, kind: str, rng: np.random.Generator, setting: Setting) -> Episode:
-    """One demonstration of ``kind`` (see ``KINDS``) for the item."""
+async def demonstrate(
+    item: Item, kind: str, rng: np.random.Generator, setting: Setting, runner: Runner | None = None
+) -> Episode:
+    """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
     images = MemoryImages(setting.min_pixels, setting.max_pixels)
     if kind == "perceive":
-        return _perceive(item, rng, setting, images)
+        return await _perceive(item, rng, setting, images, runner)
     ref = images.add(item.pixels)
-    env = open_env(item.sample(kind, "train", (ref,)), images=images, prompt=setting.prompt)
-    script = demos.plan(item, rng, kind, setting.teacher, images.scale(item.pixels))
-    messages, refs = asyncio.run(play(env, (ref,), script.turns))
+    env = setting.open(item.sample(kind, "train", (ref,)), images, runner)
+    view = setting.scale(images, item.pixels)
+    script = demos.plan(item, rng, kind, setting.teacher, view, setting.dialect)
+    messages, refs = await play(item.id, env, (ref,), script.turns)
     return _episode(f"{item.id}-{kind}", messages, refs, images, env)
 
 
-def _perceive(item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages) -> Episode:
+async def _perceive(
+    item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages, runner: Runner | None
+) -> Episode:
     """One image and several questions, each answered at once."""
-    percept = demos.perceive(item, rng, images.scale, setting.teacher.grid)
+    percept = demos.perceive(item, rng, lambda pixels: setting.scale(images, pixels), setting.teacher.grid)
     ref = images.add(percept.pixels)
-    (first, answer), *more = percept.turns
-    tools = item.sample("answer", "train").tools if setting.perceive_with_tools else ()
-    sample = Sample(item.id, item.task, "answer", "train", first, answer, (ref,), tools, item.truth)
-    env = open_env(sample, images=images, prompt=setting.prompt)
-    messages, refs = asyncio.run(play(env, (ref,), [f"<answer>{answer}</answer>"]))
+    (first, answer), *more = [(question, demos.reply(setting.dialect, reply)) for question, reply in percept.turns]
+    offered = setting.perceive_with_tools
+    tools = item.sample("answer", "train").tools if offered else ()
+    sample = Sample(item.id, item.task, "answer", "train", first, percept.turns[0][1], (ref,), tools, item.truth)
+    env = setting.open(sample, images, runner, offered)
+    messages, refs = await play(item.id, env, (ref,), [answer])
     for question, reply in more:
         messages.append({"role": "user", "content": question})
-        messages.append({"role": "assistant", "content": f"<answer>{reply}</answer>"})
+        messages.append({"role": "assistant", "content": reply})
     return _episode(f"{item.id}-perceive", messages, refs, images, env)
 
 
 async def play(
-    env: ToolCalls, images: Sequence[ImageRef], turns: Sequence[str]
+    name: str, env: Env, images: Sequence[ImageRef], turns: Sequence[str]
 ) -> tuple[list[Mapping[str, str]], list[ImageRef]]:
     """The messages of one episode in which the assistant says ``turns``, and the images that they show, in order.
 
-    Raises ``ValueError`` for turns after a final one: the script is wrong.
+    Raises ``ValueError`` for turns after a final one, or code that fails: the script is wrong.
     """
     system, question = await env.reset()
+    syntax = env.syntax if isinstance(env, HasSyntax) else None
     refs = list(images)
     messages: list[Mapping[str, str]] = [
         {"role": "system", "content": system},
@@ -112,19 +144,21 @@ async def play(
     ]
     for i, text in enumerate(turns):
         messages.append({"role": "assistant", "content": text})
-        seen = await env.step(Decoded(text, parse_calls(text), parse_answer(text)), refs)
-        if seen is None:
+        read = syntax.read if syntax else None
+        seen = await env.step(read(text) if read else Decoded(text, parse_calls(text), parse_answer(text)), refs)
+        if seen is None or seen.ends:
             if i + 1 < len(turns):
-                raise ValueError(f"{env.sample.id}: turn {i} makes no call, but {len(turns)} turns were planned")
+                said = seen.text if seen else "no call was read"
+                raise ValueError(f"{name}: turn {i} of {len(turns)} is the last, {said}: {text}")
             break
-        messages.append({"role": "tool", "content": seen.text})
+        messages.append({"role": syntax.reply if syntax else "tool", "content": seen.text})
         refs += seen.images
     await env.close()
     return messages, refs
 
 
 def _episode(
-    name: str, messages: Sequence[Mapping[str, str]], refs: Sequence[ImageRef], images: MemoryImages, env: ToolCalls
+    name: str, messages: Sequence[Mapping[str, str]], refs: Sequence[ImageRef], images: MemoryImages, env: Env
 ) -> Episode:
-    schemas = tuple(tool.schema for tool in env.tools.values())
+    schemas = tuple(tool.schema for tool in env.tools.values()) if isinstance(env, ToolCalls) else ()
     return Episode(name, tuple(messages), tuple(images.view(ref) for ref in refs), schemas)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vtcli.data.demos import Teacher
 from vtcli.data.item import Generate
+from vtcli.data.teacher import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
+from vtcli.sandbox.pool import PoolConfig
 
 CHUNK = 32
 """Items that one process makes at a time."""
@@ -80,7 +81,9 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
     return parts
 
 
-def demo_parts(data: Data, demos: Demos, setting: Setting, seed: int, shard: str | None = None) -> list[Part]:
+def demo_parts(
+    data: Data, demos: Demos, setting: Setting, seed: int, shard: str | None = None, sandbox: PoolConfig | None = None
+) -> list[Part]:
     """``validation`` and ``train``; every row has an item of its own, from splits that no dataset uses."""
     for task, kinds in demos.rows.items():
         if task not in data.tasks or set(kinds) - set(KINDS):
@@ -96,7 +99,8 @@ def demo_parts(data: Data, demos: Demos, setting: Setting, seed: int, shard: str
             for kind, count in kinds.items():
                 mine = _shard(round(count * share), shard)
                 for items in _pieces(range(start + mine.start, start + mine.stop)):
-                    chunks.append(Chunk(data.tasks[task].generate, task, f"demo-{name}", kind, items, seed, setting))
+                    generate, split = data.tasks[task].generate, f"demo-{name}"
+                    chunks.append(Chunk(generate, task, split, kind, items, seed, setting, sandbox))
                 start += round(count * share)
         parts.append(Part(name, f"demo-{name}", tuple(chunks)))
     return parts

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 
 from vtcli.data import canvas
 from vtcli.data.item import Generate, stream
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
+from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
 Row = tuple[Sample | Episode, list[bytes]]
@@ -15,7 +20,8 @@ Row = tuple[Sample | Episode, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of one task's items. ``kind`` is a form, or a kind of demonstration where there is a ``setting``."""
+    """A range of one task's items. ``kind`` is a form, or a kind of demonstration where there is a ``setting``;
+    ``sandbox`` says how the code of demonstrations is run."""
 
     generate: Generate
     task: str
@@ -24,18 +30,67 @@ class Chunk:
     items: range
     seed: int
     setting: Setting | None = None
+    sandbox: PoolConfig | None = None
 
 
 def produce(chunk: Chunk) -> list[Row]:
     """The rows of a chunk: the same in every process."""
-    return [_row(chunk, number) for number in chunk.items]
-
-
-def _row(chunk: Chunk, number: int) -> Row:
     if chunk.setting is None:
-        item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
-        return item.sample(chunk.kind, chunk.split), [canvas.png(item.pixels)]
+        return [_sample(chunk, number) for number in chunk.items]
+    if chunk.sandbox is None:
+        return asyncio.run(_episodes(chunk, chunk.setting, None))
+    home = _Home.of(chunk.sandbox)
+    return home.loop.run(_episodes(chunk, chunk.setting, home.pool))
+
+
+def _sample(chunk: Chunk, number: int) -> Row:
+    item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
+    return item.sample(chunk.kind, chunk.split), [canvas.png(item.pixels)]
+
+
+async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> list[Row]:
+    """All at once: while the sandbox runs one's code, another's picture is drawn."""
+    return await asyncio.gather(*(_episode(chunk, setting, number, pool) for number in chunk.items))
+
+
+async def _episode(chunk: Chunk, setting: Setting, number: int, pool: Pool | None) -> Row:
     item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
     rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)
-    episode = demonstrate(item, chunk.kind, rng, chunk.setting)
+    episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     return episode, [canvas.png(pixels) for pixels in episode.images]
+
+
+class _Home:
+    """This process's sandbox and the event loop that it belongs to. A pool is warm after seconds, so it is kept for
+    the chunks to come; it ends with the process, or with ``sandbox_until_here``."""
+
+    here: _Home | None = None
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.config = config
+        self.loop = asyncio.Runner()
+        self.pool = self.loop.run(Pool.start(config))
+        self.close = Finalize(None, self._close, exitpriority=1)  # pool processes do not run atexit's functions
+
+    @classmethod
+    def of(cls, config: PoolConfig) -> _Home:
+        if cls.here is None or cls.here.config != config:
+            if cls.here is not None:
+                cls.here.close()
+            cls.here = cls(config)
+        return cls.here
+
+    def _close(self) -> None:
+        self.loop.run(self.pool.close())
+        self.loop.close()
+        type(self).here = None
+
+
+@contextmanager
+def sandbox_until_here() -> Generator[None]:
+    """What ``produce`` starts in this process for demonstrations of code ends with the block."""
+    try:
+        yield
+    finally:
+        if _Home.here is not None:
+            _Home.here.close()

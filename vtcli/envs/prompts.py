@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vtcli.chat.templates import PLACEHOLDER, fill
 from vtcli.errors import ConfigError
 from vtcli.protocols import Tool
 from vtcli.schema import ImageRef, Sample
 
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _KNOWN = {
     "system": {"tools", "size"},
     "tool_question": {"question", "size"},
@@ -46,17 +45,12 @@ def read_prompt(node: Mapping[str, Any]) -> PromptStyle:
     if prompt.style not in ("full", "compact"):
         raise ConfigError(f"prompt.style is {prompt.style!r}; expected full or compact")
     for key, known in _KNOWN.items():
-        unknown = set(_PLACEHOLDER.findall(getattr(prompt, key))) - known
+        unknown = set(PLACEHOLDER.findall(getattr(prompt, key))) - known
         if unknown:
             raise ConfigError(f"prompt.{key}: unknown placeholders {sorted(unknown)}; known are {sorted(known)}")
     if prompt.observation.count("<image>") != 1:
         raise ConfigError("prompt.observation must hold <image> exactly once, where the new image goes")
     return prompt
-
-
-def fill(template: str, values: Mapping[str, str]) -> str:
-    """Replace ``{name}`` in one pass, so that what a value contains is never replaced again."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), template)
 
 
 def sizes(images: Sequence[ImageRef]) -> str:

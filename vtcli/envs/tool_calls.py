@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vtcli.envs.prompts import PromptStyle, fill, opening, read_prompt, sizes
+from vtcli.chat.templates import fill
+from vtcli.envs.prompts import PromptStyle, opening, read_prompt, sizes
 from vtcli.errors import InputError, ToolError
 from vtcli.protocols import Decoded, Images, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample

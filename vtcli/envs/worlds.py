@@ -15,15 +15,23 @@ from vtcli.schema import Json, Sample
 
 class Worlds:
     """An ``OpenEnv``. ``code``: ``envs.code.open_env`` with its protocol filled in (conf/env); None: native tools.
+    Without ``offered`` no code is on offer; a native sample lists its own tools.
 
     A pool belongs to one event loop: ``start``, every rollout and ``close`` must run on the same one.
     """
 
     def __init__(
-        self, code: Callable[..., Env] | None, prompt: Mapping[str, Any], images: Images, sandbox: PoolConfig
+        self,
+        code: Callable[..., Env] | None,
+        prompt: Mapping[str, Any],
+        images: Images,
+        sandbox: PoolConfig,
+        offered: bool = True,
     ) -> None:
-        self._code, self._images, self._sandbox = code, images, sandbox
-        self._native = partial(tool_calls.open_env, images=images, prompt=read_prompt(prompt))
+        style = read_prompt(prompt)
+        self._sandbox = sandbox
+        self._native = partial(tool_calls.open_env, images=images, prompt=style)
+        self._code = code and partial(code, images=images, style=style.style, offered=offered)
         self._pool: Pool | None = None
 
     async def start(self) -> None:
@@ -36,7 +44,7 @@ class Worlds:
         if self._code is None:
             return self._native(sample)
         assert self._pool is not None, "start() comes first"
-        return self._code(sample, runner=self._pool, images=self._images)
+        return self._code(sample, runner=self._pool)
 
     @property
     def facts(self) -> dict[str, Json]:
