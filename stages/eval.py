@@ -31,6 +31,7 @@ from vtcli.schema import Sample, Scored, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run
+from vtcli.videos import portable
 
 Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
 Opener = Callable[[], Rollouts]
@@ -169,7 +170,7 @@ class _Doing:
         for group in groups:
             signals = list(itertools.islice(measured, len(group)))
             verdicts = self.config.rewards[group[0].sample.form](signals)
-            done += [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
+            done += [portable(Scored(t, s, v)) for t, s, v in zip(group, signals, verdicts, strict=True)]
         return done
 
     async def close(self) -> None:

@@ -35,6 +35,7 @@ from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.videos import portable
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class _Trainer:
         self.policy.update(self.learner.weights(), step + 1)
         metrics |= found.metrics()
         metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
-        records.append(self.trajectories, [member for group in found.mine.values() for member in group.members])
+        records.append(self.trajectories, [portable(one) for group in found.mine.values() for one in group.members])
         if self.learner.rank == 0:
             log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
         if metrics["broken"] > self.config.max_broken:

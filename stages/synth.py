@@ -129,13 +129,21 @@ def _merged(part: Part, parents: Sequence[Artifact]) -> Iterator[Row]:
 
 
 def _unseen(rows: Iterable[Row], held_out: set[str]) -> Iterator[Row]:
-    return (row for row in rows if hashlib.sha256(row[1][0]).hexdigest() not in held_out)
+    return (row for row in rows if not row[1] or hashlib.sha256(row[1][0]).hexdigest() not in held_out)
 
 
 def _digests(path: Path) -> set[str]:
-    """sha256 of the first image of every row: equal pixels have equal PNG bytes."""
-    batches = pq.ParquetFile(path).iter_batches(batch_size=32, columns=["images"])
-    return {hashlib.sha256(row[0]["bytes"]).hexdigest() for b in batches for row in b.column(0).to_pylist()}
+    """sha256 of the first image of every row: equal pixels have equal PNG bytes. Where there is none it is the first
+    video's, which is its name; a demonstration may have neither."""
+    file = pq.ParquetFile(path)
+    columns = [name for name in ("images", "videos") if name in file.schema_arrow.names]
+    found: set[str] = set()
+    for row in (row for batch in file.iter_batches(batch_size=32, columns=columns) for row in batch.to_pylist()):
+        if row["images"]:
+            found.add(hashlib.sha256(row["images"][0]["bytes"]).hexdigest())
+        elif row.get("videos"):
+            found.add(Path(row["videos"][0]["video"]).stem)
+    return found
 
 
 def _counts(path: Path) -> Mapping[str, int]:

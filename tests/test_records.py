@@ -32,7 +32,6 @@ from vtcli.schema import (
     TrainRow,
     Trajectory,
     Verdict,
-    VideoRef,
 )
 
 REF = ImageRef("a" * 64, "b" * 64, 100, 80, 112, 84)
@@ -249,10 +248,9 @@ BAD_SAMPLES = [
     ({}, [png()[:50]], "cannot be decoded"),
     ({"id": ""}, [png()], "no id"),
 ]
-VIDEO = ({"videos": (VideoRef("a.mp4", 64, 48, 10, 5.0),)}, [png()], "videos, which dataset artifacts cannot hold")
 
 
-@pytest.mark.parametrize(("change", "pngs", "words"), [*BAD_SAMPLES, VIDEO])
+@pytest.mark.parametrize(("change", "pngs", "words"), BAD_SAMPLES)
 def test_unusable_samples_are_not_written(tmp_path: Path, change: dict, pngs: list[bytes], words: str) -> None:
     path = tmp_path / "tool-train.parquet"
     with pytest.raises(InputError, match=words):

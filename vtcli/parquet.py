@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli import disk, images
+from vtcli import disk, images, videos
 from vtcli.errors import InputError
 
 ROW_GROUP = 32
@@ -31,6 +31,18 @@ ROLES = ("system", "user", "assistant", "tool")
 
 _TEXT = pa.string()
 _IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", _TEXT)]))
+_VIDEOS = pa.list_(
+    pa.struct(
+        [
+            ("video", _TEXT),  # see ``vtcli.videos``; verl reads a video under this key
+            ("size", pa.int64()),  # bytes
+            ("width", pa.int64()),
+            ("height", pa.int64()),
+            ("frames", pa.int64()),
+            ("frames_per_s", pa.float64()),
+        ]
+    )
+)
 _MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
 
 SAMPLE_SCHEMA = pa.schema(
@@ -40,6 +52,7 @@ SAMPLE_SCHEMA = pa.schema(
         ("ability", _TEXT),
         ("prompt", _MESSAGES),
         ("images", _IMAGES),
+        ("videos", _VIDEOS),
         ("reward_model", pa.struct([("style", _TEXT), ("ground_truth", _TEXT)])),
         (
             "extra_info",
@@ -57,6 +70,9 @@ SAMPLE_SCHEMA = pa.schema(
         ),
     ]
 )
+
+LATER = frozenset({"videos"})
+"""Columns that older artifacts lack: their rows have none of it."""
 
 DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
 
@@ -120,12 +136,13 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 
 def row_problem(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """Why a row cannot be used, in words; None when it can. PNG images are checked by their checksums."""
+    """Why a row cannot be used, in words; None when it can. PNG images are checked by their checksums. A demonstration
+    may do without images: where there is a video, code shows them, and not everybody calls it."""
     if not row["id"]:
         return "it has no id"
     pngs = [image["bytes"] if image else None for image in row["images"] or ()]
-    if not pngs:
-        return "it has no image"
+    if not pngs and not row.get("videos") and "messages" not in schema.names:
+        return "it has no image and no video"
     try:
         for number, png in enumerate(pngs):
             images.check(png or b"", f"{number}")
@@ -142,8 +159,9 @@ def _text_problem(row: Mapping[str, Any]) -> str | None:
     for name in ("question", "answer"):
         if marker := CHAT_MARKER.search(info[name]):
             return f"its {name} contains the chat marker {marker.group()}, which could forge a turn or an image"
-        if "<image>" in info[name]:
-            return f"its {name} contains <image>, which stands for an image; take it out of the text"
+        for medium in ("image", "video") if row.get("videos") else ("image",):
+            if f"<{medium}>" in info[name]:
+                return f"its {name} contains <{medium}>, which stands for the {medium}; take it out of the text"
     try:
         truth = json.loads(info["truth"])
     except ValueError as error:
@@ -203,7 +221,11 @@ class Table:
 
     def _require_columns(self) -> None:
         have = self._file.schema_arrow
-        wrong = [f.name for f in self._schema if f.name not in have.names or have.field(f.name).type != f.type]
+        wrong = [
+            f.name
+            for f in self._schema
+            if (have.field(f.name).type != f.type if f.name in have.names else f.name not in LATER)
+        ]
         if wrong:
             raise InputError(
                 f"The Parquet file {self.path} lacks the columns {', '.join(wrong)}, or has them with other types; "
@@ -220,6 +242,7 @@ class Table:
         for group in range(self._file.num_row_groups):
             for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
                 problem = "its id occurs twice" if row["id"] in seen else row_problem(row, self._schema)
+                problem = problem or videos.problem(self.path.parent, row.get("videos"))
                 if problem:
                     bad.append(f"row {number} (id {row['id']!r}): {problem}")
                 else:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vtcli import codec, disk, parquet
+from vtcli import codec, disk, parquet, videos
 from vtcli.errors import InputError
 from vtcli.images import ImageStore
 from vtcli.manifest import Artifact
@@ -126,14 +126,17 @@ class Demo:
 
 
 def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]], data_source: str = "vtcli") -> int:
-    """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at); returns their number.
-    The files have no column for videos yet: a sample with one is refused.
+    """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at) and then of its videos;
+    returns their number. Videos become files of their own beside ``path`` (``vtcli.videos``), which only the sandbox
+    decodes: what a prompt says of them is taken from ``Sample.videos``.
 
     The file is complete or absent, and the same rows give the same bytes. Raises ``InputError`` for a sample that
     ``SampleSet`` would refuse, for a repeated id, and for disk trouble.
     """
     return parquet.write(
-        path, parquet.SAMPLE_SCHEMA, (_sample_row(i, s, p, data_source) for i, (s, p) in enumerate(samples))
+        path,
+        parquet.SAMPLE_SCHEMA,
+        (_sample_row(i, s, media, path.parent) | {"data_source": data_source} for i, (s, media) in enumerate(samples)),
     )
 
 
@@ -142,15 +145,17 @@ def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]]) -> in
     return parquet.write(path, parquet.DEMO_SCHEMA, (_demo_row(demo, pngs) for demo, pngs in demos))
 
 
-def _sample_row(index: int, sample: Sample, pngs: Sequence[bytes], data_source: str) -> dict[str, Any]:
-    if sample.videos:
-        raise InputError(f"sample {sample.id} has videos, which dataset artifacts cannot hold yet; leave it out")
+def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path) -> dict[str, Any]:
+    count = len(media) - len(sample.videos)
+    if count < 0:
+        raise InputError(f"sample {sample.id} has {len(sample.videos)} videos, but the bytes of {len(media)} are given")
+    pngs, clips = media[:count], media[count:]
     return {
         "id": sample.id,
-        "data_source": data_source,
         "ability": sample.task,
-        "prompt": [{"role": "user", "content": "<image>" * len(pngs) + sample.question}],
+        "prompt": [{"role": "user", "content": "<image>" * len(pngs) + "<video>" * len(clips) + sample.question}],
         "images": [{"bytes": png, "path": None} for png in pngs],
+        "videos": [videos.keep(folder, ref, data) for ref, data in zip(sample.videos, clips, strict=True)],
         "reward_model": {"style": "rule", "ground_truth": sample.answer},
         "extra_info": {
             "index": index,
@@ -176,9 +181,10 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes]) -> dict[str, Any]:
 class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
-    Every row is checked at the start: ``InputError`` for a missing or truncated file, and for a row without image,
-    with a damaged image, or with chat markers in its text; with ``bad_rows="skip"`` such rows are left out and listed
-    in ``bad``. Pixels go to ``store`` when a sample is loaded.
+    Every row is checked at the start: ``InputError`` for a missing or truncated file, and for a row without image or
+    video, with a damaged image, a missing or shortened video, or chat markers in its text; with ``bad_rows="skip"``
+    such rows are left out and listed in ``bad``. Pixels go to ``store`` when a sample is loaded; a video's content is
+    compared with its name then.
     """
 
     def __init__(
@@ -220,6 +226,7 @@ class SampleSet:
             images=_store_images(row, self._store, self._table.path),
             tools=tuple(info["tools"]),
             truth=json.loads(info["truth"]),
+            videos=videos.load(self._table.path.parent, row.get("videos")),
         )
 
 

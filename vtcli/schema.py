@@ -54,7 +54,7 @@ class ImageRef:
 class VideoRef:
     """A video of a sample: a file on this machine, and what a prompt says of it. Only the sandbox decodes it."""
 
-    path: str
+    path: str  # absolute; within the dataset artifact where a trajectory was stored, see ``videos``
     width: int  # pixels, upright
     height: int
     frames: int

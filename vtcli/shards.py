@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from vtcli.artifacts import Artifact
 from vtcli.errors import InputError
 from vtcli.records import Demo
-from vtcli.schema import Sample
+from vtcli.schema import Sample, VideoRef
 
 
 def in_order(shards: Sequence[Artifact], made_from: Mapping[str, Any], seed: int) -> list[Artifact]:
@@ -52,7 +52,8 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
             for batch in pq.ParquetFile(path).iter_batches(batch_size=32):
                 for row in batch.to_pylist():
                     if row["id"].startswith(f"{task}-") and ("messages" not in row or row["id"].endswith(f"-{kind}")):
-                        yield _read(row), [image["bytes"] for image in row["images"]]
+                        clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
+                        yield _read(row), [*(image["bytes"] for image in row["images"]), *clips]
 
 
 def _read(row: Mapping[str, Any]) -> Sample | Demo:
@@ -66,5 +67,9 @@ def _read(row: Mapping[str, Any]) -> Sample | Demo:
         images=(),
         tools=tuple(info["tools"]),
         truth=json.loads(info["truth"]),
+        videos=tuple(
+            VideoRef(v["video"], v["width"], v["height"], v["frames"], v["frames_per_s"])
+            for v in row.get("videos") or ()
+        ),
         **text,
     )

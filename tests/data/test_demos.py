@@ -23,6 +23,7 @@ from vtcli.geometry import draw_f1
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
+TASKS = tuple(MODULES)
 PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)
 PROMPT = PromptStyle("compact", "image {size}\n{tools}", "{question}", "{question}")
 VIEW = {"rotflip": (1.0, 1.0), "zoom": (1 / 6, 1 / 6), "read_value": (1.0, 1.0), "count": (1.0, 1.0)}

@@ -35,6 +35,7 @@ def generators(name: str) -> dict[str, Any]:
 
 
 TINY, PAPER = generators("toolsrl_tiny"), generators("toolsrl_paper")
+TASKS = tuple(TINY)  # ToolsRL's
 
 
 def items(task: str, count: int, split: str = "train", form: str = "answer", size: dict[str, Any] = TINY) -> list[Item]:

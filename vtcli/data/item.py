@@ -9,13 +9,14 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from vtcli.data.film import Clip
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
-from vtcli.schema import ImageRef, Json, Sample
+from vtcli.schema import ImageRef, Json, Sample, VideoRef
 
 T = TypeVar("T")
 
-TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search")
+TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots")
 """The position is the task's id in the seed: append, never reorder."""
 
 SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")
@@ -31,29 +32,44 @@ VLINE = "image_draw_vertical_line_tool"
 ALL_TOOLS = (ZOOM, ROTATE, FLIP, POINTS, HLINE, VLINE)
 
 
+NO_PIXELS: Pixels = np.zeros((0, 0, 3), np.uint8)
+"""``Item.pixels`` of a video: neither the image store nor PNG takes it, so that no frame gets into a prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image with a question in both forms and its exact ground truth (coordinates in pixels of ``pixels``)."""
+    """One image or one video, with a question in both forms and its exact ground truth (coordinates in pixels)."""
 
     id: str
     task: str
-    pixels: Pixels  # (H, W, 3) uint8 RGB, original size
+    pixels: Pixels  # (H, W, 3) uint8 RGB, original size; ``NO_PIXELS`` where there is a clip
     question: str  # plain form
-    tool_question: str  # tool-supervised form
+    tool_question: str  # tool-supervised form; "": the task has none
     answer: str  # to ``question``
     tool_answer: str  # index convention: 0 is the input, k the image that the k-th successful call made
     truth: Mapping[str, Json]
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
+    clip: Clip | None = None  # a video in place of the image: the prompt shows nothing of it
+
+    @property
+    def pictures(self) -> tuple[Pixels, ...]:
+        """What the prompt shows."""
+        return (self.pixels,) if self.clip is None else ()
 
     @property
     def digest(self) -> str:
-        """sha256 over the shape and the pixels: two items with one digest show the same picture."""
-        shape = repr(self.pixels.shape).encode()
-        return hashlib.sha256(shape + np.ascontiguousarray(self.pixels).tobytes()).hexdigest()
+        """sha256 over the shape and the pixels: two items with one digest show the same picture or video."""
+        pixels = self.pixels if self.clip is None else self.clip.frames
+        return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
-    def sample(self, form: str, split: str, images: tuple[ImageRef, ...] = ()) -> Sample:
-        """The item as a question of one form: with its task's tools, or with all of them."""
+    def sample(
+        self, form: str, split: str, images: tuple[ImageRef, ...] = (), videos: tuple[VideoRef, ...] = ()
+    ) -> Sample:
+        """The item as a question of one form: with its task's tools, or with all of them. Raises ``ConfigError`` for
+        the tool-supervised form of a task that has none."""
         tool = form == "tool"
+        if tool and not self.tool_question:
+            raise ConfigError(f"the task {self.task} has no tool-supervised form; give it forms: [answer] in conf/data")
         return Sample(
             id=self.id,
             task=self.task,
@@ -64,6 +80,7 @@ class Item:
             images=images,
             tools=self.tools if tool else ALL_TOOLS,
             truth=self.truth,
+            videos=videos,
         )
 
 

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from vtcli.data import canvas
+from vtcli.data.film import Clip
 from vtcli.data.item import Item
 from vtcli.data.rotflip import moved
 from vtcli.protocols import Pixels
@@ -27,16 +28,33 @@ class Cell:
 
 
 def cell(item: Item) -> Cell:
-    """An item with its truth drawn on it, its id, both questions with their answers."""
-    shown, scale = _fitted(item.pixels)
+    """An item with its truth drawn on it, its id, its questions with their answers; of a video a frame of every second,
+    the asked one framed."""
+    picture = item.pixels if item.clip is None else storyboard(item.clip, item.truth.get("frame"))
+    shown, scale = _fitted(picture)
     _overlay(shown, item, scale)
-    height, width = item.pixels.shape[:2]
-    lines = [f"{item.id}  {width}x{height}"]
+    height, width = picture.shape[:2] if item.clip is None else item.clip.frames.shape[1:3]
+    length = "" if item.clip is None else f"  {len(item.clip.frames)} frames, {item.clip.frames_per_s} a second"
+    lines = [f"{item.id}  {width}x{height}{length}"]
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
-    lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
+    if item.tool_question:
+        lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
     if item.task == "rotflip" and "corner" in item.truth:
         lines += _wrapped(f"shown {item.truth['transform']}; ring: where the stamp's corner is now")
     return Cell(shown, tuple(lines))
+
+
+def storyboard(clip: Clip, framed: int | None = None, columns: int = 3) -> Pixels:
+    """The first frame of every second, in rows; ``framed``: the number of one with the truth's colour around it."""
+    count, height, width, _ = clip.frames.shape
+    numbers = range(0, count, clip.frames_per_s)
+    board = canvas.blank((width + 2) * columns, (height + 2) * -(-len(numbers) // columns))
+    for i, number in enumerate(numbers):
+        x, y = (width + 2) * (i % columns), (height + 2) * (i // columns)
+        if number == framed:
+            canvas.rectangle(board, (x, y, x + width + 2, y + height + 2), TRUTH)
+        board[y + 1 : y + 1 + height, x + 1 : x + 1 + width] = clip.frames[number]
+    return board
 
 
 def episode(name: str, messages: Sequence[Mapping[str, str]], images: Sequence[Pixels], most: int = 4) -> list[Cell]:
@@ -103,6 +121,9 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
             canvas.polyline(shown, [(primitive["x"] * scale, 0), (primitive["x"] * scale, height)], TRUTH, 1)
         else:
             canvas.polyline(shown, [(0, primitive["y"] * scale), (width, primitive["y"] * scale)], TRUTH, 1)
+    for dot in item.truth.get("dots", ()):
+        if dot["colour"] == item.truth["colour"]:
+            canvas.ring(shown, (dot["x"] * scale, dot["y"] * scale), dot["radius"] * scale + 3, TRUTH, 2)
     if item.task == "rotflip" and "corner" in item.truth:
         vertical, horizontal = moved(item.truth["corner"], item.truth["transform"]).split("-")
         inset = 12

@@ -86,7 +86,7 @@ def score(sample: Sample, text: str) -> tuple[float, int]:
     """(s_norm or similarity, correct) of an answer to a plain question."""
     if sample.task == "read_value":
         return score_value(sample.truth, text)
-    if sample.task == "count":
+    if sample.task in ("count", "dots"):
         return score_count(sample.truth, text)
     exact = int(normalise(text) == normalise(sample.answer))
     if exact or sample.truth.get("choices"):
