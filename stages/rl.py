@@ -295,13 +295,13 @@ class _Trainer:
         return out
 
     def _export(self, folder: Path) -> None:
-        from vtcli.engines.deepspeed import export
         from vtcli.engines.distributed import barrier
 
+        draft = folder.with_name(folder.name + ".draft")
         if self.learner.rank == 0:
-            draft = folder.with_name(folder.name + ".draft")
             shutil.rmtree(draft, ignore_errors=True)
-            export(self.learner.module.model, self.start, draft)
+        self.learner.export(self.start, draft)
+        if self.learner.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
         barrier()

@@ -108,7 +108,7 @@ def _train(
     config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
 ) -> Artifact:
     from vtcli.chat.qwen2_5_vl import QwenChat
-    from vtcli.engines.deepspeed import DeepSpeedLearner, export
+    from vtcli.engines.deepspeed import DeepSpeedLearner
     from vtcli.engines.distributed import barrier
     from vtcli.engines.hf import load_model
 
@@ -141,10 +141,10 @@ def _train(
             if (step + 1) % config.checkpoint_every == 0 and step + 1 < steps:
                 learner.checkpoint(checkpoints, step + 1)
             bar.advance(f"loss {metrics['loss']:.3f}")
+    folder = stage.work / "model"
+    learner.export(start, folder)
     if learner.rank != 0:
         return wait_for_commit(stage)
-    folder = stage.work / "model"
-    export(learner.module.model, start, folder)
     shutil.copyfile(log, folder / "metrics.jsonl")
     return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
 

@@ -2,68 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tiny_model
 import torch
+from tiny_learner import EPSILON, OPTIM, broken, copy, learner, rl_rows, same, two_ranks
 
 from vtcli.algo.losses import LossConfig, policy_loss, row_weights
-from vtcli.algo.optim import Backend, Optim, learning_rate
+from vtcli.algo.optim import Optim, learning_rate
 from vtcli.algo.pack import batches
 from vtcli.checkpoints import Checkpoints
-from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.errors import EngineError, InputError
-
-OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)
-
-
-EPSILON = 1e-3
-"""Adam divides by it plus the gradient's size; the default of 1e-8 would turn rounding of tiny gradients into steps."""
-
-
-def learner(optim=OPTIM, reference=None, **backend):
-    made = DeepSpeedLearner(
-        tiny_model.model(),
-        tiny_model.store().view,
-        image_pad=tiny_model.chat().image_pad,
-        optim=optim,
-        backend=Backend(**backend),
-        total_steps=10,
-        reference=reference,
-    )
-    for group in made.engine.optimizer.param_groups:
-        group["eps"] = EPSILON
-    return made
-
-
-def rl_rows():
-    """Rows with advantages of both signs and old log-probabilities that clip some of the ratios."""
-    out = []
-    plain = learner().logprobs(tiny_model.rows())
-    for nth, row in enumerate(tiny_model.rows()):
-        found = iter(plain[row.id])
-        old = tuple(next(found) + 0.3 * ((t % 3) - 1) if m else 0.0 for t, m in enumerate(row.mask))
-        value = (1.5, -0.5, -0.5, 0.25)[nth]
-        out.append(replace(row, logprobs=old, advantages=tuple(value * m for m in row.mask)))
-    return out
-
-
-def broken(row):
-    return replace(row, advantages=tuple(float("nan") * m for m in row.mask))
-
-
-def copy(weights):
-    return {name: value.detach().clone() for name, value in weights.items()}
-
-
-def same(found, expected, atol):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=atol, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def plain_step(rows, loss):
@@ -120,10 +70,11 @@ def test_a_step_is_plain_adamw_whatever_the_micro_batches(aggregation, rl):
 
 
 def test_zero_stages_agree():
-    runs = {stage: learner(zero_stage=stage, batch_tokens=150) for stage in (0, 1, 2)}
+    runs = {stage: learner(zero_stage=stage, batch_tokens=150) for stage in (0, 1, 2, 3)}
     losses = {stage: [run.step(rl_rows())["loss"] for _ in range(3)] for stage, run in runs.items()}
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     assert losses[2] == pytest.approx(losses[0], abs=1e-5)
+    assert losses[3] == pytest.approx(losses[0], abs=1e-5)
     assert len(set(losses[0])) == 3
 
 
@@ -171,21 +122,25 @@ def test_what_cannot_be_trained_on_is_refused():
     same(trained.weights(), before, 0)
 
 
-def test_a_loss_that_is_not_finite_changes_nothing():
+@pytest.mark.parametrize(
+    ("stage", "dtype"), [(0, "float32"), (0, "bfloat16"), (1, "bfloat16"), (2, "float32"), (3, "float32")]
+)
+def test_a_loss_that_is_not_finite_changes_nothing(stage, dtype):
     rows = rl_rows()
     longest = max(rows, key=lambda r: len(r.token_ids))  # the last micro-batch: others have left gradients by then
     bad = [broken(r) if r is longest else r for r in rows]
-    trained, clean = learner(batch_tokens=150), learner(batch_tokens=150)
+    trained, clean = (learner(batch_tokens=150, zero_stage=stage, dtype=dtype) for _ in range(2))
     before = copy(trained.weights())
     with pytest.raises(EngineError, match="no update was made"):
         trained.step(bad)
     same(trained.weights(), before, 0)
     trained.step(rows)
     clean.step(rows)
-    same(trained.weights(), clean.weights(), 0)
+    same(copy(trained.weights()), clean.weights(), 0)
+    assert any((value != before[name]).any() for name, value in clean.weights().items())
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_checkpoint_continues_bit_for_bit(tmp_path, stage):
     through = learner(zero_stage=stage)
     through.step(rl_rows())
@@ -209,48 +164,77 @@ def test_learning_rate_by_hand():
     assert learning_rate(Optim(lr=3.0), 100, 2) == 3
 
 
-RANKS = """
-import json, os, sys
-from pathlib import Path
-sys.path[:0] = TESTS
-import torch, tiny_model
-tiny_model.folder = lambda: Path(sys.argv[1])
-import test_deepspeed as t
-rank, out = int(os.environ["RANK"]), {}
-for kind, stage in t.RUNS:
+STEPS = """
+from vtcli.errors import EngineError
+for kind, stage in RUNS:
     trained = t.learner(batch_tokens=150, zero_stage=stage)
     rows = t.rl_rows() if kind == "rl" else tiny_model.rows()
     shares = {"rl": [[rows[1:2], rows[:1] + rows[2:]], [[], rows]], "sft": [[rows[:2], rows[2:]], [rows, []]]}[kind]
     losses = [trained.step(share[rank]) for share in shares]
     out[kind, stage] = losses, {k: v.clone() for k, v in trained.weights().items()}
-try:
-    trained.step([t.broken(r) for r in t.rl_rows()] if rank else t.rl_rows())
-except t.EngineError as error:
-    out["error"] = str(error)
-torch.save(out, sys.argv[2] + str(rank))
+    try:
+        trained.step([t.broken(r) for r in t.rl_rows()] if rank else t.rl_rows())
+    except EngineError as error:
+        out["error"] = str(error)
 """
-RUNS = (("rl", 0), ("rl", 2), ("sft", 1))
+RUNS = (("rl", 0), ("rl", 2), ("sft", 1), ("rl", 3), ("sft", 3))
 
 
 @pytest.mark.slow
 def test_two_ranks_are_one(tmp_path):
     """Uneven shares: a rank without rows, a rank without images; and a loss that is not finite stops both."""
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS.replace("TESTS", repr([str(Path(__file__).parent), str(Path(__file__).parents[1])])))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    command += [str(tiny_model.folder()), str(tmp_path / "rank")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    found = torch.load(tmp_path / "rank0")
+    found = two_ranks(tmp_path, STEPS.replace("RUNS", repr(RUNS)))
     for kind, stage in RUNS:
         rows = rl_rows() if kind == "rl" else tiny_model.rows()
         alone = learner(batch_tokens=150)
         expected = [alone.step(rows) for _ in range(2)]
-        losses, weights = found[kind, stage]
+        losses, weights = found[0][kind, stage]
         for one, two in zip(expected, losses, strict=True):
             assert two == pytest.approx(one, abs=1e-4)
+            assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
         same(weights, copy(alone.weights()), 1e-5)
-    assert all("no update was made" in torch.load(tmp_path / f"rank{rank}")["error"] for rank in (0, 1))
+        same(found[1][kind, stage][1], weights, 0)
+    assert all("no update was made" in out["error"] for out in found)
+
+
+CHECKPOINTS = """
+import signal
+from vtcli.checkpoints import Checkpoints
+points = Checkpoints(here / "checkpoints", [])
+rows, trained = t.rl_rows(), t.learner(batch_tokens=150, zero_stage=3)
+if (found := points.latest()) is None:
+    trained.step(rows[rank::2])
+    trained.checkpoint(points, 1)
+    whole = trained.step(rows[rank::2]), trained.logprobs(rows[:3] if rank else [])
+    torch.save(whole, here / f"whole{rank}")
+    torch.save(t.copy(trained.weights()), here / "whole-weights")
+    if rank:
+        torch.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    trained.checkpoint(points, 2)
+else:
+    trained.load_checkpoint(found[1])
+    again = trained.step(rows[rank::2]), trained.logprobs(rows[:3] if rank else [])
+    out |= {"steps": found[0], "same": again == torch.load(here / f"whole{rank}")}
+    expected = torch.load(here / "whole-weights")
+    out["weights"] = all(torch.equal(value, expected[name]) for name, value in trained.weights().items())
+    trained.export(tiny_model.folder(), here / "model")
+    out["logprobs"] = again[1]
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_of_zero_3_killed_in_a_checkpoint_go_on_bit_for_bit(tmp_path):
+    two_ranks(tmp_path, CHECKPOINTS, dies=True)
+    assert (tmp_path / "checkpoints" / "draft").is_dir(), "the second checkpoint was begun"
+    found = two_ranks(tmp_path, CHECKPOINTS)
+    assert [(out["steps"], out["same"], out["weights"]) for out in found] == [(1, True, True)] * 2
+    exported = learner(folder=tmp_path / "model").logprobs(rl_rows()[:3])  # a rank without rows waited for the other
+    assert found[1]["logprobs"] == {name: pytest.approx(values, abs=1e-5) for name, values in exported.items()}
+    assert found[0]["logprobs"] == {}
+    newest = Checkpoints(tmp_path / "checkpoints", []).latest()
+    assert newest is not None
+    with pytest.raises(InputError, match="written by 2 ranks and this run has 1"):
+        learner(zero_stage=3).load_checkpoint(newest[1])
 
 
 def test_no_row_is_split():

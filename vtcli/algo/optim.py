@@ -25,7 +25,7 @@ class Optim:
 class Backend:
     """How the learner runs. ``batch_tokens`` is the padded size of one micro-batch."""
 
-    zero_stage: Literal[0, 1, 2] = 0
+    zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 16384
 

@@ -1,7 +1,8 @@
-"""Learner on DeepSpeed: ZeRO 0-2, one or many ranks, fp32 or bf16; any split into micro-batches, the same gradient."""
+"""Learner on DeepSpeed: ZeRO 0-3, one or many ranks, fp32 or bf16; any split into micro-batches, the same gradient."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_lo
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
-from vtcli.engines.distributed import barrier, gather, init_distributed, largest
+from vtcli.engines.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.inputs import Batch, View, collate_packed, embed
+from vtcli.engines.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
 
@@ -25,16 +27,18 @@ from vtcli.schema import TrainRow
 class TokenLogprobs(nn.Module):
     """The model with its head applied only where a token is trained on."""
 
-    def __init__(self, model: Any, view: View, temperature: float) -> None:
+    def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
         super().__init__()
         self.model = model
         self.view = view
         self.temperature = temperature
+        self.sharded = sharded  # ranks with and without images must ask for the same weights
 
     def forward(self, batch: Batch, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (N,) of the masked tokens in row order, and their entropies (N,), in fp32."""
+        blank = self.sharded or torch.is_grad_enabled()
         hidden = self.model.model(
-            inputs_embeds=embed(self.model, batch, self.view),
+            inputs_embeds=embed(self.model, batch, self.view, blank=blank),
             position_ids=batch.positions,
             attention_mask=None,  # the text positions say which row a token is of
             use_cache=False,
@@ -79,33 +83,19 @@ class DeepSpeedLearner:
         self.optim, self.backend, self.total_steps = optim, backend, total_steps
         self.image_pad = image_pad
         self.steps_done = 0
-        self.module = TokenLogprobs(model.train(), view, temperature)
+        self.sharded = backend.zero_stage == 3
+        self.module = TokenLogprobs(model.train(), view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
         self.engine = self._initialize()
         if self.reference is not None:
             self.reference.to(self.engine.device)
 
     def _initialize(self) -> Any:
-        decayed = [p for p in self.module.parameters() if p.ndim >= 2]
-        rest = [p for p in self.module.parameters() if p.ndim < 2]
-        groups = [{"params": decayed, "weight_decay": self.optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-        betas = (self.optim.beta1, self.optim.beta2)
-        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
         engine, *_ = deepspeed.initialize(
             model=self.module,
-            optimizer=optimizer,
+            optimizer=adamw(self.module, self.optim),
             dist_init_required=False,
-            config={
-                "train_micro_batch_size_per_gpu": 1,
-                "gradient_accumulation_steps": 1,
-                "gradient_clipping": self.optim.grad_clip,
-                "bf16": {"enabled": self.backend.dtype == "bfloat16"},
-                "zero_optimization": {"stage": self.backend.zero_stage},
-                "zero_force_ds_cpu_optimizer": False,
-                "zero_allow_untested_optimizer": True,
-                "steps_per_print": 10**9,
-                "wall_clock_breakdown": False,
-            },
+            config=settings(self.optim, self.backend),
         )
         return engine
 
@@ -163,35 +153,51 @@ class DeepSpeedLearner:
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
         total, count = 0.0, 0
-        with torch.no_grad():
-            for chunk in batches(rows, self.backend.batch_tokens):
-                _, logp = self._forward(chunk)
-                total, count = total - float(logp.sum()), count + len(logp)
+        for _, logp in self._forwards(rows):
+            total, count = total - float(logp.sum()), count + len(logp)
         return total / max(count, 1)
 
     def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]:
         """Log-probabilities of the masked tokens of every row, by row id, under the current weights."""
         out: dict[str, list[float]] = {}
-        with torch.no_grad():
-            for chunk in batches(rows, self.backend.batch_tokens):
-                packed, logp = self._forward(chunk)
-                for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
-                    out[row.id] = part.tolist()
+        for packed, logp in self._forwards(rows):
+            for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
+                out[row.id] = part.tolist()
         return out
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's weights by their Hugging Face names."""
-        return self.module.model.state_dict()
+        """The model's weights by their Hugging Face names; all ranks ask together."""
+        return whole(self.module.model) if self.sharded else self.module.model.state_dict()
+
+    def export(self, source: Path, folder: Path) -> None:
+        """``export`` by the first rank; all ranks call this together."""
+        weights = whole(self.module.model, keep=self.rank == 0) if self.sharded else None
+        if self.rank == 0:
+            export(self.module.model, source, folder, weights)
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Everything that a resumed run needs of this learner."""
-        self.engine.save_checkpoint(str(folder), tag="state", client_state={"steps_done": self.steps_done})
+        """Everything that a resumed run needs of this learner; all ranks write into the same folder."""
+        self.engine.save_checkpoint(str(folder), tag="state")
+        if self.rank == 0:
+            (folder / "learner.json").write_text(json.dumps({"steps_done": self.steps_done, "ranks": self.world}))
+        torch.save(random_state(), folder / f"random-{self.rank}.pt")
 
     def load_checkpoint(self, folder: Path) -> None:
-        path, client = self.engine.load_checkpoint(str(folder), tag="state")
-        if path is None:
-            raise InputError(f"no DeepSpeed checkpoint in {folder}")
-        self.steps_done = int(client["steps_done"])
+        """
+        Raises:
+            InputError: no checkpoint, or one of another number of ranks.
+        """
+        if not (folder / "learner.json").is_file():
+            raise InputError(f"no checkpoint of a learner in {folder}")
+        written = json.loads((folder / "learner.json").read_text())
+        if written["ranks"] != self.world:
+            raise InputError(
+                f"the checkpoint {folder} was written by {written['ranks']} ranks and this run has {self.world}: start "
+                f"it with {written['ranks']} again, or remove {folder.parent} to begin anew"
+            )
+        self.engine.load_checkpoint(str(folder), tag="state")
+        self.steps_done = int(written["steps_done"])
+        set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
 
     def checkpoint(self, checkpoints: Checkpoints, steps: int) -> None:
         """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it."""
@@ -206,6 +212,16 @@ class DeepSpeedLearner:
         if self.rank == 0:
             checkpoints.finish(steps)
         barrier()
+
+    @torch.no_grad()
+    def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[list[TrainRow], Tensor]]:
+        """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
+        micro = batches(rows, self.backend.batch_tokens)
+        idle = largest(len(micro)) - len(micro) if self.sharded else 0
+        found = [self._forward(chunk) for chunk in micro]
+        for _ in range(idle):
+            self._forward([self._idle_row(rows, imitate=True)])
+        return found
 
     def _forward(self, chunk: Sequence[TrainRow]) -> tuple[list[TrainRow], Tensor]:
         """The rows as they were packed, and the log-probabilities of their masked tokens in that order."""
@@ -307,7 +323,7 @@ class DeepSpeedLearner:
 
     def _check_finite(self, value: Tensor, what: str) -> None:
         if largest(int(not torch.isfinite(value))):  # all ranks stop together, none waits for another
-            self.engine.zero_grad()  # what earlier micro-batches left must not reach a later step
+            forget_gradients(self.engine, self.backend.zero_stage)
             raise EngineError(
                 f"the {what} of step {self.steps_done} is {float(value.detach())} on rank {self.rank}: no update was "
                 "made; lower the learning rate or look at the rows of this step"
@@ -355,10 +371,11 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return out
 
 
-def export(model: Any, source: Path, folder: Path) -> None:
-    """Write weights and config as a Hugging Face folder, with the tokenizer and processor files of ``source``."""
+def export(model: Any, source: Path, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write weights (null: the model's own) and config as a Hugging Face folder, with the tokenizer and processor files
+    of ``source``."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=weights)
     for path in sorted(source.iterdir()):
         wanted = path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name
         if wanted and path.name != "manifest.json" and not (folder / path.name).exists():

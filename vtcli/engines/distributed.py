@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import warnings
 from datetime import timedelta
 from typing import Any
 
 import deepspeed
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -36,6 +39,8 @@ def init_distributed() -> tuple[int, int]:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         _keep_from_compiling()
+        # DeepSpeed calls collectives by names that torch is about to change, several times a step.
+        warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
     return dist.get_rank(), dist.get_world_size()
 
@@ -67,3 +72,18 @@ def gather(value: Any) -> list[Any]:
 def largest(value: int) -> int:
     """The largest value of all ranks, on every rank."""
     return max(gather(value))
+
+
+def random_state() -> dict[str, Any]:
+    """Where this rank's random generators stand. Nothing of ours draws from them; a plug point may."""
+    gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
+    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "gpu": gpu}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """The opposite of ``random_state``."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    for gpu in state["gpu"]:
+        torch.cuda.set_rng_state(gpu)

@@ -45,15 +45,14 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
 def _with_linear_patches(model: Any) -> Any:
     """The model with its patch embedding as a matrix product. A 3-D convolution whose stride is its kernel is one, with
     the same weights and the same sums, but its backward pass takes five times as long on a CPU."""
-    embedding = model.model.visual.patch_embed
-    embedding.forward = MethodType(_project, embedding)  # a method: a copy of the model has its own weights in it
+    convolution = model.model.visual.patch_embed.proj  # the module that owns the weight, which ZeRO-3 gathers around it
+    convolution.forward = MethodType(_project, convolution)  # a method: a copy of the model has its own weights in it
     return model
 
 
 def _project(self: Any, patches: Tensor) -> Tensor:
-    """(patches, 3 x 2 x 14 x 14) -> (patches, vision hidden size)."""
-    weight = self.proj.weight
-    return functional.linear(patches.to(weight.dtype), weight.flatten(1))
+    """(patches, 3, 2, 14, 14) -> (patches, vision hidden size)."""
+    return functional.linear(patches.flatten(1), self.weight.flatten(1))
 
 
 def hub_folder(name: str) -> Path:

@@ -105,11 +105,12 @@ class _Gallery:
             self.order.append(self._places[ref.view])
 
 
-def embed(model: Any, batch: Batch, view: View) -> Tensor:
-    """Token embeddings with image features in place: (B, T, hidden). Every image passes the vision tower once."""
+def embed(model: Any, batch: Batch, view: View, *, blank: bool = False) -> Tensor:
+    """Token embeddings with image features in place: (B, T, hidden). Every image passes the vision tower once; with
+    ``blank`` something passes it even where there is no image."""
     embeds = model.get_input_embeddings()(batch.ids)
     if not batch.unique:
-        return embeds + _blank(model, embeds) if torch.is_grad_enabled() else embeds
+        return embeds + _blank(model, embeds) if blank else embeds
     pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(embeds.device)
     grids = torch.tensor([grid(ref) for ref in batch.unique], device=embeds.device)
     features = model.model.get_image_features(pixels, grids).pooler_output  # tuple over images of (tokens, hidden)
@@ -119,8 +120,8 @@ def embed(model: Any, batch: Batch, view: View) -> Tensor:
 
 
 def _blank(model: Any, embeds: Tensor) -> Tensor:
-    """Zero, through the vision tower: its weights get gradients (of zero) in every backward pass, so that ranks with
-    and without images exchange the same tensors in the same order."""
+    """Zero, through the vision tower: its weights are gathered (ZeRO-3) and get gradients (of zero) in every pass, so
+    that ranks with and without images exchange the same tensors in the same order."""
     pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
     grids = torch.tensor([(1, MERGE, MERGE)], device=embeds.device)
     return 0.0 * model.model.get_image_features(pixels, grids).pooler_output[0].sum().to(embeds.dtype)

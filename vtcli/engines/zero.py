@@ -1,0 +1,95 @@
+"""ZeRO: what DeepSpeed is told, and whole weights out of shards.
+
+Under stage 3 a rank holds a part of every parameter, and what reads one must run on all ranks in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor, nn
+
+from vtcli.algo.optim import Backend, Optim
+
+PERSISTENT_ELEMENTS = 100_000
+"""Parameters of at most so many elements are kept whole on every rank under stage 3 (DeepSpeed's default)."""
+
+BUCKET_ELEMENTS = 2**27
+"""So many elements, or one parameter, are gathered at a time: 0.5 GB in fp32."""
+
+
+def settings(optim: Optim, backend: Backend) -> dict[str, Any]:
+    """DeepSpeed's configuration."""
+    zero: dict[str, Any] = {"stage": backend.zero_stage}
+    if backend.zero_stage == 3:
+        zero["stage3_param_persistence_threshold"] = PERSISTENT_ELEMENTS
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": optim.grad_clip,
+        "bf16": {"enabled": backend.dtype == "bfloat16"},
+        "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+        "wall_clock_breakdown": False,
+    }
+
+
+def adamw(module: nn.Module, optim: Optim) -> torch.optim.AdamW:
+    """For all that is trained; matrices decay, vectors do not."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    decayed, rest = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    betas = (optim.beta1, optim.beta2)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=optim.lr, betas=betas, fused=True)
+
+
+def forget_gradients(engine: Any, stage: int) -> None:
+    """Drop what earlier micro-batches of a step have left, so that a step which fails leaves nothing to a later one.
+
+    DeepSpeed keeps sums outside ``grad`` and clears them in ``step`` only.
+    """
+    engine.zero_grad()
+    optimizer = engine.optimizer
+    optimizer.zero_grad()
+    if stage in (1, 2):
+        optimizer.micro_step_id = -1  # as ``step`` leaves it: the next micro-batch is the first
+        for sums in (optimizer.all_grad_tensors, optimizer.averaged_gradients):
+            for group in sums:
+                sums[group] = None
+
+
+def whole(model: nn.Module, *, keep: bool = True) -> dict[str, Tensor]:
+    """The state dict of a model whose parameters are sharded, in host memory; tied weights stay one tensor.
+
+    All ranks call this together; those with ``keep`` false take part and get an empty dict.
+    """
+    names = [(name, p) for name, p in model.named_parameters(remove_duplicate=False)]
+    found: dict[int, Tensor] = {}
+    for bucket in _buckets(list(model.parameters())):
+        with deepspeed.zero.GatheredParameters(bucket, modifier_rank=None):
+            if keep:
+                found |= {id(p): p.detach().to("cpu", copy=True) for p in bucket}
+    if not keep:
+        return {}
+    tensors = {name: found[id(p)] for name, p in names}
+    rest = {name: value for name, value in model.state_dict().items() if name not in tensors}  # buffers are whole
+    return tensors | {name: value.to("cpu", copy=True) for name, value in rest.items()}
+
+
+def _buckets(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    bucket: list[nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        elements = int(getattr(parameter, "ds_numel", parameter.numel()))
+        if bucket and size + elements > BUCKET_ELEMENTS:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += elements
+    if bucket:
+        yield bucket
