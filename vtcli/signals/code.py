@@ -135,18 +135,34 @@ def _to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     transform = ref.transform or {}
     if transform.get("op") != "code":
         return geometry.to_parent(ref, parent)
+    chain, turn = chain_of(transform), change(ref, parent)
+    if turn is None or chain[-1].get("box") is None:
+        return None
+    seen = geometry.from_view(parent) if transform.get("pixels") == "view" else np.eye(2, 3)
+    return geometry.after(seen, geometry.placed((ref.width, ref.height), turn, chain[-1]["box"]))
+
+
+def change(ref: ImageRef, parent: ImageRef) -> str | None:
+    """How the orientation changed from the parent's, also through verified code; None where it cannot be told."""
+    transform = ref.transform or {}
+    if transform.get("op") != "code":
+        return geometry.orientation_of(transform)
     chain = chain_of(transform)
-    if transform.get("verified") is not True or not chain or chain[-1].get("box") is None:
+    if transform.get("verified") is not True or not chain:
         return None
     orientation = "none"
     for operation in chain:
         name = canonical(operation)
         if name in _ORIENTED and not _cut_off(operation, parent):
             orientation = geometry.compose(orientation, _ORIENTED[name])
-        elif name in ("rotate", "warp", "frames", "other") or name in _ORIENTED:
+        elif name in ("rotate", "warp", "frames") or name in _ORIENTED or (name == "other" and not _figure(operation)):
             return None
-    seen = geometry.from_view(parent) if transform.get("pixels") == "view" else np.eye(2, 3)
-    return geometry.after(seen, geometry.placed((ref.width, ref.height), orientation, chain[-1]["box"]))
+    return orientation
+
+
+def _figure(operation: Mapping[str, Json]) -> bool:
+    """A picture shown in a figure of matplotlib, which lies in it as it is."""
+    return (operation.get("arguments") or {}).get("kind") == "figure"
 
 
 def _cut_off(operation: Mapping[str, Json], parent: ImageRef) -> bool:
