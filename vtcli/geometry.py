@@ -139,21 +139,32 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
 
 
-def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
-    """An image of code is the host's own box of its last operation, turned as all of them say."""
+def change(ref: ImageRef, parent: ImageRef) -> str | None:
+    """The change of orientation from the parent's; None where it cannot be told, and for what code merely claims."""
     transform = ref.transform or {}
-    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
-    if transform.get("verified") is not True or not chain or chain[-1].get("box") is None:
+    if transform.get("op") != "code":
+        return orientation_of(transform)
+    if transform.get("verified") is not True or not transform.get("operations"):
         return None
     orientation = "none"
-    for operation in chain:
+    for operation in transform["operations"]:
         turn = _turn_of(operation, parent.width == parent.height)
         if turn is None:
             return None
         orientation = compose(orientation, turn)
+    return orientation
+
+
+def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
+    """An image of code is the host's own box of its last operation, turned as all of them say."""
+    transform = ref.transform or {}
+    orientation = change(ref, parent)
+    box = transform["operations"][-1].get("box") if orientation else None
+    if orientation is None or box is None:
+        return None
     width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
     seen = placed((width, height), "none", (0, 0, parent.width, parent.height))
-    return after(seen, placed((ref.width, ref.height), orientation, chain[-1]["box"]))
+    return after(seen, placed((ref.width, ref.height), orientation, box))
 
 
 def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
@@ -167,7 +178,7 @@ def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
         if given.get("expand") is False and degrees in (90, 270) and not square:
             return None
         return {0: "none", 90: "rot90", 180: "rot180", 270: "rot270"}.get(cast("int", degrees))
-    quiet = name == "other" and given.get("kind") in ("unchanged", "lossy")
+    quiet = name == "other" and given.get("kind") in ("unchanged", "lossy", "figure")
     return "none" if quiet or name in ("crop", "resize", "enhance", "draw", "colour", "filter") else None
 
 

@@ -22,6 +22,6 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         if ref.parent is None:
             found.append(str(start) if index == 0 else None)
         else:
-            before, change = found[ref.parent], geometry.orientation_of(ref.transform)
+            before, change = found[ref.parent], geometry.change(ref, trajectory.images[ref.parent])
             found.append(None if before is None or change is None else geometry.compose(before, change))
     return {"orientations": found}
