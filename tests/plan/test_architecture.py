@@ -21,6 +21,7 @@ from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 from vtcli.errors import InputError
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
+ROOT = Path(__file__).resolve().parents[2]
 ON_THE_HUB = {  # parameters that the hub shows for the safetensors of <name>-Instruct
     "Qwen2.5-VL-3B": 3_754_622_976,
     "Qwen2.5-VL-7B": 8_292_166_656,
@@ -62,7 +63,7 @@ def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
 
 
 def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(tmp_path: Path) -> None:
-    sizes = yaml.safe_load(Path("conf/model/tiny.yaml").read_text())["architecture"]
+    sizes = yaml.safe_load((ROOT / "conf" / "model" / "tiny.yaml").read_text())["architecture"]
     texts = [f"{a}{b}{c} " for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"] * 4
     tokenizer = train_tokenizer(texts, sizes["vocab_size"])
     assert tokenizer.get_vocab_size() == sizes["vocab_size"]  # the texts are rich enough to fill it

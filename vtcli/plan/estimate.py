@@ -15,16 +15,16 @@ from vtcli.plan.memory import GIB, Memory, memory
 from vtcli.plan.steptime import Setting, StepTime, step_time
 
 KEYS = {
-    "dtype": "rl.backend.dtype",
-    "zero_stage": "rl.backend.zero_stage",
-    "batch_tokens": "rl.backend.batch_tokens",
+    "dtype": "sft.backend.dtype",
+    "zero_stage": "sft.backend.zero_stage",
+    "batch_tokens": "sft.backend.batch_tokens",
     "activation_checkpointing": "plan.layout.activation_checkpointing",
     "offload": "plan.layout.offload",
     "tensor_parallel": "plan.layout.tensor_parallel",
     "max_tokens": "rl.limits.max_tokens",
     "nodes": "cluster",
 }
-"""Where the user sets what an advice changes."""
+"""Where the user sets what an advice changes; rl.backend is sft.backend (conf/config.yaml)."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,180 @@
+"""Each formula against numbers worked by hand, DeepSpeed's own estimates, or what torch really keeps and computes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_model
+import torch
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+from torch.utils.flop_counter import FlopCounterMode
+
+from vtcli.engines.deepspeed import TokenLogprobs
+from vtcli.engines.hf import load_model
+from vtcli.engines.inputs import collate_packed
+from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+from vtcli.errors import ConfigError
+from vtcli.plan.architecture import KNOWN, from_folder
+from vtcli.plan.constants import Constants
+from vtcli.plan.estimate import Plan, estimate
+from vtcli.plan.hardware import parse_cluster
+from vtcli.plan.job import Layout, Lengths, Workload, shape
+from vtcli.plan.memory import BUCKET, GIB, LIVE_PARAMETERS, block_values, layer_values, states
+from vtcli.plan.steptime import head_flops, text_flops, vision_flops
+
+SEVEN = KNOWN["Qwen2.5-VL-7B"]
+WORK = Workload(prompts=256, learnt=256, group_size=16, steps=400)
+
+
+def plan(cluster: str, layout: Layout, work: Workload = WORK, model: str = "Qwen2.5-VL-7B") -> Plan:
+    return estimate(KNOWN[model], work, layout, parse_cluster(cluster, {}), Constants())
+
+
+def test_states_by_hand() -> None:
+    n = 1e9
+    assert states(n, Layout(0, "float32"), 8) == (4e9, 4e9, 8e9, 0.0)  # weights, gradients, two moments
+    assert states(n, Layout(0, "bfloat16"), 8) == (2e9, 2e9, 16e9, 0.0)
+    assert states(n, Layout(1, "bfloat16"), 8) == (2e9, 2e9 + 1e9, 2e9, 0.0)  # a bucket of 5e8 gradients on the way
+    assert states(n, Layout(2, "bfloat16", offload=True), 8) == (2e9, 0.25e9 + 1e9, 0.0, 2e9)
+
+
+@pytest.mark.parametrize("gpus", [1, 8, 32])
+def test_states_are_deepspeeds_own_estimates(gpus: int) -> None:
+    n = SEVEN.parameters
+    weights, gradients, optimizer, _ = states(n, Layout(2, "bfloat16"), gpus)
+    theirs = estimate_zero2_model_states_mem_needs(n, gpus, cpu_offload=False)[1]
+    assert weights + gradients + optimizer - 2 * BUCKET == pytest.approx(theirs)
+    weights, gradients, optimizer, _ = states(n, Layout(3, "bfloat16"), gpus)
+    theirs = estimate_zero3_model_states_mem_needs(n, 0, gpus, cpu_offload=False, cpu_offload_params=False)[1]
+    ours = weights + gradients + optimizer - 2 * LIVE_PARAMETERS
+    assert ours == pytest.approx(theirs + 2 * n / gpus)  # theirs leaves out the bf16 gradients
+
+
+SMALL = TinyModel(
+    vocab_size=420, hidden_size=64, layers=2, heads=4, kv_heads=2, intermediate_size=160, vision_hidden_size=48,
+    vision_depth=1, vision_heads=2, vision_intermediate_size=80, max_positions=512,
+)  # fmt: skip
+
+
+def kept(layers: int, depth: int, dtype: str) -> tuple[float, float]:
+    """Bytes that autograd keeps of 128 tokens in the decoder and of 64 patches in the vision tower."""
+    folder = Path(tempfile.mkdtemp(prefix="sizes-"))
+    tokenizer = train_tokenizer(["hello there"] * 3, SMALL.vocab_size)
+    build(folder, replace(SMALL, layers=layers, vision_depth=depth), tokenizer, seed=0)
+    model = load_model(folder, dtype).train()
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, tuple[int, torch.Tensor]] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no other storage takes its place
+        return tensor
+
+    def measured(run) -> float:
+        seen.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            out = run()
+        total = sum(size for size, _ in seen.values())
+        assert out.requires_grad
+        return total
+
+    embeds = torch.randn(1, 128, 64, requires_grad=True).to(model.dtype)
+    positions = torch.arange(128).expand(4, 1, 128)
+    text = measured(lambda: model.model(inputs_embeds=embeds, position_ids=positions).last_hidden_state)
+    pixels, grid = torch.randn(64, 3 * 2 * 14 * 14), torch.tensor([[1, 8, 8]])
+    return text, measured(lambda: model.model.get_image_features(pixels, grid).pooler_output[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_layers_activations_are_what_autograd_keeps(dtype: str) -> None:
+    (text, vision), (more_text, more_vision) = kept(2, 1, dtype), kept(3, 2, dtype)
+    folder = Path(tempfile.mkdtemp(prefix="sizes-"))
+    build(folder, SMALL, train_tokenizer(["hello there"] * 3, SMALL.vocab_size), seed=0)
+    arch, layout = from_folder(folder), Layout(0, dtype)
+    assert layer_values(arch, layout) == pytest.approx((more_text - text) / 128, rel=0.03)
+    assert block_values(arch, layout) == pytest.approx((more_vision - vision) / 64, rel=0.03)
+
+
+def test_products_of_matrices_are_those_that_torch_counts() -> None:
+    """Attention is not in torch's count on a CPU, so it is taken out of ours."""
+    row = tiny_model.row("a", "Where is the tag?", ["Look at this. It is there"] * 3, (0, 3, 0))
+    arch, model = from_folder(tiny_model.folder()), tiny_model.model()
+    module = TokenLogprobs(model, tiny_model.store().view, 1.0)
+    batch = collate_packed([[(row.token_ids, row.images)]], image_pad=tiny_model.chat().image_pad, device="cpu")
+    with FlopCounterMode(display=False, depth=4) as counter:
+        module(batch, torch.tensor([row.mask], dtype=torch.bool))
+    counts = {k.removeprefix("TokenLogprobs."): sum(v.values()) for k, v in counter.get_flop_counts().items()}
+    tokens, patches = len(row.token_ids), 16 + 32  # the first and the third image are one
+    text = text_flops(arch, tokens) - arch.text.layers * 4 * arch.text.q * tokens**2 / 2
+    vision = vision_flops(arch, patches, 24) - patches * 4 * arch.vision.hidden * arch.vision.depth * 24
+    assert counts["model.lm_head"] == head_flops(arch, sum(row.mask))
+    assert counts["model.model.language_model"] == text
+    assert counts["model.model.visual"] == vision
+
+
+def test_the_longest_of_many_is_their_mean_times_the_logarithm_up_to_the_limit() -> None:
+    work = replace(WORK, lengths=Lengths(turns=1, turn_tokens=100))
+    found = shape(SEVEN, work)
+    assert found.policy == 200  # two turns
+    assert found.longest_policy == pytest.approx(200 * 8.895, rel=1e-3)  # ln 4096 + 0.577 = 8.318 + 0.577
+    assert shape(SEVEN, replace(work, max_turn_tokens=100, max_turns=3)).longest_policy == 400
+
+
+def test_a_mean_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"more than rl\.limits\.max_tokens=1000"):
+        shape(SEVEN, replace(WORK, max_tokens=1000))
+
+
+@pytest.mark.parametrize("parallel", [3, 16])
+def test_engines_must_divide_gpus_and_heads(parallel: int) -> None:
+    with pytest.raises(ConfigError, match="it must divide"):
+        plan("1x8xH200", Layout(2, "bfloat16", tensor_parallel=parallel))
+
+
+def test_parts_add_up_and_both_phases_count() -> None:
+    memory = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True)).memory
+    assert memory.states / GIB == pytest.approx((2 + 16 / 8) * 8.292 / 1.0737, rel=1e-3)
+    work = memory.gradients + memory.activations + memory.vision + memory.logits
+    assert memory.learning == memory.states + work
+    assert memory.generating == memory.states + memory.policy + memory.cache
+    awake = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True, sleep=False)).memory
+    assert awake.learning == pytest.approx(awake.states + work + awake.policy + awake.cache)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "model"),
+    [("4x8xH200", "Qwen2.5-VL-7B"), ("1x1xH100", "Qwen2.5-VL-3B"), ("1x8xA100-80", "Qwen2.5-VL-32B")],
+)
+def test_advice_is_what_makes_it_fit_and_nothing_more(cluster: str, model: str) -> None:
+    found = plan(cluster, Layout(), model=model)
+    assert not found.memory.fits
+    assert found.then is not None
+    assert found.then.memory.fits
+    assert found.advice
+    assert found.advice[0] == "sft.backend.dtype=bfloat16"
+    assert found.then.advice == ()
+    assert found.then.time.total < found.time.total
+
+
+def test_where_nothing_helps_nothing_is_advised() -> None:
+    found = plan("1x1xL40S", Layout(), model="Qwen2.5-VL-72B")
+    assert found.advice is None
+    assert found.then is None
+
+
+def test_costs_move_as_they_must() -> None:
+    layout = Layout(2, "bfloat16", 16384, activation_checkpointing=True)
+    base = plan("1x8xH200", layout)
+    assert plan("2x8xH200", layout).time.total < base.time.total
+    assert plan("1x8xH100", layout).time.generation > base.time.generation  # the same arithmetic, less bandwidth
+    assert plan("1x8xH100", layout).time.learner == pytest.approx(base.time.learner, rel=0.01)
+    assert plan("1x8xH200", layout, replace(WORK, reference=True)).time.logprobs > base.time.logprobs == 0
+    code = plan("1x8xH200", layout, replace(WORK, code=True)).time
+    assert code.tools > base.time.tools > 0
+    assert base.gpu_hours == pytest.approx(400 * base.time.total * 8 / 3600)
+    assert base.time.rest == pytest.approx(0.1 * (base.time.total - base.time.rest))

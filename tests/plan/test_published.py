@@ -1,0 +1,52 @@
+"""How far the model is off published figures, as docs/plan.md prints it; and that two rows alone were fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vtcli.plan.constants import Constants
+from vtcli.plan.published import Case, cases, compare
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "plan.md").read_text()
+
+
+def update(case: Case, efficiency: float, overhead: float) -> float:
+    constants = replace(Constants(), matmul_efficiency=efficiency, layer_overhead_s=overhead)
+    return case.plan(constants).time.learner
+
+
+def test_the_two_calibrated_constants_solve_the_two_calibrated_rows() -> None:
+    """Time is a / efficiency + b x overhead + c; two rows give both."""
+    rows, right = [], []
+    fitted = [case for case in cases() if case.calibrated]
+    for case in fitted:
+        a = (update(case, 0.25, 0.01) - update(case, 0.5, 0.01)) / 2
+        b = (update(case, 0.5, 0.02) - update(case, 0.5, 0.01)) / 0.01
+        rows.append([a, b])
+        right.append(case.published["update"] - (update(case, 0.5, 0.01) - 2 * a - 0.01 * b))
+    inverse, overhead = np.linalg.solve(rows, right)
+    assert len(fitted) == 2
+    assert Constants().matmul_efficiency == pytest.approx(1 / inverse, rel=0.02)
+    assert Constants().layer_overhead_s == pytest.approx(overhead, rel=0.02)
+
+
+def test_the_page_prints_what_the_model_says() -> None:
+    """Change a formula and the page's table must be made anew: ``vtcli plan --check``."""
+    found = compare(Constants())
+    assert len(found) == 19
+    for row in found:
+        unit = "GPU-h" if row.part == "gpu_hours" else "s"
+        figures = f"{row.published:.0f} {unit} | {row.predicted:.0f} {unit} | {row.ratio - 1:+.0%}"
+        line = f"| {row.case.name} | {row.part} | {figures} |"
+        assert line in PAGE, f"docs/plan.md lacks: {line}"
+
+
+def test_single_turn_steps_are_met_within_a_quarter() -> None:
+    """EasyR1's five rows: three models, two kinds of GPU, two sizes of micro-batch."""
+    steps = [row for row in compare(Constants()) if row.case.source.startswith("EasyR1")]
+    assert len(steps) == 10
+    assert all(abs(round(row.ratio - 1, 2)) <= 0.25 for row in steps), [(r.case.name, r.part, r.ratio) for r in steps]
