@@ -74,7 +74,7 @@ def _merge(values: dict[str, Any], measured: Mapping[str, Any], own: Collection[
 
 
 def names_of(signal: Signal) -> tuple[str, ...]:
-    """What a signal measures, as its module declares in ``NAMES``; empty where it declares nothing."""
+    """What a signal measures, as its module declares in ``MEASURES``; empty where it declares nothing."""
     function = getattr(signal, "func", signal)
     module = sys.modules.get(getattr(function, "__module__", ""))
-    return tuple(getattr(module, "NAMES", ()))
+    return tuple(getattr(module, "MEASURES", ()))
