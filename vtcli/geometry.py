@@ -121,8 +121,11 @@ def orientation_of(transform: Mapping[str, Json] | None) -> str | None:
 
 
 def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
-    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map."""
+    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map, and for
+    what code claims to have done when the host has not done it again (``verified``)."""
     transform = ref.transform or {}
+    if transform.get("op") == "code":
+        return _of_code(ref, parent)
     op, width, height = transform.get("op"), parent.width, parent.height
     if op == "zoom":
         return np.array([[1, 0, transform["box_full"][0]], [0, 1, transform["box_full"][1]]], dtype=np.float64)
@@ -134,6 +137,38 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     a, b, c, d = _MATRICES[inverse(name)]
     # A direction that is reversed starts from the parent's far edge.
     return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
+
+
+def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
+    """An image of code is the host's own box of its last operation, turned as all of them say."""
+    transform = ref.transform or {}
+    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
+    if transform.get("verified") is not True or not chain or chain[-1].get("box") is None:
+        return None
+    orientation = "none"
+    for operation in chain:
+        turn = _turn_of(operation, parent.width == parent.height)
+        if turn is None:
+            return None
+        orientation = compose(orientation, turn)
+    width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
+    seen = placed((width, height), "none", (0, 0, parent.width, parent.height))
+    return after(seen, placed((ref.width, ref.height), orientation, chain[-1]["box"]))
+
+
+def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
+    """The change of orientation by one operation of code; None for one that is no such change, as a quarter turn that
+    keeps width and height and so cuts corners off, unless the picture is ``square``."""
+    name, given = operation.get("name"), operation.get("arguments") or {}
+    if name == "flip":
+        return {"horizontal": "hflip", "vertical": "vflip"}.get(str(given.get("axis")))
+    if name == "rotate":
+        degrees = given.get("degrees")
+        if given.get("expand") is False and degrees in (90, 270) and not square:
+            return None
+        return {0: "none", 90: "rot90", 180: "rot180", 270: "rot270"}.get(cast("int", degrees))
+    quiet = name == "other" and given.get("kind") in ("unchanged", "lossy")
+    return "none" if quiet or name in ("crop", "resize", "enhance", "draw", "colour", "filter") else None
 
 
 def placed(size: tuple[float, float], orientation: str, box: Sequence[float]) -> Floats:

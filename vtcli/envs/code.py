@@ -167,9 +167,8 @@ class CodeEnv:
 
     async def _store(self, produced: Produced, images: Sequence[ImageRef], index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop."""
-        made_from, place = parent(produced, index), self.protocol.place
-        how = transform(produced, index) | {"pixels": place.pixels}  # what its boxes are in
-        if made_from is not None and place.pixels == "view":
+        made_from, how = parent(produced, index), transform(produced, index)
+        if made_from is not None and self.protocol.place.pixels == "view":
             how["size"] = [images[made_from].view_width, images[made_from].view_height]
         return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
 

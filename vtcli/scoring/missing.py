@@ -21,10 +21,10 @@ Wants = Callable[[Facts, Signals], set[str]]
 
 
 def names_of(signal: Signal) -> frozenset[str]:
-    """The values that a signal gives, as its module declares in ``MEASURES``; empty where it declares nothing."""
+    """The values that a signal gives, as its module declares in ``NAMES``; empty where it declares nothing."""
     function = getattr(signal, "func", signal)
     module = sys.modules.get(getattr(function, "__module__", ""))
-    return frozenset(getattr(module, "MEASURES", ()))
+    return frozenset(getattr(module, "NAMES", ()))
 
 
 def needs_judge(signal: Signal) -> bool:

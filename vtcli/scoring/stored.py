@@ -118,9 +118,7 @@ def trajectories(store: ArtifactStore, source: Source) -> Source:
         return source
     parents = source.artifact.manifest.parents if source.artifact else ()
     if not parents:
-        raise InputError(
-            f"{source.name} holds scores. Give the trajectories that they were made of."
-        )
+        raise InputError(f"{source.name} holds scores. Give the trajectories that they were made of.")
     return find(store, parents[0].ref)
 
 

@@ -18,7 +18,7 @@ from rapidfuzz.distance import Levenshtein
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Json, Sample, Trajectory
 
-MEASURES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
+NAMES = ("answer", "answer_index", "answer_map", "answer_score", "answer_correct")
 
 MAX_INDEX = 999_999
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter

@@ -8,7 +8,7 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
-MEASURES = ("zooms", "zoom_labels")
+NAMES = ("zooms", "zoom_labels")
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vtcli.schema import Trajectory
 
-MEASURES = ("format_ok",)
+NAMES = ("format_ok",)
 
 PAIRS = (("<think>", "</think>"), ("<answer>", "</answer>"), ("<|vision_start|>", "<|vision_end|>"))
 MAX_ANSWER_CHARS = 1000

@@ -8,7 +8,7 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
-MEASURES = ("orientations",)
+NAMES = ("orientations",)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

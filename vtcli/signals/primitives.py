@@ -8,7 +8,7 @@ from typing import Any
 from vtcli import geometry
 from vtcli.schema import Trajectory
 
-MEASURES = ("drawn", "draw_truth", "draw_size")
+NAMES = ("drawn", "draw_truth", "draw_size")
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vtcli.schema import CallStatus, PolicyTurn, Trajectory
 
-MEASURES = (
+NAMES = (
     "task",
     "form",
     "stop",
