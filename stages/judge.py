@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,20 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli import codec, disk, records
+from vtcli import codec, disk, judging, records
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
 from vtcli.report import folder, scores
+from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
-from vtcli.scoring.collect import Measuring, collect
+from vtcli.scoring.collect import How, Kind, collect
 from vtcli.scoring.matrix import RecipeTotals
-from vtcli.scoring.missing import Measure
+from vtcli.scoring.missing import Measure, needs_judge
 from vtcli.scoring.stored import Facts, Score, Source
+from vtcli.signals.measuring import OpenJudge
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
-RUNTIME_KEYS = ("scoring.concurrency",)  # change nothing in what is said
+RUNTIME_KEYS = ("scoring.concurrency", *judging.RUNTIME_KEYS)  # change nothing in what is said
+ORACLE = "oracle"  # agreement's other side
 PASSED_ON = ("scale", "variant")  # choices of the command line that every recipe of a matrix is composed with
 
 
@@ -44,6 +48,8 @@ class Config:
     shown: int = 3  # disagreements of each pair of recipes, in each direction
     concurrency: int = 64  # trajectories whose signals are measured at a time
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
+    judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    max_unjudged: float = 0.05  # of the trajectories that it is asked about, without a verdict
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -68,8 +74,7 @@ def run(config: Config) -> Artifact:
         InputError: trajectories that are missing, damaged, of another schema version, or that nothing can score.
         ConfigError: a signal that the reward needs and that is neither stored nor measured.
     """
-    store = ArtifactStore(Path(str(config.job.get("home") or "artifacts")))
-    source = stored.find(store, config.trajectories)
+    source = stored.find(_store(config), config.trajectories)
     return {"score": _score, "matrix": _matrix, "agreement": _agreement}[config.mode](config, source)
 
 
@@ -89,9 +94,10 @@ def _score(config: Config, source: Source) -> Artifact:
             found = list(records.read(stage.reused.path / stored.SCORES, Score))
             scores.show(scores.summary(found, config.seed))
             return stage.reused
-        facts, (signals,) = asyncio.run(collect(source, [config.signals], _measuring(config)))
+        scorer = verdicts.Scorer(rewards, config.signals)
+        facts, (signals,) = asyncio.run(collect(source, [Kind(config.signals, scorer.wants)], _how(config)))
         groups = stored.groups(facts, config.group_size or source.group_size)
-        found = list(verdicts.Scorer(rewards, config.signals).score(facts, signals, groups))
+        found = list(scorer.score(facts, signals, groups))
         if not any(score.reward for score in found):
             forms = sorted({each.form for each in facts})
             raise ConfigError(f"the recipe has rewards for the forms {sorted(rewards)}; these questions are of {forms}")
@@ -154,18 +160,25 @@ def _rows(
     """What every recipe says; recipes with the same signals share what is measured."""
     kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
     bound = {kind: _bind(json.loads(kind)) for kind in kinds.values()}
-    facts, found = asyncio.run(collect(source, list(bound.values()), _measuring(config)))
+    scorers = {
+        name: verdicts.Scorer(verdicts.rewards_of(job["rl"]), bound[kinds[name]], strict=False)
+        for name, job in jobs.items()
+    }
+    wanted = {kind: [scorer for name, scorer in scorers.items() if kinds[name] == kind] for kind in bound}
+    asked = [Kind(signals, functools.partial(_wants, wanted[kind])) for kind, signals in bound.items()]
+    facts, found = asyncio.run(collect(source, asked, _how(config)))
     signals = dict(zip(bound, found, strict=True))
     groups = stored.groups(facts, config.group_size or source.group_size)
     places = {each.id: i for i, each in enumerate(facts)}
     rows: list[RecipeTotals] = []
-    for name, job in jobs.items():
-        rewards = verdicts.rewards_of(job["rl"])
-        scorer = verdicts.Scorer(rewards, bound[kinds[name]], strict=False)
+    for name, scorer in scorers.items():
         said = sorted(scorer.score(facts, signals[kinds[name]], groups), key=lambda s: places[s.trajectory.id])
-        used = {form: reward.name for form, reward in rewards.items()}
-        rows.append(matrix.row(name, used, said))
+        rows.append(matrix.row(name, {form: reward.name for form, reward in scorer.rewards.items()}, said))
     return facts, rows
+
+
+def _wants(scorers: Sequence[verdicts.Scorer], facts: Facts, signals: Signals) -> set[str]:
+    return set[str]().union(*(scorer.wants(facts, signals) for scorer in scorers))
 
 
 def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
@@ -173,14 +186,18 @@ def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
 
 
 def _agreement(config: Config, source: Source) -> Artifact:
-    store = ArtifactStore(Path(str(config.job.get("home") or "artifacts")))
-    other = stored.find(store, str(config.against))
+    """Of what is stored; with ``oracle`` of what the oracle says of the trajectories now."""
+    oracle = config.against == ORACLE
+    other = stored.trajectories(_store(config), source) if oracle else stored.find(_store(config), str(config.against))
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:
         if stage.reused:
             saved = (stage.reused.path / "agreement.json").read_bytes()
             scores.show(scores.agreement_tables(codec.decode(agreement.Comparison, json.loads(saved))))
             return stage.reused
-        a, b = (_stored(each) for each in (source, other))
+        a = _judged(source, {}, How(_home(config), measure="never"))
+        judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
+        measure = "missing" if oracle else "never"
+        b = _judged(other, judged, How(_home(config), measure=measure, again=tuple(judged)))
         found = agreement.compare(a, b, config.compared, config.seed)
         out = _fresh(stage)
         disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
@@ -189,14 +206,22 @@ def _agreement(config: Config, source: Source) -> Artifact:
         return artifact
 
 
-def _stored(source: Source) -> agreement.Judged:
-    """What is stored, with nothing measured."""
-    facts, (signals,) = asyncio.run(collect(source, [{}], Measuring("never")))
-    return facts, signals
+def _judged(source: Source, signals: Mapping[str, Signal], how: How) -> agreement.Judged:
+    facts, (found,) = asyncio.run(collect(source, [Kind(signals)], how))
+    return facts, found
 
 
-def _measuring(config: Config) -> Measuring:
-    return Measuring(config.measure, config.again, config.concurrency)
+def _how(config: Config) -> How:
+    given = config.measure, config.again, config.concurrency, config.max_unjudged
+    return How(_home(config), config.judge, *given)
+
+
+def _home(config: Config) -> Path:
+    return Path(str(config.job.get("home") or "artifacts"))
+
+
+def _store(config: Config) -> ArtifactStore:
+    return ArtifactStore(_home(config))
 
 
 def _fresh(stage: StageRun) -> Path:

@@ -9,7 +9,7 @@ from vtcli.errors import ConfigError
 
 JUDGE = """usage: vtcli judge TRAJECTORIES +recipe=RECIPE     totals and parts per trajectory
        vtcli judge TRAJECTORIES --all-recipes       recipes x trajectories, and how far the recipes agree
-       vtcli judge agreement A B                    two judgements of the same trajectories
+       vtcli judge agreement A B                    two judgements of the same trajectories; B may be oracle
 
 TRAJECTORIES: a report of `vtcli eval` or a model of `vtcli rl` (NAME:vN, NAME@latest, a folder), or a JSONL file.
 Options are Hydra's, for example scoring.phase=answers. `vtcli judge --help` says more."""

@@ -5,48 +5,89 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from vtcli.images import ImageStore
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring import stored
-from vtcli.scoring.missing import Completer, Measure
+from vtcli.scoring.missing import Completer, Measure, Wants, needs_judge
 from vtcli.scoring.stored import Facts, Source
+from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 
 CHUNK = 500
 """Trajectories that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
-    """How signals that are missing are measured: whether at all, which although they are stored, how many at a time."""
+class How:
+    """How signals that are missing are measured: whether at all, which although they are stored, how many trajectories
+    at a time, by which judge (None: the oracle), and what share of those that it is asked about may lack a verdict."""
 
+    home: Path
+    judge: OpenJudge | None = None
     measure: Measure = "missing"
     again: tuple[str, ...] = ()
     concurrency: int = 64
+    max_unjudged: float = 0.05
 
 
-async def collect(
-    source: Source, kinds: Sequence[Mapping[str, Signal]], how: Measuring
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The signals of one configuration, and what its rewards want of them."""
+
+    signals: Mapping[str, Signal]
+    wants: Wants = lambda facts, signals: set()
+
+
+async def collect(source: Source, kinds: Sequence[Kind], how: How) -> tuple[list[Facts], list[list[Signals]]]:
+    """The facts of every trajectory, and for each of ``kinds`` its stored signals completed by these.
+
+    Raises:
+        EngineError: a judge that is gone, or gives too few verdicts.
+    """
+    images = ImageStore(source.images)
+    measurings = [Measuring(kind.signals.values(), how.judge, images, how.home) for kind in kinds]
+    completers = [_completer(kind, m, how) for kind, m in zip(kinds, measurings, strict=True)]
+    try:
+        for measuring in measurings:
+            await measuring.start(eager=False)
+        found = await _read(source, completers, how.concurrency)
+    finally:
+        for measuring in measurings:
+            await measuring.close()
+    for measuring, completer in zip(measurings, completers, strict=True):
+        measuring.check(unjudged_share(completer.asked), how.max_unjudged, source.name)
+    return found
+
+
+def _completer(kind: Kind, measuring: Measuring, how: How) -> Completer:
+    judged = [name for name, signal in kind.signals.items() if needs_judge(signal)]
+    again = [name for name in how.again if name in kind.signals]
+    signals = dict(zip(kind.signals, measuring.signals, strict=True))
+    return Completer(signals, judged, kind.wants, how.measure, again)
+
+
+async def _read(
+    source: Source, completers: Sequence[Completer], concurrency: int
 ) -> tuple[list[Facts], list[list[Signals]]]:
-    """The facts of every trajectory, and for each of ``kinds`` its stored signals completed by these."""
-    completers = [Completer(kind, how.measure, how.again) for kind in kinds]
     facts: list[Facts] = []
-    found: list[list[Signals]] = [[] for _ in kinds]
-    waiting: list[tuple[Signals, Trajectory | None]] = []
-    limit = asyncio.Semaphore(how.concurrency)
+    found: list[list[Signals]] = [[] for _ in completers]
+    waiting: list[tuple[Facts, Signals, Trajectory | None]] = []
+    limit = asyncio.Semaphore(concurrency)
 
-    async def one(completer: Completer, values: Signals, trajectory: Trajectory | None) -> Signals:
+    async def one(completer: Completer, each: tuple[Facts, Signals, Trajectory | None]) -> Signals:
         async with limit:
-            return await completer.complete(values, trajectory)
+            return await completer.complete(*each)
 
     async def measure() -> None:
         for completer, kept in zip(completers, found, strict=True):
-            kept.extend(await asyncio.gather(*(one(completer, *each) for each in waiting)))
+            kept.extend(await asyncio.gather(*(one(completer, each) for each in waiting)))
         waiting.clear()
 
-    for each, values, trajectory in stored.read(source):
-        facts.append(each)
-        waiting.append((values, trajectory))
+    for record in stored.read(source):
+        facts.append(record[0])
+        waiting.append(record)
         if len(waiting) == CHUNK:
             await measure()
     await measure()

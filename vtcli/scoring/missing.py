@@ -2,79 +2,99 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vtcli.errors import InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
+from vtcli.scoring.stored import Facts
 from vtcli.signals import JOINED, measure_all
 
 Measure = Literal["missing", "never"]
+
+Wants = Callable[[Facts, Signals], set[str]]
+"""What the rewards ask of these signals in vain."""
+
+
+def names_of(signal: Signal) -> frozenset[str]:
+    """The values that a signal gives, as its module declares in ``NAMES``; empty where it declares nothing."""
+    function = getattr(signal, "func", signal)
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    return frozenset(getattr(module, "NAMES", ()))
+
+
+def needs_judge(signal: Signal) -> bool:
+    """Whether a signal cannot be measured without asking a judge; one that has rules for a start can."""
+    parameter = inspect.signature(cast("Callable[..., Any]", signal)).parameters.get("judge")
+    return parameter is not None and parameter.default is parameter.empty
 
 
 @dataclass
 class Completer:
     """Adds to stored signals what they lack. A stored value stays as it is, unless its judge gave no verdict or its
-    signal is to be measured ``again``; a judge is asked for nothing else."""
+    signal is to be measured ``again``. Signals that need no judge are measured where they are missing, those of
+    ``judged`` only where a reward asks for them. ``asked`` holds what those gave."""
 
-    signals: Mapping[str, Signal]  # by name in the configuration
+    signals: Mapping[str, Signal]  # by name in the configuration, ready to be called
+    judged: Collection[str]
+    wants: Wants
     measure: Measure = "missing"
     again: Collection[str] = ()
+    asked: list[Signals] = field(default_factory=list[Signals])
     _names: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def __post_init__(self) -> None:
-        for name, signal in self.signals.items():
-            declared = names_of(signal)
-            if declared:
-                self._names[name] = frozenset(declared)
+        self._names.update({name: names for name, signal in self.signals.items() if (names := names_of(signal))})
 
-    def lacking(self, stored: Mapping[str, Any]) -> list[str]:
-        """The configured signals that have to be measured."""
-        if self.measure == "never":
-            return []
-        open_ones: set[str] = set(stored.get("unjudged") or ())
-        return [name for name in self.signals if self._lacks(name, stored, open_ones)]
-
-    def _lacks(self, name: str, stored: Mapping[str, Any], unjudged: set[str]) -> bool:
-        names = self._names.get(name)  # unknown until it was measured once
-        return name in self.again or names is None or not names <= stored.keys() or bool(names & unjudged)
-
-    async def complete(self, stored: Signals, trajectory: Trajectory | None) -> Signals:
+    async def complete(self, facts: Facts, stored: Signals, trajectory: Trajectory | None) -> Signals:
         """Raises ``InputError`` where something is to be measured again and there is no trajectory to measure."""
-        lacking = self.lacking(stored.values)
-        if trajectory is None and set(lacking) & set(self.again):
+        if trajectory is None and self.again:
             raise InputError(
-                f"judge.again={list(self.again)}: scores hold signals and no trajectories, so nothing can be measured "
+                f"scoring.again={list(self.again)}: scores hold signals and no trajectories: nothing can be measured "
                 "again. Give the trajectories that they were made of."
             )
-        if not lacking or trajectory is None:
+        if trajectory is None or self.measure == "never":
             return stored
+        lacking = [name for name in self.signals if self._lacks(name, stored.values)]
+        found = await self._measured(stored, trajectory, [name for name in lacking if name not in self.judged])
+        open_ones = {name for name in lacking if name in self.judged}
+        while open_ones:
+            wanted = self.wants(facts, found)
+            asked = [name for name in open_ones if name in self.again or self._names.get(name, wanted) & wanted]
+            if not asked:
+                break
+            found = await self._measured(found, trajectory, asked)
+            self.asked.append(found)
+            open_ones -= set(asked)
+        return found
+
+    def _lacks(self, name: str, stored: Mapping[str, Any]) -> bool:
+        names = self._names.get(name)  # unknown until it was measured once
+        unjudged: Collection[str] = stored.get("unjudged") or ()
+        return name in self.again or names is None or not names <= stored.keys() or not names.isdisjoint(unjudged)
+
+    async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> Signals:
         values = dict(stored.values)
-        for name in lacking:
+        for name in names:
             measured = (await measure_all(trajectory, [self.signals[name]])).values
             own = frozenset(measured) - frozenset(JOINED)
             self._names[name] = self._names.get(name, frozenset[str]()) | own
             _merge(values, measured, own, replace=name in self.again)
-        return Signals(values)
+        return Signals(values) if names else stored
 
 
 def _merge(values: dict[str, Any], measured: Mapping[str, Any], own: Collection[str], *, replace: bool) -> None:
     """Adds ``measured`` to ``values``; what is there stays, unless it is to be replaced or was not judged."""
     unjudged: set[str] = set(values.get("unjudged") or ())
-    new = {key for key in own if replace or key not in values or key in unjudged}
+    redone = replace or not unjudged.isdisjoint(own)
+    new = {key for key in own if redone or key not in values}
     values.update({key: measured[key] for key in new})
     for key in JOINED:
         before = [name for name in values.get(key) or () if name not in new]
         joined = [*before, *(name for name in measured.get(key) or () if name in new)]
         if joined or key in values:
             values[key] = joined
-
-
-def names_of(signal: Signal) -> tuple[str, ...]:
-    """What a signal measures, as its module declares in ``NAMES``; empty where it declares nothing."""
-    function = getattr(signal, "func", signal)
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    return tuple(getattr(module, "NAMES", ()))

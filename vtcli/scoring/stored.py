@@ -112,6 +112,16 @@ def _files(folder: Path, what: str) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(found.items()))
 
 
+def trajectories(store: ArtifactStore, source: Source) -> Source:
+    """The input itself, or what its scores were made of. Raises ``InputError`` where that was no artifact."""
+    if source.files[0].name != SCORES:
+        return source
+    parents = source.artifact.manifest.parents if source.artifact else ()
+    if not parents:
+        raise InputError(f"{source.name} holds scores. Give the trajectories that they were made of.")
+    return find(store, parents[0].ref)
+
+
 def _group_size(artifact: Artifact) -> int | None:
     """As ``rl`` and ``eval`` record it, or as an earlier scoring did."""
     stage, config = artifact.manifest.stage, artifact.manifest.config

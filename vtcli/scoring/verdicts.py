@@ -76,6 +76,19 @@ class Scorer:
                 reason = None if verdict and verdict.total is not None else why or _reason(value)
                 yield Score(found[i], number, chosen.name if chosen else None, value, verdict, reason)
 
+    def wants(self, facts: Facts, signals: Signals) -> set[str]:
+        """Signals that the reward asks for in vain, or has no total without: a judge may be worth asking for them."""
+        chosen = self.rewards.get(facts.form)
+        if chosen is None:
+            return set()
+        try:
+            (verdict,) = chosen.reward([signals])
+        except ConfigError as error:
+            return _quoted(str(error))
+        except Exception:  # said where the group is scored
+            return set()
+        return set(signals.values.get("unjudged") or ()) if verdict and verdict.total is None else set()
+
     def _apply(
         self, chosen: FormReward, values: Sequence[Signals], first: Facts
     ) -> tuple[list[Verdict | None], str | None]:
@@ -100,9 +113,8 @@ class Scorer:
 
     def _advice(self, problem: str, values: Sequence[Signals]) -> str:
         """How to measure what a reward asked for in vain: the names in quotes in its message."""
-        wanted = [part for part in problem.split("'")[1::2] if part.isidentifier()]
         lines: list[str] = []
-        for name in wanted:
+        for name in sorted(_quoted(problem)):
             by = [signal for signal, function in self.signals.items() if name in names_of(function)]
             if not by:
                 continue
@@ -114,6 +126,10 @@ class Scorer:
                     "signals, with scoring.measure=missing"
                 )
         return f" ({'; '.join(lines)})" if lines else ""
+
+
+def _quoted(problem: str) -> set[str]:
+    return {part for part in problem.split("'")[1::2] if part.isidentifier()}
 
 
 def _reason(signals: Signals) -> str:

@@ -1,6 +1,6 @@
 """Facts about one trajectory, one kind a file: measured once, stored with it, never weighted.
 
-``NAMES`` of a module says which values its ``measure`` gives, so that it is known what measures a fact that is missing.
+``NAMES`` of a module says which values its ``measure`` gives: so it is known what measures a fact that is missing.
 """
 
 from __future__ import annotations

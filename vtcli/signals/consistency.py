@@ -9,6 +9,8 @@ from vtcli.protocols import Case, Judge
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals.answer import score
 
+NAMES = ("consistency",)
+
 LAST_CHARS = 500
 """Of the reasoning before the answer: Thyme's released code shows its judge as much."""
 

@@ -13,6 +13,8 @@ from typing import Any
 from vtcli.protocols import Case, Judge, Ruling
 from vtcli.schema import Stop, Trajectory
 
+NAMES = ("evidence", "evidence_by", "faithful")
+
 NOTHING = 0.0
 """Of a call that showed no image: nothing for a judge to look at. The paper's template scores images only; its released
 code gives 0 to a reply without an image operation."""

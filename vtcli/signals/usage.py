@@ -19,6 +19,7 @@ NAMES = (
     "calls_ok",
     "calls_by_tool",
     "tools_ok",
+    "turn_calls",
 )
 
 
