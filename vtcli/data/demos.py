@@ -14,6 +14,7 @@ import numpy as np
 
 from vtcli.chat.calls import format_call
 from vtcli.chat.templates import fill
+from vtcli.data import demos_code
 from vtcli.data.chart import number
 from vtcli.data.dialect import Dialect, say
 from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
@@ -273,10 +274,14 @@ _PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], Act]] 
     "zoom": _zoom,
     "read_value": _read,
     "count": _count,
+    "moving": demos_code.fetch,
+    "dots": demos_code.count,
 }
 _PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
     "rotflip": _page,
     "zoom": _scene,
     "read_value": _chart,
     "count": _chart,
+    "moving": demos_code.see_frame,
+    "dots": demos_code.see_dots,
 }
