@@ -129,6 +129,19 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
 
 
+def placed(size: tuple[float, float], orientation: str, box: Sequence[float]) -> Floats:
+    """From the pixels of an image of ``size`` (w, h) to those of the image whose ``box`` it shows, turned so and
+    stretched to fit: the image's rectangle onto the box.
+
+    A box (10, 20, 30, 60) turned by rot90 into 40 x 20 pixels: (0, 0), the upper left, was the lower left (10, 60).
+    """
+    a, b, c, d = _MATRICES[inverse(orientation)]
+    w, h = box[2] - box[0], box[3] - box[1]
+    linear = np.array([[a * w / size[0], b * w / size[1]], [c * h / size[0], d * h / size[1]]], dtype=np.float64)
+    centre = np.array([(box[0] + box[2]) / 2, (box[1] + box[3]) / 2])
+    return np.column_stack([linear, centre - linear @ (np.array(size, dtype=np.float64) / 2)])
+
+
 def chain(images: Sequence[ImageRef], index: int) -> list[int]:
     """Indices from image ``index`` up to the input image it comes from, both included."""
     indices = [index]

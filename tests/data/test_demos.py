@@ -21,6 +21,7 @@ from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.geometry import draw_f1
 
+TASKS = ("rotflip", "zoom", "read_value", "count")
 MODULES: dict[str, Any] = {"rotflip": rotflip, "zoom": zoom, "read_value": read_value, "count": count}
 TASKS = tuple(MODULES)
 PERFECT = Teacher(skill=1.0, direct=0.0, index_skill=1.0)

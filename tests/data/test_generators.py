@@ -25,6 +25,7 @@ from vtcli.data.zoom import PALE
 from vtcli.errors import ConfigError
 from vtcli.images import resize
 
+TASKS = ("rotflip", "zoom", "read_value", "count")
 CONF = Path(__file__).parents[2] / "conf" / "data"
 
 

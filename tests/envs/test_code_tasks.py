@@ -15,7 +15,7 @@ from fakes import code_card, make_sample
 
 from vtcli import records
 from vtcli.chat.calls import parse_answer
-from vtcli.data import demos, demos_code, dots, moving
+from vtcli.data import demos, dots, moving
 from vtcli.data.item import Item, stream
 from vtcli.data.teacher import Script, Teacher
 from vtcli.engines.scripted import oracle
@@ -99,7 +99,7 @@ def test_a_video_is_seen_by_its_frames_alone(found: dict[str, list[Trajectory]])
         sample, item = trajectory.sample, made("moving", number)
         assert sample.images == () and len(trajectory.images) == 1 and item.clip is not None
         shown = tiny_model.store().full(trajectory.images[0])
-        assert np.array_equal(shown, demos_code.figure(item.clip.frames[sample.truth["frame"]]))
+        assert np.array_equal(shown, moving.figure(item.clip.frames[sample.truth["frame"]]))
         signals = asyncio.run(frames.measure(trajectory))
         entry = {"image": 0, "indices": [sample.truth["frame"]], "verified": None}  # the host decodes no video
         assert signals == {"frames": [entry], "frame_shown": 1}

@@ -93,6 +93,7 @@ def test_usage_counts_attempts_and_successes(store):
         "calls_ok": 3,
         "calls_by_tool": {ROTATE: 2, FLIP: 1},
         "tools_ok": 2,
+        "turn_calls": [["ok"], ["error"], ["ok"], ["ok"], []],
     }
 
 
@@ -100,6 +101,7 @@ def test_usage_counts_a_last_call_that_was_never_answered():
     trajectory = make_trajectory(make_sample(), ["<answer>K</answer>"], stop=Stop.MAX_TURNS)
     values = measured(usage.measure, trajectory)
     assert (values["calls"], values["calls_ok"], values["stop"]) == (0, 0, "max_turns")
+    assert values["turn_calls"] == [[]]
 
 
 # Boxes

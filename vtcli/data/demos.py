@@ -14,7 +14,7 @@ import numpy as np
 
 from vtcli.chat.calls import format_call
 from vtcli.chat.templates import fill
-from vtcli.data import demos_code
+from vtcli.data import dots, moving, search, turned
 from vtcli.data.chart import number
 from vtcli.data.dialect import Dialect, say
 from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
@@ -274,14 +274,18 @@ _PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], Act]] 
     "zoom": _zoom,
     "read_value": _read,
     "count": _count,
-    "moving": demos_code.fetch,
-    "dots": demos_code.count,
+    "turned": turned.act,
+    "search": search.act,
+    "moving": moving.act,
+    "dots": dots.act,
 }
 _PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
     "rotflip": _page,
     "zoom": _scene,
     "read_value": _chart,
     "count": _chart,
-    "moving": demos_code.see_frame,
-    "dots": demos_code.see_dots,
+    "turned": turned.perceive,
+    "search": search.perceive,
+    "moving": moving.perceive,
+    "dots": dots.perceive,
 }

@@ -16,7 +16,7 @@ from vtcli.schema import ImageRef, Json, Sample, VideoRef
 
 T = TypeVar("T")
 
-TASKS = ("rotflip", "zoom", "read_value", "count", "moving", "dots")
+TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots")
 """The position is the task's id in the seed: append, never reorder."""
 
 SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")

@@ -132,16 +132,17 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
 
 
 def _wrapped(text: str, width: int = CELL) -> list[str]:
-    """The text in lines that fit into a cell; its own lines, of code for example, stay apart."""
+    """The text in lines that fit into a cell; code's own lines are kept."""
+    return [fitting for own in text.splitlines() for fitting in _filled(own, width)]
+
+
+def _filled(text: str, width: int) -> list[str]:
     face = canvas.font(11)
-    lines: list[str] = []
-    for whole in text.splitlines() or [""]:
-        line = ""
-        for word in whole.split(" "):
-            longer = f"{line} {word}" if line else word
-            if line and face.getlength(longer) > width:
-                lines.append(line)
-                longer = word
-            line = longer
-        lines.append(line)
-    return lines
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and face.getlength(longer) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]

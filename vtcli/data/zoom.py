@@ -9,6 +9,7 @@ and told where they are reads 32 % with the defaults, and 12 %, which is chance,
 
 For models that cannot learn letters in minutes the mark is a hatching: fine lines in one of four directions, a texture
 that any patch of a close-up shows, and finer than the view can hold: a CNN reads 26 % of four directions there, chance.
+Or only one quarter of the tag is hatched, and the mark is the corner where it is: what a turn of the picture changes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from vtcli.data import canvas
 from vtcli.data.item import ZOOM, Item, item_id, pick, shuffled, stream
+from vtcli.data.rotflip import CORNERS
 from vtcli.protocols import Pixels
 
 Box = tuple[int, int, int, int]
@@ -32,10 +34,9 @@ DEPTH = 60
 """A hatching's amplitude, of 255."""
 
 _NORMALS = {"across": 90, "down": 0, "rising": 45, "falling": 135}  # degrees of what is at right angles to the lines
-_ASK = {
-    False: ("What letter is on the {}?", "What letters are on the {}?"),
-    True: ("Which way do the lines on the {} run?", "Which ways do the lines on the {} run?"),
-}
+_LETTER = ("What letter is on the {}?", "What letters are on the {}?")
+_LINES = ("Which way do the lines on the {} run?", "Which ways do the lines on the {} run?")
+_QUARTER = ("In which corner of the {} are the lines?", "In which corners of the {} are the lines?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Size:
     tag: tuple[int, int] = (66, 78)  # smallest and largest side of a tag
     letter: tuple[int, int] = (17, 20)  # smallest and largest height of a letter
     letters: str = "AEHKNRSX"
-    hatchings: tuple[str, ...] = ()  # marks instead of letters: across | down | rising | falling
+    hatchings: tuple[str, ...] = ()  # marks instead of letters: across | down | rising | falling, or corners
     period: float = (
         4.0  # of a hatching's lines; below the full image's pixels per pixel of the view nothing shows there
     )
@@ -79,11 +80,11 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     del form
     rng = stream(seed, "zoom", split, item)
     tags = _tags(rng, size)
-    pixels = _scene(rng, size, tags)
+    pixels = scene(rng, size, tags)
     asked = tags[: pick(rng, size.named)]
     names = " and the ".join(tag.label for tag in asked)
     plural = len(asked) > 1
-    ask = _ASK[bool(size.hatchings)]
+    ask = (_QUARTER if set(size.hatchings) & set(CORNERS) else _LINES) if size.hatchings else _LETTER
     return Item(
         id=item_id("zoom", split, item),
         task="zoom",
@@ -125,6 +126,12 @@ def _place(rng: np.random.Generator, size: Size, width: int, height: int) -> tup
     if not size.lattice:
         return int(rng.integers(8, size.width - width - 8)), int(rng.integers(8, size.height - height - 8))
     column, row = (int(v) for v in rng.integers(0, (size.width // size.lattice, size.height // size.lattice)))
+    return in_cell(rng, size, (column, row), (width, height))
+
+
+def in_cell(rng: np.random.Generator, size: Size, cell: tuple[int, int], tag: tuple[int, int]) -> tuple[int, int]:
+    """The upper left corner of a tag in the middle of a cell of the lattice, with 2 px of play."""
+    (column, row), (width, height) = cell, tag
     play = rng.integers(-2, 3, 2)
     x = column * size.lattice + (size.lattice - width) // 2 + int(play[0])
     y = row * size.lattice + (size.lattice - height) // 2 + int(play[1])
@@ -135,7 +142,7 @@ def _apart(a: Box, b: Box, gap: int) -> bool:
     return a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
 
 
-def _scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
+def scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
     """Pale patches and thin lines behind the tags; flat colours keep the PNG small."""
     base = rng.integers(190, 226, 3)
     pixels = canvas.blank(size.width, size.height, _rgb(base))
@@ -186,10 +193,17 @@ def _letter(rng: np.random.Generator, size: Size, tag: Tag) -> np.ndarray:
 def _hatching(rng: np.random.Generator, size: Size, tag: Tag) -> np.ndarray:
     """(H, W) darkness of fine lines; a sine of any phase, so that its mean says nothing about the direction."""
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
-    normal = np.deg2rad(_NORMALS[tag.mark])
     y, x = np.mgrid[:height, :width]
+    normal = np.deg2rad(_NORMALS.get(tag.mark, _NORMALS["across"]))
     phase = (x * np.cos(normal) + y * np.sin(normal)) / size.period + rng.random()
-    return DEPTH * np.sin(2 * np.pi * phase)
+    ink = DEPTH * np.sin(2 * np.pi * phase)
+    if tag.mark in CORNERS:  # whole periods, or the quarter's mean would show in the view
+        period = int(size.period)
+        high, wide = (period * (side // 2 // period) for side in (height, width))
+        top, left = tag.mark.startswith("top"), tag.mark.endswith("left")
+        kept = ((y < high) if top else (y >= height - high)) & ((x < wide) if left else (x >= width - wide))
+        ink *= kept
+    return ink
 
 
 def _rgb(values: np.ndarray) -> canvas.Rgb:

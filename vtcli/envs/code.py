@@ -171,7 +171,8 @@ class CodeEnv:
 
     async def _store(self, produced: Produced, index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop."""
-        made_from, how = parent(produced, index), transform(produced, index)
+        made_from = parent(produced, index)
+        how = transform(produced, index) | {"pixels": self.protocol.place.pixels}  # what its boxes are in
         return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
 
 

@@ -6,22 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from vtcli import geometry
-from vtcli.schema import Trajectory
+from vtcli.schema import ImageRef, Trajectory
+from vtcli.signals import code
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``zooms``: one entry per image that a zoom of (what comes from) image 0 made: its index, the box that was cut,
-    and the areas tp, fp, fn against each true box in order; ``zoom_labels``: their labels. None without true boxes."""
+    """``zooms``: one entry per image that a zoom of (what comes from) image 0 made, or a verified crop of code: its
+    index, the box that was cut, and the areas tp, fp, fn against each true box in order; ``zoom_labels``: their labels.
+    None without true boxes."""
     truth = trajectory.sample.truth.get("boxes")
     if truth is None:
         return {"zooms": None, "zoom_labels": None}
     zooms: list[dict[str, Any]] = []
     for index, ref in enumerate(trajectory.images):
-        if ref.parent is None or (ref.transform or {}).get("op") != "zoom":
+        if ref.parent is None or not _cut(ref):
             continue
-        matrix = geometry.to_input(trajectory.images, index)
+        matrix = code.to_input(trajectory.images, index)
         if matrix is not None:
             box = geometry.map_box(matrix, (0, 0, ref.width, ref.height))
             areas = [geometry.areas(box, true["box"])._asdict() for true in truth]
             zooms.append({"image": index, "box": list(box), "areas": areas})
     return {"zooms": zooms, "zoom_labels": [true.get("label") for true in truth]}
+
+
+def _cut(ref: ImageRef) -> bool:
+    """Whether a part of the parent was cut out; a chain of code counts with one crop in it."""
+    transform = ref.transform or {}
+    return transform.get("op") == "zoom" or "crop" in map(code.canonical, code.chain_of(transform))

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from vtcli.schema import Trajectory
+from vtcli.schema import CallStatus, PolicyTurn, Trajectory
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
     tool name, ``tools_ok`` the distinct ones. ``images`` includes the sample's; ``turns`` are the policy's;
-    ``policy_tokens`` are the tokens that it sampled."""
+    ``policy_tokens`` are the tokens that it sampled. ``turn_calls`` has an entry per policy turn: how each of its calls
+    ended, in order; a last turn whose calls were never carried out has none."""
     turns = trajectory.policy_turns
     ok = Counter(result.name for result in trajectory.results if result.status == "ok" and result.name)
     return {
@@ -26,4 +27,16 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         "calls_ok": ok.total(),
         "calls_by_tool": dict(sorted(ok.items())),
         "tools_ok": len(ok),
+        "turn_calls": turn_calls(trajectory),
     }
+
+
+def turn_calls(trajectory: Trajectory) -> list[list[CallStatus]]:
+    """Per policy turn, the statuses of the results that answered it."""
+    found: list[list[CallStatus]] = []
+    for turn in trajectory.turns:
+        if isinstance(turn, PolicyTurn):
+            found.append([])
+        elif found:
+            found[-1].extend(result.status for result in turn.observation.results)
+    return found

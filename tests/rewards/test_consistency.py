@@ -1,0 +1,49 @@
+"""Accuracy and consistency by hand: Thyme's rule, which CodeV's ablation follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtcli.errors import ConfigError
+from vtcli.rewards.consistency import accuracy_and_consistency as reward
+from vtcli.schema import Signals, Verdict
+
+
+def signals(right, follows, **changes):
+    base = {"stop": "answered", "format_ok": True, "answer": "K", "answer_correct": right, "consistency": follows}
+    return Signals(base | changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (signals(1, 1), {"answer": 1.0, "consistency": 0.5, "format": 0.5}),
+        (signals(1, 0), {"answer": 1.0, "consistency": 0.0, "format": 0.5}),
+        (signals(0, 1), {"answer": 0.0, "consistency": 0.0, "format": 0.5}),  # nothing for a consistent wrong answer
+        (signals(0, 0, format_ok=False), {"answer": 0.0, "consistency": 0.0, "format": 0.0}),
+    ],
+)
+def test_by_hand(given, parts):
+    (verdict,) = reward([given])
+    assert verdict == Verdict(sum(parts.values()), parts)
+
+
+def test_thymes_wrong_answers_by_hand():
+    found = reward([signals(0, 1), signals(0, 0, answer=None)], wrong=-1.0, format_weight=0.5)
+    assert [v.total for v in found] == [-0.5, 0.5]  # -1 + 0 + 0.5; no answer: 0 + 0 + 0.5
+
+
+def test_a_judge_without_a_verdict_is_asked_for_only_where_it_matters():
+    found = reward([signals(1, None, unjudged=["consistency"]), signals(0, None, unjudged=["consistency"])])
+    assert [v.total for v in found] == [None, 0.5]
+    assert found[0].parts == {"answer": 1.0, "consistency": None, "format": 0.5}
+    (verdict,) = reward([signals(None, 1, unjudged=["answer_correct"])])
+    assert verdict.parts == {"answer": None, "consistency": None, "format": 0.5}
+
+
+def test_broken_rollouts_and_signals_that_were_not_measured():
+    assert reward([Signals({"stop": "broken"})]) == [None]
+    for missing in ("consistency", "answer_correct", "format_ok"):
+        values = signals(0, 1).values | {missing: None}
+        with pytest.raises(ConfigError, match=f"'{missing}'"):
+            reward([Signals(values)])

@@ -1,0 +1,68 @@
+"""PyVision-RL's accumulative reward and the consistency baseline by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.algo.advantages import group_mean
+from vtcli.errors import ConfigError
+from vtcli.rewards.pyvision import accumulative
+from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory, Verdict
+
+RUN = ("ok", "no_output", "error", "timeout")
+
+
+def signals(right, *turns, **changes):
+    return Signals({"stop": "answered", "answer_correct": right, "turn_calls": [list(t) for t in turns]} | changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "paper", "code"),
+    [
+        (signals(1, ["ok"], ["ok"], ["ok"], []), 1.3, 1.3),  # 1 + 0.1 * 3
+        (signals(1, []), 1.0, 1.0),
+        (signals(0, ["ok"], ["ok"], ["ok"], []), 0.0, 0.0),  # only when right
+        (signals(1, ["ok", "ok"], ["error"], []), 1.3, 1.3),  # a call that raised still counts
+        (signals(1, ["refused"], ["no_output"], []), 1.2, 1.1),  # the code counts what was run
+    ],
+)
+def test_by_hand(given, paper, code):
+    assert accumulative([given])[0].total == pytest.approx(paper)
+    assert accumulative([given], counted=RUN)[0].total == pytest.approx(code)
+    assert accumulative([given], per_call=0.0)[0].total == given.values["answer_correct"]  # the ablation
+
+
+def test_members_without_verdict_or_rollout():
+    unjudged = ["answer_correct"]
+    called, plain = signals(None, ["ok"], [], unjudged=unjudged), signals(None, [], unjudged=unjudged)
+    found = accumulative([Signals({"stop": "broken"}), called, plain])
+    assert found == [None, Verdict(None, {"answer": None, "tool": None}), Verdict(None, {"answer": None, "tool": 0.0})]
+
+
+@pytest.mark.parametrize("missing", ["answer_correct", "turn_calls", "stop"])
+def test_what_was_not_measured_is_named(missing):
+    values = {k: v for k, v in signals(1, ["ok"], []).values.items() if k != missing}
+    with pytest.raises(ConfigError, match=f"'{missing}'"):
+        accumulative([Signals(values)])
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(0, 6)), min_size=1, max_size=8))
+def test_more_calls_never_pay_for_a_wrong_answer_and_a_right_one_beats_every_wrong_one(members):
+    found = accumulative([signals(right, *([["ok"]] * calls), []) for right, calls in members])
+    for (right, calls), verdict in zip(members, found, strict=True):
+        assert verdict.total == pytest.approx((1 + 0.1 * calls) if right else 0.0)
+
+
+def test_a_right_answer_with_fewer_calls_has_a_negative_advantage():
+    """What ranking by deviation is for (3.3): rewards 1.3, 1.3, 1.3, 1.0 have mean 1.225, so the last has -0.225."""
+    group = [signals(1, *([["ok"]] * n), []) for n in (3, 3, 3, 0)]
+    turn = PolicyTurn(Completion((1,), (0.0,), "stop"), "", (), None, 0)
+    sample = Sample("s", "zoom", "answer", "train", "?", "K", (), ())
+    members = tuple(
+        Scored(Trajectory(str(i), sample, (), (), (turn,), Stop.ANSWERED, i), s, v)
+        for i, (s, v) in enumerate(zip(group, accumulative(group), strict=True))
+    )
+    (credit,) = group_mean([Group(sample, members)], std=False)
+    assert [c[0] for c in credit] == pytest.approx([0.075, 0.075, 0.075, -0.225])

@@ -1,0 +1,119 @@
+"""CodeDance's reward for balanced adaptive tool calls ("A Dynamic Tool-integrated MLLM for Executable Visual
+Reasoning", 3.1 and 8.2), with the numbers of its released code: the paper's are lost in our text of it.
+
+Of a sequence: R = w_acc acc + w_fmt fmt + d(mu) w(acc) rho. Of its turns: discounted penalties for failed calls, which
+``algo.advantages.turn_level`` normalises over the batch and adds to the turns' own tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vtcli.rewards import broken, format_part, need, scaled, verdict
+from vtcli.schema import Signals, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Of general data, as the released code has them."""
+
+    answer: float = 1.0
+    format: float = 0.2  # times -1 for a wrong format
+    base: float = 0.5  # w of a wrong answer; a right one has 1 more
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """d(mu) = sigma(gamma (1 - 2 mu)) - beta; as released, (1 + tanh(gamma (0.5 - mu))) / 2 - beta, the same."""
+
+    gamma: float = 4.0
+    beta: float = 0.2
+    mu: Literal["accuracy", "score"] = "accuracy"  # the group's mean of; as released: of w_acc acc + w_fmt fmt
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or not 0 <= self.beta < 1:
+            raise ValueError(f"gamma={self.gamma:g} must not be negative, beta={self.beta:g} must lie in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """R_t = r_t + discount R_(t+1), r_t = penalty where a call of turn t failed."""
+
+    penalty: float = -0.5
+    discount: float = 0.2
+
+
+WEIGHTS, MATH, SCALING, TURNS = Weights(), Weights(1.2, 0.4, 1.0), Scaling(), Turns()
+
+
+def adaptive(
+    signals_G: Sequence[Signals],
+    *,
+    weights: Weights = WEIGHTS,
+    math_weights: Weights = MATH,
+    math_tasks: tuple[str, ...] = (),
+    scaling: Scaling = SCALING,
+    turns: Turns = TURNS,
+) -> list[Verdict | None]:
+    """One verdict per member with ``per_turn``; None for a broken rollout.
+
+    mu is the accuracy of the members whose answer was judged; rho the share of calls that ran and showed something, 0
+    without a call; a call that shows nothing, such as one of comments only, has failed. ``math_tasks`` are those of the
+    samples that have ``math_weights``.
+
+    Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
+    1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
+    """
+    chosen = [math_weights if signals.values.get("task") in math_tasks else weights for signals in signals_G]
+    scale = group_scale(signals_G, chosen, scaling)
+    return [
+        None if broken(signals) else _one(signals, weight, scale, turns)
+        for signals, weight in zip(signals_G, chosen, strict=True)
+    ]
+
+
+def group_scale(signals_G: Sequence[Signals], weights: Sequence[Weights], scaling: Scaling) -> float | None:
+    """d(mu) of a group; None when no member's answer was judged."""
+    scores: list[float] = []
+    for signals, weight in zip(signals_G, weights, strict=True):
+        right = None if broken(signals) else need(signals, "answer_correct")
+        if right is not None and scaling.mu == "accuracy":
+            scores.append(float(right))
+        elif right is not None:
+            scores.append(weight.answer * right + format_part(signals, weight.format))
+    return difficulty(math.fsum(scores) / len(scores), scaling) if scores else None
+
+
+def difficulty(mu: float, scaling: Scaling = SCALING) -> float:
+    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673."""
+    return (1 + math.tanh(scaling.gamma * (0.5 - mu))) / 2 - scaling.beta
+
+
+def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[float, ...]:
+    """R_t of every policy turn (Eq. 2); the last turn, which answers, has 0.
+
+    Failed, fine, failed, answer: -0.5 + 0.2 (0 + 0.2 (-0.5)) = -0.52, then -0.1, -0.5 and 0.
+    """
+    returns = [0.0] * len(turn_calls)
+    for t in range(len(turn_calls) - 2, -1, -1):
+        failed = any(status != "ok" for status in turn_calls[t])
+        returns[t] = (turns.penalty if failed else 0.0) + turns.discount * returns[t + 1]
+    return tuple(returns)
+
+
+def _one(signals: Signals, weights: Weights, scale: float | None, turns: Turns) -> Verdict:
+    right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
+    statuses = [status for turn in calls for status in turn]
+    rho = statuses.count("ok") / len(statuses) if statuses else 0.0
+    tool = 0.0 if rho == 0.0 else None
+    if rho and right is not None and scale is not None:
+        tool = scale * (weights.base + float(right > 0.5)) * rho
+    parts = {
+        "answer": scaled(weights.answer, right),
+        "tool": tool,
+        "format": format_part(signals, weights.format),
+    }
+    return verdict(parts, turn_returns(calls, turns))

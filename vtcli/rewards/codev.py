@@ -1,0 +1,107 @@
+"""CodeV's TAPO ("Code with Images for Faithful Visual Reasoning via Tool-Aware Policy Optimization", 4.3, Eq. 5-6).
+
+R = lambda_acc r_acc + lambda_tool r_tool, with r_tool the mean over the tool steps of how much of the evidence each
+step's output shows. A format reward saturates at 0.3 (its figure 9). The paper prints no weights: those here are the
+released code's (``rl/verl/utils/reward_score/vl_agent.py``), which judges a trajectory once and has no negative value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vtcli.errors import ConfigError
+from vtcli.rewards import broken, need, scaled, verdict
+from vtcli.schema import Signals, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """lambda_acc, lambda_tool and the format's; |lambda_tool| < |lambda_acc|, so that the answer stays dominant."""
+
+    answer: float = 1.0
+    tool: float = 0.5
+    format: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.tool < self.answer <= 1) or self.format < 0:
+            raise ValueError(
+                f"tool={self.tool:g} must be at least 0 and less than answer={self.answer:g}, which is at most 1, and "
+                f"format={self.format:g} not negative (CodeV, 4.3: lambdas in [0, 1], |lambda_tool| < |lambda_acc|)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How tool steps are valued. The defaults are the paper's, as far as it says."""
+
+    red_line: float = -1.0  # r_t of a step that crosses a red line: "negative", without a number; released code: 0
+    unit: Literal["mean", "best"] = "mean"  # Eq. 6; best: one value a trajectory, as the released code has
+    assume_search: bool | None = None  # where the truth does not say if there is something to search; None: an error
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.red_line <= 0:
+            raise ValueError(f"red_line={self.red_line:g} must lie in [-1, 0]")
+
+
+WEIGHTS, STEPS = Weights(), Steps()
+
+
+def tapo(signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, steps: Steps = STEPS) -> list[Verdict | None]:
+    """R = w_a r_acc + w_f r_fmt + w_t r_tool, one verdict per member; None for a broken rollout.
+
+    A step that crosses a red line has r_t = ``red_line``; any other has its evidence score where the task needs visual
+    search, and 0 where it does not ("we deliberately keep r_t close to zero"). Without a step r_tool is 0.
+
+    Right, format kept, steps of evidence 1, 0.25 and a red line: 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 = 1.3417.
+    """
+    return [None if broken(signals) else _one(signals, weights, steps) for signals in signals_G]
+
+
+def _one(signals: Signals, weights: Weights, steps: Steps) -> Verdict:
+    values = step_rewards(signals, steps)
+    parts = {
+        "answer": scaled(weights.answer, need(signals, "answer_correct")),
+        "tool": scaled(weights.tool, _mean(values) if steps.unit == "mean" else _best(signals, values, steps)),
+        "format": weights.format * float(need(signals, "format_ok")),
+    }
+    return verdict(parts)
+
+
+def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
+    """r_t of every tool step; None where no judge answered for it and nothing else decides."""
+    scores, lines = need(signals, "evidence"), need(signals, "red_lines")
+    scores = [None] * len(lines) if scores is None else scores
+    if len(scores) != len(lines):
+        raise ConfigError(
+            f"the signal 'evidence' has {len(scores)} steps and 'red_lines' has {len(lines)}: they were measured by "
+            "different versions or of different trajectories; measure both again"
+        )
+    if not lines:
+        return []
+    search = signals.values.get("search")
+    search = steps.assume_search if search is None else search
+    if search is None:
+        raise ConfigError(
+            "the reward codev.tapo needs the signal 'search', whether the task is a visual search, and the truth of "
+            "the sample does not say; give truth.boxes or truth.search in the data, or set the reward's "
+            "steps.assume_search"
+        )
+    usual = scores if search else [0.0] * len(lines)
+    return [steps.red_line if crossed else score for score, crossed in zip(usual, lines, strict=True)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return sum(known) / len(known) if known else 0.0
+
+
+def _best(signals: Signals, values: Sequence[float | None], steps: Steps) -> float | None:
+    """The best step, or the red line's value if any step crosses one."""
+    if any(need(signals, "red_lines")):
+        return steps.red_line
+    known = [value for value in values if value is not None]
+    return None if len(known) < len(values) else max(known, default=0.0)

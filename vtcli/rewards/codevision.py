@@ -1,0 +1,177 @@
+"""CodeVision's reward ("Thinking with Programming Vision", 3.3.2, formulas 2 and 3): outcome + strategy - constraints.
+
+R = [acc + 0.1 fmt] + [must-use + exact + 0.2 suggested + emergent] - 0.5 [turn limit + spurious + poor reasoning]
+
+Tools are operations that the sandbox saw the code do and the host did again (``operations`` with ``verified`` true),
+not words in its text. What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's
+(``agent_loop.py``); where they disagree, ``Rules`` has the paper's way as default and the code's by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vtcli.rewards import broken, need, verdict
+from vtcli.schema import Signals, Verdict
+
+ORIENTATION = frozenset({"rotate_90", "rotate_180", "rotate_270", "flip_horizontal", "flip_vertical"})
+CORE = ORIENTATION | {"crop"}
+"""What can be required (3.3.1)."""
+
+NO_TOOL = frozenset({"resize", "other"})
+"""How a result is shown, and what has no name: neither a step too many nor an optional tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Format, strategy (must-use, suggested) and penalty as in the training settings; exact and emergent: the code."""
+
+    format: float = 0.1
+    strategy: float = 1.0  # 0: the ablation "w/o strategy reward"
+    must_use: float = 1.0
+    exact: float = 0.1
+    suggested: float = 0.2  # the code's script has 0
+    emergent: float = 0.2
+    penalty: float = 0.5  # of each of the three; 0: the ablation "w/o penalty"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the terms are read; the paper's way first, the released code's second."""
+
+    exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and nothing else | the same set
+    optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
+    compared: Literal["optional", "any"] = "optional"  # tools that part a group into T+ and T-
+    turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
+    spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
+    poor: Literal["penalty", "scale"] = "penalty"  # a third penalty | acc times must-use, and no suggested bonus
+    negligible: float = 0.1  # IoU, or for "scale" must-use, below which evidence is none
+
+
+WEIGHTS, RULES = Weights(), Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What one trajectory did, in the terms of the formulas."""
+
+    right: bool | None  # None: no judge answered
+    required: tuple[str, ...]  # in the prescribed order
+    core: tuple[str, ...]  # operations that can be required, in the order in which they were done
+    used: frozenset[str]
+    iou: float  # the best of all crops
+    turns: int  # with calls
+    clean: bool  # no call failed
+
+    @property
+    def must_use(self) -> float:
+        """1/n for each required tool that was used; for a crop times its best IoU, to which the rewards of its
+        improvements add up. 0 where none is required."""
+        if not self.required:
+            return 0.0
+        named = sum(tool in self.used for tool in self.required if tool != "crop")
+        return min(1.0, (named + (self.iou if "crop" in self.required else 0.0)) / len(self.required))
+
+
+def strategic(
+    signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, rules: Rules = RULES
+) -> list[Verdict | None]:
+    """One verdict per member; None for a broken rollout. A term that depends on an answer that no judge judged is None.
+
+    Required: rotate_270, then a crop. Done: both in this order, the crop with an IoU of 0.6, right, format kept, in two
+    calls: 1 + 0.1 + (1 + 0.6) / 2 + 0.1 = 2.0.
+    """
+    plays = [None if broken(signals) else play(signals) for signals in signals_G]
+    gain = necessity([p for p in plays if p is not None], rules)
+    return [
+        None if p is None else verdict(_terms(p, float(need(signals, "format_ok")), gain, (weights, rules)))
+        for signals, p in zip(signals_G, plays, strict=True)
+    ]
+
+
+def play(signals: Signals) -> Play:
+    """The trajectory's verified operations and calls. Raises ``ConfigError`` for a signal that was not measured."""
+    right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
+    seen = [entry for entry in need(signals, "operations") if entry["verified"] is True]
+    names = [entry["name"] for entry in seen]
+    return Play(
+        right=None if right is None else right > 0.5,
+        required=tuple(need(signals, "required")),
+        core=tuple(name for name in names if name in CORE),
+        used=frozenset(names) - NO_TOOL,
+        iou=max((entry["iou"] or 0.0 for entry in seen if entry["name"] == "crop"), default=0.0),
+        turns=sum(bool(turn) for turn in calls),
+        clean=all(status == "ok" for turn in calls for status in turn),
+    )
+
+
+def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
+    """Formula 3, "inferred tool necessity": max(0, acc(T+) - acc(T-)) of the judged members with and without an
+    optional tool; 0 where either part is empty, or T- has more than one success.
+
+    T+ right, right, wrong; T- right, wrong, wrong, wrong: 2/3 - 1/4 = 0.4167.
+    """
+    judged = [p for p in plays if p.right is not None]
+    plus = [p for p in judged if _compared(p, rules)]
+    minus = [p for p in judged if not _compared(p, rules)]
+    if not plus or not minus or sum(bool(p.right) for p in minus) > 1:
+        return 0.0
+    plus_accuracy, minus_accuracy = (sum(bool(p.right) for p in part) / len(part) for part in (plus, minus))
+    return max(0.0, plus_accuracy - minus_accuracy)
+
+
+def _terms(p: Play, kept: float, gain: float, how: tuple[Weights, Rules]) -> dict[str, float | None]:
+    weights, rules = how
+    scaled = rules.poor == "scale" and "crop" in p.required and p.must_use < rules.negligible
+    poor = rules.poor == "penalty" and "crop" in p.required and "crop" in p.used and p.iou < rules.negligible
+    suggested = gain if _compared(p, rules) and not scaled else 0.0
+    return {
+        "answer": _if_right(p, p.must_use if scaled else 1.0),
+        "format": weights.format * kept,
+        "must_use": weights.strategy * weights.must_use * p.must_use,
+        "exact": weights.strategy * weights.exact * float(_exact(p, rules)),
+        "suggested": _if_right(p, weights.strategy * weights.suggested * suggested),
+        "emergent": _if_right(p, weights.strategy * weights.emergent * float(bool(_optional(p, rules)))),
+        "turn_limit": 0.0 - weights.penalty * _turns_over(p, rules),
+        "spurious": 0.0 - weights.penalty * _spurious(p, rules),
+        "poor_reasoning": _if_right(p, -weights.penalty * float(poor)),
+    }
+
+
+def _if_right(p: Play, value: float) -> float | None:
+    """What a right answer earns. Nothing to earn is 0 whatever the judge would say."""
+    if value == 0.0 or p.right is False:
+        return 0.0
+    return None if p.right is None else value
+
+
+def _optional(p: Play, rules: Rules) -> frozenset[str]:
+    return p.used - (frozenset(p.required) if rules.optional == "not_required" else CORE)
+
+
+def _compared(p: Play, rules: Rules) -> bool:
+    return bool(p.used if rules.compared == "any" else _optional(p, rules))
+
+
+def _exact(p: Play, rules: Rules) -> bool:
+    """The paper: "the complete sequence ... correctly and in the prescribed order, without any redundant or incorrect
+    steps"; a crop that shows nothing of the target is not correct, nor is a call that fails."""
+    if not p.required:
+        return False
+    if rules.exact == "set":
+        return set(p.required) == set(p.core)
+    fits = "crop" not in p.required or p.iou >= rules.negligible
+    return p.core == p.required and p.clean and fits
+
+
+def _turns_over(p: Play, rules: Rules) -> int:
+    n = len(p.required)
+    return max(0, p.turns - (n + 1 if rules.turn_limit == "n+1" else max(2, n)))
+
+
+def _spurious(p: Play, rules: Rules) -> int:
+    """Distinct orientation operations where there is nothing to set upright."""
+    blamed = not p.required if rules.spurious == "nothing_required" else not ORIENTATION & set(p.required)
+    return len(ORIENTATION & p.used) if blamed else 0

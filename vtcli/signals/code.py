@@ -1,0 +1,263 @@
+"""What was done to images, by code or by native tools, and what the sample's truth asks for.
+
+Code is not read: the sandbox's records are (``ImageRef.transform``, ``CallResult.details``). What the host did again is
+``verified`` true; anything else is a claim of the process that ran the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+
+from vtcli import geometry
+from vtcli.geometry import Box, Floats
+from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajectory
+
+TOLERANCE_DEGREES = 5  # CodeVision's released code
+NAMES = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
+_NATIVE = {"zoom": "crop", "points": "draw", "hline": "draw", "vline": "draw"}
+_UNDO: Mapping[str, tuple[str, ...]] = {
+    "none": (),
+    "rot90": ("rotate_270",),
+    "rot180": ("rotate_180",),
+    "rot270": ("rotate_90",),
+    "hflip": ("flip_horizontal",),
+    "vflip": ("flip_vertical",),
+    "transpose": ("rotate_90", "flip_horizontal"),
+    "transverse": ("rotate_90", "flip_vertical"),
+}
+_ORIENTED = {"rotate_90": "rot90", "rotate_180": "rot180", "rotate_270": "rot270"} | {
+    "flip_horizontal": "hflip",
+    "flip_vertical": "vflip",
+}
+
+
+async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+    """``operations``: in order, {turn, name, image, verified, box, iou}: the policy turn, from 0; the canonical name;
+    the image made, None where none was; the box that is shown then, in pixels of image 0's original, and its best IoU
+    with a true box, None where it cannot be told. A claim that led to no image has ``verified`` None.
+
+    ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it does not say.
+    ``search``: whether the task is a visual search, None where the truth does not say."""
+    truth = trajectory.sample.truth
+    return {"operations": operations(trajectory), "required": required(truth), "search": search(truth)}
+
+
+def required(truth: Mapping[str, Json]) -> list[str] | None:
+    """``truth.required``, or what undoes ``truth.transform``, then a crop where there are ``truth.boxes``."""
+    if "required" in truth:
+        return truth["required"]
+    if not truth.keys() & {"transform", "boxes", "primitives"}:
+        return None
+    return [*_UNDO[truth.get("transform") or "none"], *(["crop"] if truth.get("boxes") else [])]
+
+
+def search(truth: Mapping[str, Json]) -> bool | None:
+    """``truth.search``, or whether there are ``truth.boxes``."""
+    if "search" in truth:
+        return truth["search"]
+    return bool(truth.get("boxes")) if truth.keys() & {"transform", "boxes", "primitives"} else None
+
+
+# Names
+
+
+def canonical(operation: Mapping[str, Json]) -> str | None:
+    """The canonical name of one operation of the sandbox; None where nothing was done. Degrees are clockwise.
+
+    >>> canonical({"name": "rotate", "arguments": {"degrees": 268.5}})
+    'rotate_270'
+    """
+    name, given = operation["name"], operation.get("arguments") or {}
+    if name == "rotate":
+        degrees = given.get("degrees")
+        for turn in (90, 180, 270):
+            if isinstance(degrees, int | float) and abs(degrees % 360 - turn) <= TOLERANCE_DEGREES:
+                return f"rotate_{turn}"
+        return "rotate"
+    if name == "flip":
+        return f"flip_{given.get('axis')}" if given.get("axis") in ("horizontal", "vertical") else "other"
+    if (name == "other" and given.get("kind") in ("unchanged", "lossy")) or given.get("by") == "sandbox":
+        return None
+    return name if name in NAMES else "other"
+
+
+def native(transform: Mapping[str, Json]) -> str | None:
+    """The canonical name of a native tool's operation."""
+    op = transform.get("op")
+    if op == "rotate":
+        return f"rotate_{transform['angle']}"
+    if op == "flip":
+        return f"flip_{transform['direction']}"
+    return _NATIVE.get(str(op))
+
+
+def chain_of(transform: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    """The operations of an image that code made."""
+    return list(transform.get("operations") or ())
+
+
+# Places
+
+
+def shown_box(images: Sequence[ImageRef], operation: Mapping[str, Json], pixels: str) -> Box | None:
+    """What an operation's result shows, in original pixels of image 0; None when that cannot be told. ``pixels``:
+    whether the code saw ``view`` or ``full`` pixels."""
+    box, start = operation.get("box"), operation.get("image")
+    if box is None or not isinstance(start, int) or not 0 <= start < len(images):
+        return None
+    back = to_input(images, start)
+    if back is None:
+        return None
+    seen = geometry.from_view(images[start]) if pixels == "view" else np.eye(2, 3)
+    return geometry.map_box(geometry.after(back, seen), cast("Sequence[float]", box))
+
+
+def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
+    """``geometry.to_input``, also through verified images of code."""
+    indices = geometry.chain(images, index)
+    if indices[-1] != 0:
+        return None
+    steps = [_to_parent(images[child], images[parent]) for child, parent in pairwise(indices)]
+    known = [step for step in steps if step is not None]
+    if len(known) < len(steps):
+        return None
+    return reduce(lambda total, step: geometry.after(step, total), known, np.eye(2, 3))
+
+
+def _to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
+    """From an image's original pixels to its parent's. An image of code is its last box, turned as its chain says."""
+    transform = ref.transform or {}
+    if transform.get("op") != "code":
+        return geometry.to_parent(ref, parent)
+    chain, turn = chain_of(transform), change(ref, parent)
+    if turn is None or chain[-1].get("box") is None:
+        return None
+    seen = geometry.from_view(parent) if transform.get("pixels") == "view" else np.eye(2, 3)
+    return geometry.after(seen, geometry.placed((ref.width, ref.height), turn, chain[-1]["box"]))
+
+
+def change(ref: ImageRef, parent: ImageRef) -> str | None:
+    """How the orientation changed from the parent's, also through verified code; None where it cannot be told."""
+    transform = ref.transform or {}
+    if transform.get("op") != "code":
+        return geometry.orientation_of(transform)
+    chain = chain_of(transform)
+    if transform.get("verified") is not True or not chain:
+        return None
+    orientation = "none"
+    for operation in chain:
+        name = canonical(operation)
+        if name in _ORIENTED and not _cut_off(operation, parent):
+            orientation = geometry.compose(orientation, _ORIENTED[name])
+        elif name in ("rotate", "warp", "frames") or name in _ORIENTED or (name == "other" and not _figure(operation)):
+            return None
+    return orientation
+
+
+def _figure(operation: Mapping[str, Json]) -> bool:
+    """A picture shown in a figure of matplotlib, which lies in it as it is."""
+    return (operation.get("arguments") or {}).get("kind") == "figure"
+
+
+def _cut_off(operation: Mapping[str, Json], parent: ImageRef) -> bool:
+    """A quarter turn that kept width and height: corners are lost, and edges are black."""
+    given = operation.get("arguments") or {}
+    return given.get("expand") is False and given.get("degrees", 0) % 180 == 90 and parent.width != parent.height
+
+
+# Operations
+
+
+@dataclass
+class _Done:
+    """One operation while its evidence is put together."""
+
+    key: tuple[str, str]
+    name: str
+    image: int | None = None
+    verified: bool | None = None
+    box: Box | None = None
+
+
+def operations(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """See ``measure``."""
+    images, true = trajectory.images, [box["box"] for box in trajectory.sample.truth.get("boxes") or ()]
+    found: list[dict[str, Any]] = []
+    known: set[tuple[str, str]] = set()  # operations of the chains so far: later images carry them on
+    for turn, result in calls(trajectory):
+        done = _of_call(result, images, known)
+        known |= {entry.key for entry in done}
+        for entry in done:
+            iou = max((geometry.iou(entry.box, box) for box in true), default=None) if entry.box else None
+            found.append({
+                "turn": turn, "name": entry.name, "image": entry.image, "verified": entry.verified,
+                "box": None if entry.box is None else list(entry.box), "iou": iou,
+            })  # fmt: skip
+    return found
+
+
+def calls(trajectory: Trajectory) -> Iterator[tuple[int, CallResult]]:
+    """The results with the policy turn that each of them answers."""
+    turn = -1
+    for entry in trajectory.turns:
+        if isinstance(entry, PolicyTurn):
+            turn += 1
+        elif isinstance(entry, EnvTurn):
+            yield from ((turn, result) for result in entry.observation.results)
+
+
+def _of_call(result: CallResult, images: Sequence[ImageRef], known: set[tuple[str, str]]) -> list[_Done]:
+    """What a call did, in order. The claims say what was done and when, the chains of its images what is true of it; an
+    image's chain begins with what earlier calls did, which is not done again."""
+    done = _named(result.details.get("operations") or ())
+    for index in result.images:
+        transform = images[index].transform or {}
+        if transform.get("op") != "code":
+            done += [_native(images, index, name)] if (name := native(transform)) else []
+            continue
+        verified = transform.get("verified")
+        for operation in chain_of(transform):
+            entry = _match(done, operation, verified, known)
+            if entry is not None and entry.verified is not True:
+                entry.image, entry.verified = index, verified
+                box = shown_box(images, operation, str(transform.get("pixels")))
+                entry.box = box if verified is True else None
+    return done
+
+
+def _named(found: Iterable[Mapping[str, Json]]) -> list[_Done]:
+    return [_Done(_key(name, each), name) for each in found if (name := canonical(each)) is not None]
+
+
+def _key(name: str, operation: Mapping[str, Json]) -> tuple[str, str]:
+    return name, str((operation.get("arguments") or {}).get("box")) if name == "crop" else ""
+
+
+def _match(
+    done: list[_Done], operation: Mapping[str, Json], verified: bool | None, known: set[tuple[str, str]]
+) -> _Done | None:
+    """The entry that a chain's operation is, a new one where no claim names it; None where an earlier call did it."""
+    name = canonical(operation)
+    if name is None:
+        return None
+    key = _key(name, operation)
+    same = [entry for entry in done if entry.key == key]
+    free = [entry for entry in same if entry.image is None]
+    if free or same:
+        return (free or same)[0] if free or verified is True else None
+    if key in known:
+        return None
+    done.append(_Done(key, name))
+    return done[-1]
+
+
+def _native(images: Sequence[ImageRef], index: int, name: str) -> _Done:
+    matrix, ref = geometry.to_input(images, index), images[index]
+    box = None if matrix is None else geometry.map_box(matrix, (0, 0, ref.width, ref.height))
+    return _Done((name, ""), name, index, True, box)
