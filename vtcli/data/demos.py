@@ -14,7 +14,7 @@ import numpy as np
 
 from vtcli.chat.calls import format_call
 from vtcli.chat.templates import fill
-from vtcli.data import search, turned
+from vtcli.data import dots, moving, search, turned
 from vtcli.data.chart import number
 from vtcli.data.dialect import Dialect, say
 from vtcli.data.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
@@ -276,6 +276,8 @@ _PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], Act]] 
     "count": _count,
     "turned": turned.act,
     "search": search.act,
+    "moving": moving.act,
+    "dots": dots.act,
 }
 _PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
     "rotflip": _page,
@@ -284,4 +286,6 @@ _PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], V
     "count": _chart,
     "turned": turned.perceive,
     "search": search.perceive,
+    "moving": moving.perceive,
+    "dots": dots.perceive,
 }

@@ -8,12 +8,14 @@ dot is raised in the channel of its colour and lowered in the others, so that wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from vtcli.data import canvas
 from vtcli.data.item import Item, item_id, pick, shuffled, stream
+from vtcli.data.teacher import Act, Percept, Teacher, View, some
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
@@ -103,6 +105,34 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 def components(channel: int) -> dict[str, Json]:
     """The act of counting one colour: the arguments that a template of it may hold."""
     return {"channel": channel, "above": ABOVE}
+
+
+def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
+    """Counts by code what is red, green or blue: the asked colour or another. Without code it is right where a look is
+    enough, and a guess among the counts of its difficulty where it is not."""
+    del view
+    truth = item.truth
+    low, high = truth["range"]
+    look = item.answer if truth["difficulty"] == "easy" else str(rng.integers(low, high + 1))
+    if teacher.skill < 0:
+        return Act([], look, False)
+    right = bool(rng.random() < teacher.skill)
+    colour = str(truth["colour"])
+    if not right:
+        colour = pick(rng, [name for name in CHANNELS if name != colour])
+    call = (str(truth["code"]["act"]), components(CHANNELS.index(colour)))
+    printed = str(truth["tally"][colour])
+    return Act([call], printed if right or teacher.guess == "seen" else look, right)
+
+
+def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    """Whether the dots are large or small, and of large ones how many there are: nothing that a look does not tell."""
+    del view, grid
+    easy = item.truth["difficulty"] == "easy"
+    turns = [("Are the dots large or small?", "large" if easy else "small")]
+    if easy:
+        turns.append((item.question, item.answer))
+    return Percept(item.pixels, some(rng, turns))
 
 
 def _placed(rng: np.random.Generator, size: Size, kind: Kind, colours: list[str]) -> list[Dot]:

@@ -7,7 +7,7 @@ other frame is as good as a guess.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from vtcli.data import canvas
 from vtcli.data.film import Clip
 from vtcli.data.item import NO_PIXELS, Item, item_id, pick, shuffled, stream
+from vtcli.data.teacher import Act, Percept, Teacher, View, some
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
@@ -118,6 +119,55 @@ def answer_at(truth: Mapping[str, Json], frame: int) -> str:
     if truth["kind"] == "colour":
         return str(asked["colours"][second])
     return PLACES[int(truth["grid"])][int(asked["places"][second])]
+
+
+def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
+    """Shows the frame at the second that is asked about, or at another one; without a frame the answer is a guess."""
+    del view
+    truth = item.truth
+    guess = str(pick(rng, truth["choices"]))
+    if teacher.skill < 0:
+        return Act([], guess, False)
+    frame, right = int(truth["frame"]), bool(rng.random() < teacher.skill)
+    if not right:
+        rate, seconds = int(truth["frames_per_s"]), len(truth["shapes"][0]["places"])
+        frame = rate * pick(rng, [second for second in range(seconds) if second != truth["second"]])
+    seen = answer_at(truth, frame)
+    return Act([("frame", {"index": frame})], seen if right or teacher.guess == "seen" else guess, right)
+
+
+def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    """Any frame in which the shape rests, as the code of a demonstration shows it, and what is asked about it."""
+    del view, grid
+    assert item.clip is not None, "a question about a video has one"
+    rate = item.clip.frames_per_s
+    frame = rate * int(rng.integers(len(item.clip.frames) // rate)) + int(rng.integers(len(item.truth["frames"])))
+    asked, second = item.truth["shapes"][0], frame // rate
+    turns = [(str(item.truth["ask"]), answer_at(item.truth, frame))]
+    if item.truth["kind"] == "place":
+        vertical, _, horizontal = turns[0][1].partition("-")
+        named = f"the {asked['colours'][second]} {asked['shape']}"
+        if horizontal:
+            turns.append((f"Is {named} at the top or at the bottom?", vertical))
+            turns.append((f"Is {named} on the left or on the right?", horizontal))
+    return Percept(figure(item.clip.frames[frame]), some(rng, turns))
+
+
+def figure(pixels: Pixels) -> Pixels:
+    """What ``plt.imshow(pixels); plt.axis("off"); plt.show()`` gives in the sandbox. (Axes take two thirds of the time
+    that a figure takes, and a small model's view shows none of their numbers.)"""
+    import matplotlib.style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.style.context("default"):
+        shown = Figure()
+        agg = FigureCanvasAgg(shown)
+        axes = shown.add_subplot()
+        axes.imshow(pixels)
+        axes.axis("off")
+        agg.draw()
+    return np.ascontiguousarray(np.asarray(agg.buffer_rgba())[:, :, :3])
 
 
 def _require(size: Size) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vtcli.data.demos import plan
-from vtcli.data.item import Item
+from vtcli.data.item import NO_PIXELS, Item
 from vtcli.data.teacher import Teacher
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.protocols import Chat, Images, Request
@@ -57,11 +57,11 @@ def oracle(chat: Chat, images: Images, seed: int, protocol: CodeProtocol | None,
         KeyError: a task that has no script.
         ConfigError: a protocol that does not say how its code is written.
     """
-    ref, answer = sample.images[0], sample.answer
+    ref, answer = next(iter(sample.images), None), sample.answer  # a video has none
     item = Item(
         id=sample.id,
         task=sample.task,
-        pixels=images.full(ref),
+        pixels=images.full(ref) if ref else NO_PIXELS,
         question=sample.question,
         tool_question=sample.question,
         answer=answer,
@@ -70,6 +70,6 @@ def oracle(chat: Chat, images: Images, seed: int, protocol: CodeProtocol | None,
         tools=sample.tools,
     )
     full = protocol is not None and protocol.place.pixels == "full"
-    scale = (1.0, 1.0) if full else (ref.view_width / ref.width, ref.view_height / ref.height)
+    scale = (1.0, 1.0) if full or ref is None else (ref.view_width / ref.width, ref.view_height / ref.height)
     dialect = protocol.spoken if protocol else None
     return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale, dialect).turns)

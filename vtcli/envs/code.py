@@ -206,9 +206,9 @@ def open_env(
         ConfigError: a protocol about videos for a sample without one, or the other way round; no compact prompt.
         InputError: a video file that is not there.
     """
-    if sample.videos and not protocol.place.video:
+    if offered and sample.videos and not protocol.place.video:
         raise ConfigError(f"sample {sample.id} has videos; the environment {protocol.name} shows code no video")
-    if protocol.place.video and not sample.videos:
+    if offered and protocol.place.video and not sample.videos:
         raise ConfigError(f"sample {sample.id} has no video; the environment {protocol.name} is about videos")
     for video in sample.videos:
         if not Path(video.path).is_file():

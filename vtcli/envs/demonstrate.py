@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vtcli.chat.calls import parse_answer, parse_calls
-from vtcli.data import demos
+from vtcli.data import demos, film
 from vtcli.data.dialect import Dialect
 from vtcli.data.item import Item
 from vtcli.data.teacher import Teacher, View
@@ -20,7 +23,7 @@ from vtcli.envs.tool_calls import ToolCalls, open_env
 from vtcli.images import resize, smart_resize
 from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
-from vtcli.schema import ImageRef, Sample
+from vtcli.schema import ImageRef, Sample, VideoRef
 
 KINDS = ("tool", "answer", "perceive")
 """Rows of a demonstrations artifact: both forms with scripted tool use, and questions that need no tool."""
@@ -102,12 +105,25 @@ async def demonstrate(
     images = MemoryImages(setting.min_pixels, setting.max_pixels)
     if kind == "perceive":
         return await _perceive(item, rng, setting, images, runner)
-    ref = images.add(item.pixels)
-    env = setting.open(item.sample(kind, "train", (ref,)), images, runner)
-    view = setting.scale(images, item.pixels)
+    shown = tuple(images.add(pixels) for pixels in item.pictures)
+    view = setting.scale(images, item.pixels) if shown else (1.0, 1.0)
     script = demos.plan(item, rng, kind, setting.teacher, view, setting.dialect)
-    messages, refs = await play(item.id, env, (ref,), script.turns)
+    with _on_disk(item) as videos:
+        env = setting.open(item.sample(kind, "train", shown, videos), images, runner)
+        messages, refs = await play(item.id, env, shown, script.turns)
     return _episode(f"{item.id}-{kind}", messages, refs, images, env)
+
+
+@contextmanager
+def _on_disk(item: Item) -> Generator[tuple[VideoRef, ...]]:
+    """The item's video as a file, for as long as code may read it."""
+    if item.clip is None:
+        yield ()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, film.NAME)
+        path.write_bytes(film.encode(item.clip))
+        yield (item.clip.ref(str(path)),)
 
 
 async def _perceive(

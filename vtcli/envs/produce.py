@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
-from vtcli.data import canvas
+from vtcli.data import canvas, film
 from vtcli.data.item import Generate, stream
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
 Row = tuple[Sample | Episode, list[bytes]]
-"""What is shown and asked, and its images as PNG."""
+"""What is shown and asked, its images as PNG, and then its videos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,11 @@ def produce(chunk: Chunk) -> list[Row]:
 
 def _sample(chunk: Chunk, number: int) -> Row:
     item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
-    return item.sample(chunk.kind, chunk.split), [canvas.png(item.pixels)]
+    pngs = [canvas.png(pixels) for pixels in item.pictures]
+    if item.clip is None:
+        return item.sample(chunk.kind, chunk.split), pngs
+    sample = item.sample(chunk.kind, chunk.split, videos=(item.clip.ref(),))
+    return sample, [*pngs, film.encode(item.clip)]
 
 
 async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> list[Row]:

@@ -1,0 +1,36 @@
+"""Which frames of a video the images of a trajectory show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from vtcli.schema import Trajectory
+
+
+async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+    """``frames``: an entry per image that code made from frames of a video: its index, the frames' ``indices`` in the
+    order in which they were read, and ``verified`` as ``sandbox.types.Produced`` has it. ``frame_shown``: 1 where an
+    image shows one of the frames that tell the answer (``truth.frames``), else 0.
+
+    The sandbox records which frames were read, but the host decodes no video, so ``verified`` is None: it is the code's
+    claim, to count and to look at, not to reward. Both are None where the truth names no frames.
+    """
+    wanted = trajectory.sample.truth.get("frames")
+    if wanted is None:
+        return {"frames": None, "frame_shown": None}
+    shown: list[dict[str, Any]] = []
+    for index, ref in enumerate(trajectory.images):
+        indices = [i for step in (ref.transform or {}).get("operations", ()) for i in _indices(step)]
+        if indices:
+            shown.append({"image": index, "indices": indices, "verified": (ref.transform or {}).get("verified")})
+    hit = any(set(entry["indices"]) & set(wanted) for entry in shown)
+    return {"frames": shown, "frame_shown": int(hit)}
+
+
+def _indices(operation: Mapping[str, Any]) -> list[int]:
+    """Of an operation that read frames."""
+    if operation.get("name") != "frames":
+        return []
+    found = (operation.get("arguments") or {}).get("indices")
+    return [i for i in cast("list[Any]", found) if type(i) is int] if isinstance(found, list) else []
