@@ -19,6 +19,7 @@ from rich.progress import track
 from vtcli import judging, records
 from vtcli.algo.rows import make_row, summarise
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageStore
@@ -72,6 +73,7 @@ class Config:
     env: partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
+    engine: Engine = field(default_factory=Engine)
     images: dict[str, int] = field(default_factory=dict[str, int])  # min_pixels and max_pixels of a view
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -141,9 +143,8 @@ def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> 
         protocol = config.env.keywords["protocol"] if config.env else None
         policy_of = partial(oracle, chat, images, config.seed, protocol)
     else:
-        from vtcli.engines.hf import HfPolicy, load_model
-
-        policy = HfPolicy(load_model(weights, config.dtype, config.device), chat, images.view)
+        place = Place(config.dtype, config.device)
+        policy = open_policy(config.engine, weights, chat, images.view, config.limits, place)
         policy_of = lambda _: policy  # noqa: E731
     return lambda sample: rollout_group(sample, policy_of(sample), chat, worlds, config.limits, sampling)
 

@@ -23,6 +23,7 @@ from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, m
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints
+from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, EngineError
 from vtcli.images import ImageLimits, ImageStore
@@ -74,6 +75,7 @@ class Config:
     env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
+    engine: Engine = field(default_factory=Engine)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
@@ -142,7 +144,7 @@ class _Trainer:
         from vtcli.chat.qwen2_5_vl import QwenChat
         from vtcli.engines.deepspeed import DeepSpeedLearner
         from vtcli.engines.distributed import barrier
-        from vtcli.engines.hf import HfPolicy, load_model
+        from vtcli.engines.hf import load_model
 
         self.config, self.stage, self.start = config, stage, start
         self.lengths = [phase.steps for phase in config.phases]
@@ -162,8 +164,8 @@ class _Trainer:
             reference=load_model(start, dtype) if config.reference else None,
         )
         barrier()  # the first rank has made the work folder
-        device = str(self.learner.engine.device)
-        self.policy = HfPolicy(load_model(start, dtype, device), self.chat, images.view)
+        place = Place(dtype, str(self.learner.engine.device))
+        self.policy = open_policy(config.engine, start, self.chat, images.view, config.limits, place)
         self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
         self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
@@ -192,6 +194,7 @@ class _Trainer:
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
+                self.policy.close()
         return self._finish()
 
     def _steps(self) -> None:

@@ -20,7 +20,8 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.chat.qwen2_5_vl import QwenChat
-from vtcli.engines.inputs import View, collate, embed
+from vtcli.engines.drawing import draw, temperatures, uniforms
+from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.errors import InputError
 from vtcli.protocols import Request
 from vtcli.schema import Completion
@@ -96,16 +97,27 @@ class HfPolicy:
         """Take over weights by name.
 
         Raises:
-            InputError: the names differ from the model's.
+            InputError: the names or shapes differ from the model's; nothing is changed.
         """
         own = self.model.state_dict()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())[:5]
             raise InputError(f"weight update with {len(weights)} tensors for {len(own)}; first differences: {odd}")
+        for name, value in weights.items():
+            if value.shape != own[name].shape:
+                shapes = f"{tuple(value.shape)}, the model has {tuple(own[name].shape)}"
+                raise InputError(f"weight update: {name} is {shapes}")
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
         self.version = version
+
+    def seen(self, request: Request) -> Seen:
+        """What is made of a prompt: ids, pixels, positions."""
+        return seen(request.token_ids, request.images, view=self.view, image_pad=self.chat.image_pad)
+
+    def close(self) -> None:
+        """Nothing runs in the background here."""
 
     async def _drain(self) -> None:
         while self._waiting:
@@ -176,35 +188,26 @@ class HfPolicy:
 
 
 class _Sampler:
-    """Inverse-CDF sampling with one stream of uniforms per request."""
+    """Tokens and log-probabilities of a batch, row by row, until each is done."""
 
     def __init__(self, requests: Sequence[Request], chat: QwenChat, device: Any) -> None:
         self.requests, self.chat = requests, chat
         self.rows = np.arange(len(requests))  # which request each row of the batch is
-        self.uniforms = [np.random.Generator(np.random.Philox(r.seed)).random(r.max_tokens) for r in requests]
+        self.uniforms = [uniforms(r.seed, r.max_tokens) for r in requests]
         self.ids: list[list[int]] = [[] for _ in requests]
         self.logprobs: list[list[float]] = [[] for _ in requests]
         self.done = np.zeros(len(requests), dtype=bool)
         self.stopped = np.zeros(len(requests), dtype=bool)
         self.end_ids = set(chat.end_ids)
         self.banned = torch.tensor(chat.banned_ids, device=device)
-        temperatures = [r.temperature if r.temperature > 0 else 1.0 for r in requests]
-        self.temperature = torch.tensor(temperatures, device=device)
-        self.greedy = torch.tensor([r.temperature <= 0 for r in requests], device=device)
+        self.temperature, self.greedy = temperatures([r.temperature for r in requests], device)
 
     def take(self, logits: Tensor) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
         """One token for every row (rows, vocabulary) → ids (rows,) and which rows go on."""
         rows = torch.from_numpy(self.rows).to(logits.device)
-        scaled = logits / self.temperature[rows, None]
-        logprobs = scaled.log_softmax(-1)
-        allowed = logprobs.index_fill(1, self.banned, float("-inf"))
         steps = [min(len(self.ids[i]), len(self.uniforms[i]) - 1) for i in self.rows]
         u = torch.tensor([self.uniforms[i][s] for i, s in zip(self.rows, steps, strict=True)], device=logits.device)
-        cumulative = allowed.double().exp().cumsum(-1)
-        drawn = torch.searchsorted(cumulative, (u * cumulative[:, -1])[:, None], right=True).squeeze(1)
-        drawn = drawn.clamp_max(logits.shape[1] - 1)
-        tokens = torch.where(self.greedy[rows], allowed.argmax(-1), drawn)
-        taken = logprobs.gather(1, tokens[:, None]).squeeze(1)
+        tokens, taken = draw(logits, self.temperature[rows], self.greedy[rows], u, self.banned)
         for row, (token, logprob) in enumerate(zip(tokens.tolist(), taken.tolist(), strict=True)):
             self._append(int(self.rows[row]), token, logprob)
         return tokens, ~self.done[self.rows]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -87,6 +88,47 @@ def collate_packed(lines: Sequence[Sequence[Row]], *, image_pad: int, device: An
             at += len(ids)
     ids_t, positions_t = (torch.from_numpy(array).to(device) for array in (ids_BT, positions))
     return Batch(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an engine makes of a prompt, so that two engines can be compared input by input."""
+
+    token_ids: tuple[int, ...]
+    pixels: npt.NDArray[np.float32]  # (patches of all images in order, 3 · 2 · 14 · 14); empty without an image
+    positions: npt.NDArray[np.int64]  # (3, T): time, height, width
+
+    def differences(self, other: Seen) -> list[str]:
+        """What differs: ids, pixels, positions, a sentence each; empty when nothing does."""
+        out: list[str] = []
+        if self.token_ids != other.token_ids:
+            pairs = enumerate(zip(self.token_ids, other.token_ids, strict=False))
+            at = next((i for i, (a, b) in pairs if a != b), min(len(self.token_ids), len(other.token_ids)))
+            out.append(f"ids: {len(self.token_ids)} and {len(other.token_ids)}, the first difference at {at}")
+        if self.pixels.size != other.pixels.size:
+            out.append(f"pixels: patches of shape {self.pixels.shape} and {other.pixels.shape}")
+        elif self.pixels.size and (gap := np.abs(self.pixels - other.pixels)).max() > _PIXEL_GAP:
+            row = int(gap.max(1).argmax())
+            out.append(f"pixels: by up to {gap.max():.3g} (normalised values), most in patch {row} of {len(gap)}")
+        if self.positions.shape != other.positions.shape:
+            out.append(f"positions: of shape {self.positions.shape} and {other.positions.shape}")
+        elif (self.positions != other.positions).any():
+            at = int((self.positions != other.positions).any(0).argmax())
+            here, there = self.positions[:, at].tolist(), other.positions[:, at].tolist()
+            out.append(f"positions: from token {at} on, {here} and {there} (time, height, width)")
+        return out
+
+
+_PIXEL_GAP = 1e-2
+"""Less than one of 255 levels, which is 0.0146 after normalisation; bf16 alone rounds by 0.008."""
+
+
+def seen(ids: Sequence[int], images: Sequence[ImageRef], *, view: View, image_pad: int) -> Seen:
+    """What the learner, and the policy on transformers, make of a prompt."""
+    check_images(ids, images, image_pad)
+    found = [patches(view(ref)) for ref in images]
+    pixels = np.concatenate(found) if found else np.empty((0, 0), np.float32)
+    return Seen(tuple(ids), pixels, mrope_positions(ids, images, image_pad)[0])
 
 
 class _Gallery:

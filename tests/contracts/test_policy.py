@@ -1,0 +1,282 @@
+"""One contract over every policy with weights of ours: transformers in this process, vLLM in this process.
+
+What is expected is computed here by plain transformers, not by either engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+import torch
+from transformers import AutoModelForImageTextToText
+
+from vtcli.chat.qwen2_5_vl import QwenChat, grid, patches
+from vtcli.engines import tiny
+from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.errors import EngineError, InputError
+from vtcli.protocols import Policy, Request
+from vtcli.rollout import Limits
+from vtcli.schema import Completion
+
+LIMITS = Limits(max_tokens=256, max_images=4)
+SIZES = replace(tiny_model.SIZES, hidden_size=96)  # 3 heads of 32: vLLM has no attention of 16 on a CPU
+
+without_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vllm is not installed: make setup-vllm, then make test-vllm"
+)
+
+
+@pytest.fixture(scope="module", params=["hf", pytest.param("vllm", marks=without_vllm)])
+def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    opened = open_policy(Engine(request.param, cache_gib=0.25), folder(), chat(), view, LIMITS, Place())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _same_weights(policy: Engines) -> Iterator[None]:
+    yield
+    if policy.version:
+        policy.update(reference().state_dict(), 0)
+
+
+@functools.cache
+def folder() -> Path:
+    path = tiny_model.folder().with_name("wide")
+    tiny.build(path, SIZES, tiny.train_tokenizer(tiny_model.TEXTS, SIZES.vocab_size), seed=3)
+    return path
+
+
+@functools.cache
+def chat() -> QwenChat:
+    return QwenChat.load(folder())
+
+
+def view(ref: Any) -> Any:
+    return tiny_model.store().view(ref)
+
+
+@functools.cache
+def reference() -> Any:
+    """Plain transformers, without what ``load_model`` changes."""
+    return AutoModelForImageTextToText.from_pretrained(folder()).eval()
+
+
+def prompts() -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """0, 1, 2 and adjacent images, and several turns with an image each."""
+    talk, image = chat(), tiny_model.image
+    one = (image(0),)
+    first = talk.prompt("You are kind.", "Where is the tag?", one)
+    said = talk.encode_turn("Look at this.")
+    return {
+        "none": (talk.prompt("You are kind.", "Where is the tag?", ()), ()),
+        "one": (first, one),
+        "two": (
+            talk.prompt("You", "<image>Look at this. <image>Then that.", (image(1), image(2))),
+            (image(1), image(2)),
+        ),
+        "adjacent": (talk.prompt("", "<image><image> Where?", (image(3), image(0))), (image(3), image(0))),
+        "twice": (talk.prompt("", "<image><image> Where?", (image(2), image(2))), (image(2), image(2))),
+        "turns": (
+            first + said + talk.observe("<image>seen", (image(1),)) + said + talk.observe("<image>", (image(2),)),
+            (*one, image(1), image(2)),
+        ),
+    }
+
+
+def requests(temperature: float = 1.0, max_tokens: int = 20, stop: tuple[str, ...] = ()) -> list[Request]:
+    return [
+        Request(ids, images, max_tokens - nth, temperature, 100 + nth, stop)
+        for nth, (ids, images) in enumerate(prompts().values())
+    ]
+
+
+def ask(policy: Policy, asked: list[Request]) -> list[Completion]:
+    async def everyone() -> list[Completion]:
+        return await asyncio.gather(*(policy.complete(request) for request in asked))
+
+    return asyncio.run(everyone())
+
+
+@torch.no_grad()
+def logits(model: Any, request: Request, said: tuple[int, ...]) -> torch.Tensor:
+    """(len(said), vocabulary): what a plain forward over prompt and completion predicts each of its tokens with."""
+    ids = torch.tensor([request.token_ids + said])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    given["mm_token_type_ids"] = (ids == chat().image_pad).int()
+    if request.images:
+        given["pixel_values"] = torch.cat([torch.from_numpy(patches(view(ref))) for ref in request.images])
+        given["image_grid_thw"] = torch.tensor([grid(ref) for ref in request.images])
+    return model(**given).logits[0, len(request.token_ids) - 1 : -1].float()
+
+
+def check(model: Any, request: Request, completion: Completion) -> None:
+    """The log-probabilities are the model's at the temperature, before any id is banned."""
+    scale = request.temperature or 1.0
+    expected = (logits(model, request, completion.token_ids) / scale).log_softmax(-1)
+    found = [float(row[token]) for row, token in zip(expected, completion.token_ids, strict=True)]
+    assert completion.logprobs == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
+def test_log_probabilities_are_those_of_a_plain_forward(policy: Engines, temperature: float) -> None:
+    asked = requests(temperature)
+    for request, completion in zip(asked, ask(policy, asked), strict=True):
+        check(reference(), request, completion)
+
+
+def test_greedy_takes_the_likeliest_id_that_is_not_banned(policy: Engines) -> None:
+    asked = requests(0.0)
+    for request, completion in zip(asked, ask(policy, asked), strict=True):
+        seen = logits(reference(), request, completion.token_ids)
+        seen[:, list(chat().banned_ids)] = float("-inf")
+        assert completion.token_ids == tuple(seen.argmax(-1).tolist())
+
+
+def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: Engines) -> None:
+    asked = requests()
+    together = ask(policy, asked)
+    assert [c.token_ids for c in ask(policy, asked[::-1])[::-1]] == [c.token_ids for c in together]
+    for request, completion in zip(asked, together, strict=True):
+        alone = ask(policy, [request])[0]
+        assert alone.token_ids == completion.token_ids
+        assert alone.logprobs == pytest.approx(completion.logprobs, abs=1e-5)
+    members = ask(policy, [replace(asked[1], seed=seed) for seed in range(8)])
+    assert len({c.token_ids for c in members}) > 1
+
+
+def test_every_policy_says_the_same(policy: Engines) -> None:
+    """They draw with the same numbers, so engines can be exchanged."""
+    other = open_policy(Engine("hf"), folder(), chat(), view, LIMITS, Place())
+    asked = requests()
+    assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in ask(other, asked)]
+
+
+def test_a_completion_ends_at_an_end_id_or_its_limit(policy: Engines) -> None:
+    many = [replace(requests()[1], seed=seed, max_tokens=30) for seed in range(48)]
+    done = ask(policy, many)
+    assert {c.finish for c in done} == {"stop", "length"}
+    for completion in done:
+        stopped = completion.token_ids[-1] == chat().im_end
+        assert completion.finish == ("stop" if stopped else "length")
+        assert chat().im_end not in completion.token_ids[:-1]
+        assert stopped or len(completion.token_ids) == 30
+    assert len(ask(policy, [replace(many[0], max_tokens=1)])[0].token_ids) == 1
+
+
+def test_the_token_that_completes_a_stop_string_is_the_last(policy: Engines) -> None:
+    free = ask(policy, [replace(requests()[0], seed=seed, max_tokens=30) for seed in range(16)])
+    text = chat().decode(free[0].token_ids).text
+    strings = (text[3:6], text[8:9])
+    asked = [replace(requests()[0], seed=seed, max_tokens=30, stop=strings) for seed in range(16)]
+    ended = 0
+    for before, completion in zip(free, ask(policy, asked), strict=True):
+        expected = next(
+            (n for n in range(1, 31) if chat().completes(before.token_ids[:n], strings)), len(before.token_ids)
+        )
+        assert completion.token_ids == before.token_ids[:expected]
+        assert completion.logprobs == pytest.approx(before.logprobs[:expected], abs=1e-5)
+        ended += expected < len(before.token_ids)
+        assert completion.finish == ("stop" if expected < len(before.token_ids) else before.finish)
+    assert ended > 1
+
+
+def wanting_banned_ids() -> Any:
+    """A model whose likeliest tokens are those that must not be said."""
+    model = AutoModelForImageTextToText.from_pretrained(folder()).eval()
+    with torch.no_grad():
+        rows = model.get_input_embeddings().weight  # tied: also what logits are computed with
+        rows[list(chat().banned_ids)] = rows[list(chat().banned_ids)] * 30
+    return model
+
+
+def test_banned_ids_are_never_said_and_keep_their_mass(policy: Engines) -> None:
+    model = wanting_banned_ids()
+    policy.update(model.state_dict(), 1)
+    asked = requests() + requests(0.0)
+    shares = []
+    for request, completion in zip(asked, ask(policy, asked), strict=True):
+        assert not set(completion.token_ids) & set(chat().banned_ids)
+        check(model, request, completion)
+        shares.append(
+            logits(model, request, completion.token_ids).softmax(-1)[:, list(chat().banned_ids)].sum(-1).max()
+        )
+    assert max(shares) > 0.1  # else a log-probability after the ban would pass as well
+
+
+def test_new_weights_are_seen_by_the_next_request_with_the_same_images(policy: Engines) -> None:
+    asked = requests()
+    before = ask(policy, asked)
+    model = AutoModelForImageTextToText.from_pretrained(folder()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # the vision tower's, too: its features are cached
+            parameter.mul_(1.2)
+    policy.update(model.state_dict(), 7)
+    assert policy.version == 7
+    after = ask(policy, asked)
+    assert [c.token_ids for c in after] != [c.token_ids for c in before]
+    for request, completion in zip(asked, after, strict=True):
+        check(model, request, completion)
+    policy.update(reference().state_dict(), 8)
+    assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in before]
+
+
+def test_weights_of_another_model_are_refused_and_change_nothing(policy: Engines) -> None:
+    weights = dict(reference().state_dict())
+    name = next(iter(weights))
+    before = ask(policy, requests())
+    with pytest.raises(InputError, match="first differences"):
+        policy.update({k: v for k, v in weights.items() if k != name}, 3)
+    with pytest.raises(InputError, match="first differences"):
+        policy.update({**weights, "another.weight": weights[name]}, 3)
+    with pytest.raises(InputError, match=r"weight update: .* is "):
+        policy.update({**weights, name: weights[name][..., :-1]}, 3)
+    assert policy.version == 0
+    assert [c.token_ids for c in ask(policy, requests())] == [c.token_ids for c in before]
+
+
+def test_a_prompt_is_read_as_the_learner_reads_it(policy: Engines) -> None:
+    from vtcli.engines.inputs import seen
+
+    for request in requests():
+        ours = seen(request.token_ids, request.images, view=view, image_pad=chat().image_pad)
+        assert ours.differences(policy.seen(request)) == []
+    ids, images = prompts()["one"]
+    other = seen(ids, (tiny_model.image(2),), view=view, image_pad=chat().image_pad)  # as many tokens, in one column
+    found = other.differences(policy.seen(Request(ids, images, 1, 1.0, 0)))
+    assert [line.split(":")[0] for line in found] == ["pixels", "positions"]
+
+
+def test_a_prompt_with_too_few_images_is_refused(policy: Engines) -> None:
+    ids, images = prompts()["two"]
+    with pytest.raises(InputError, match="image placeholders"):
+        ask(policy, [Request(ids, images[:1], 4, 1.0, 0)])
+    assert ask(policy, requests()[:1])  # and it goes on
+
+
+def test_a_rollout_that_is_given_up_holds_nothing(policy: Engines) -> None:
+    async def give_up() -> Completion:
+        slow = asyncio.ensure_future(policy.complete(replace(requests()[0], max_tokens=200)))
+        await asyncio.sleep(0.01)
+        slow.cancel()
+        return await policy.complete(requests()[1])
+
+    assert asyncio.run(give_up()).token_ids == ask(policy, [requests()[1]])[0].token_ids
+
+
+@without_vllm
+def test_what_does_not_come_in_time_is_named() -> None:
+    hurried = open_policy(Engine("vllm", cache_gib=0.25, timeout_s=1e-4), folder(), chat(), view, LIMITS, Place())
+    with pytest.raises(EngineError, match=r"no completion from vLLM within engine\.timeout_s=0\.0001"):
+        ask(hurried, requests())
+    with pytest.raises(EngineError, match="the weight update to version 1 took longer than"):
+        hurried.update(reference().state_dict(), 1)
+    hurried.close()

