@@ -139,7 +139,6 @@ class Asked:
     check: bool
     measure: bool
     constants: Path | None
-    home: Path
 
 
 def command(argv: Sequence[str], asked: Asked) -> int:
@@ -152,10 +151,11 @@ def command(argv: Sequence[str], asked: Asked) -> int:
     if asked.measure:
         from vtcli import calibrate
 
-        path = asked.constants or asked.home / MEASURED
-        calibrate.write(path, config.load("plan", ["scale=tiny"]).values["model"]["architecture"])
+        tiny = config.load("plan", ["scale=tiny", *(a for a in argv if a.startswith("home="))]).values
+        path = asked.constants or Path(str(tiny["home"])) / MEASURED
+        calibrate.write(path, tiny["model"]["architecture"])
         console.print(f"written to {path}")
-        if not argv and not asked.check:
+        if not any(a.startswith("cluster=") for a in argv) and not asked.check:
             console.print(show.constants(_constants(path)))
             return 0
     if asked.check:

@@ -346,9 +346,8 @@ def plan(
     check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
     constants: Annotated[
-        Path | None, typer.Option(help="Measured constants. Default: plan.json beside artifacts.")
+        Path | None, typer.Option(help="Measured constants. Default: plan.json in VTCLI_HOME.")
     ] = None,
-    home: Home = Path("artifacts"),
 ) -> None:
     """Say what `vtcli rl` would need before anything is spent: memory, time, GPU-hours, and what to change.
 
@@ -357,7 +356,7 @@ def plan(
     """
     from stages import plan as planning
 
-    raise typer.Exit(planning.command(ctx.args, planning.Asked(json, check, measure, constants, home)))
+    raise typer.Exit(planning.command(ctx.args, planning.Asked(json, check, measure, constants)))
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------
