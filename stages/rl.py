@@ -22,7 +22,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
-from vtcli.checkpoints import Checkpoints
+from vtcli.checkpoints import Checkpoints, watched
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, EngineError
@@ -65,6 +65,9 @@ class Config:
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
     temperature: float = 1.0
     checkpoint_every: int = 1  # steps
+    checkpoint_keep: int = 2  # the newest so many stay
+    checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
+    checkpoint_best_mode: Literal["max", "min"] = "max"
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
     max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
@@ -90,13 +93,15 @@ class Config:
             raise ConfigError(
                 "rl.prompts_per_step, rl.group_size and rl.updates_per_step must be at least 1, rl.temperature above 0"
             )
+        if self.checkpoint_every < 1 or self.checkpoint_keep < 1:
+            raise ConfigError("rl.checkpoint_every and rl.checkpoint_keep must be at least 1")
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
 
 RlConfig = Config
 # These change nothing in what is learnt.
-RUNTIME_KEYS = ("rl.checkpoint_every", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = ("rl.checkpoint_keep", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
 
 
 def run(config: Config) -> Artifact:
@@ -111,7 +116,8 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
     parents = [data, *source.parents]
-    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=RUNTIME_KEYS) as stage:
+    free = () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
+    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=(*RUNTIME_KEYS, *free)) as stage:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()
@@ -175,7 +181,12 @@ class _Trainer:
         self.metrics_log = stage.work / "metrics.jsonl"
         logs = [stage.work / f"trajectories{f'-{r}' if r else ''}.jsonl" for r in range(self.learner.world)]
         self.trajectories = logs[rank]
-        self.checkpoints = Checkpoints(stage.work / "checkpoints", [self.metrics_log, *logs])  # of all ranks
+        self.checkpoints = Checkpoints(
+            stage.work / "checkpoints",
+            [self.metrics_log, *logs],  # of all ranks
+            config.checkpoint_keep,
+            config.checkpoint_best_mode,
+        )
 
     def _samples(self, data: Artifact, form: str) -> tuple[SampleSet, list[int]]:
         found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
@@ -206,7 +217,7 @@ class _Trainer:
                 if within + 1 == self.lengths[phase]:
                     self._export(self.stage.work / "phases" / self.config.phases[phase].name)
                 if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
-                    self.learner.checkpoint(self.checkpoints, step + 1)
+                    self.learner.checkpoint(self.checkpoints, step + 1, watched(metrics, self.config.checkpoint_best))
                 bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
 
     def _resume(self) -> int:
@@ -312,6 +323,9 @@ class _Trainer:
     def _finish(self) -> Artifact:
         folder = self.stage.work / "model"
         self._export(folder)  # with a barrier, so all ranks are in it
+        if (best := self.checkpoints.best()) is not None:
+            self.learner.load_checkpoint(best)
+            self._export(folder / "best")
         if self.learner.rank != 0:
             return wait_for_commit(self.stage)
         for path in [self.metrics_log, *sorted(self.stage.work.glob("trajectories*.jsonl"))]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.chat.messages import rows_from_demos, texts_of
-from vtcli.checkpoints import Checkpoints
+from vtcli.checkpoints import Checkpoints, watched
 from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits, ImageStore
 from vtcli.progress import StepBar, log_step
@@ -47,6 +47,9 @@ class Config:
     rows_per_step: int = 32
     first: First = field(default_factory=First)
     checkpoint_every: int = 100  # steps
+    checkpoint_keep: int = 2  # the newest so many stay
+    checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
+    checkpoint_best_mode: Literal["max", "min"] = "max"
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     architecture: dict[str, Any] | None = None
@@ -57,6 +60,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.model is None and self.architecture is None:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
+        if self.checkpoint_every < 1 or self.checkpoint_keep < 1:
+            raise ConfigError("sft.checkpoint_every and sft.checkpoint_keep must be at least 1")
         if self.epochs <= 0 or self.rows_per_step < 1:
             raise ConfigError(f"sft.epochs={self.epochs}, sft.rows_per_step={self.rows_per_step}: expected above 0")
 
@@ -125,7 +130,7 @@ def _train(
         total_steps=steps,
     )
     log = stage.work / "metrics.jsonl"
-    checkpoints = Checkpoints(stage.work / "checkpoints", [log])
+    checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
     done = 0
     barrier()  # the first rank has made the work folder
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
@@ -134,15 +139,19 @@ def _train(
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             metrics = learner.step(schedule.batch(step)[learner.rank :: learner.world])
-            if step + 1 == steps and held:
+            last, due = step + 1 == steps, (step + 1) % config.checkpoint_every == 0
+            if held and (last or (due and config.checkpoint_best == "validation_nll")):
                 metrics["validation_nll"] = learner.evaluate(held)
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
-            if (step + 1) % config.checkpoint_every == 0 and step + 1 < steps:
-                learner.checkpoint(checkpoints, step + 1)
+            if (due and not last) or (last and config.checkpoint_best):
+                learner.checkpoint(checkpoints, step + 1, watched(metrics, config.checkpoint_best))
             bar.advance(f"loss {metrics['loss']:.3f}")
     folder = stage.work / "model"
     learner.export(start, folder)
+    if (best := checkpoints.best()) is not None:
+        learner.load_checkpoint(best)
+        learner.export(start, folder / "best")
     if learner.rank != 0:
         return wait_for_commit(stage)
     shutil.copyfile(log, folder / "metrics.jsonl")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from vtcli.checkpoints import Checkpoints
-from vtcli.errors import InputError
+from vtcli.checkpoints import Checkpoints, watched
+from vtcli.errors import ConfigError, InputError
 from vtcli.progress import StepBar, log_step
 from vtcli.track import NullTracker
 
@@ -30,6 +31,29 @@ def test_the_newest_whole_checkpoint_wins_and_two_are_kept(tmp_path: Path) -> No
     assert found is not None
     assert (found[0], (found[1] / "state").read_text()) == (11, "11")
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["step-000010", "step-000011"]
+
+
+@pytest.mark.parametrize(("mode", "left"), [("max", [2, 5]), ("min", [3, 5])])
+def test_the_best_stays_beside_the_newest(tmp_path: Path, mode: Literal["max", "min"], left: list[int]) -> None:
+    points = Checkpoints(tmp_path / "c", [], keep=1, mode=mode)
+    for steps, value in ((1, 0.5), (2, 0.9), (3, 0.1), (4, 0.9), (5, None)):
+        points.save(steps, write(str(steps)), value)
+    assert sorted(int(p.name[5:]) for p in (tmp_path / "c").iterdir()) == left
+    best, newest = points.best(), points.latest()
+    assert best is not None and newest is not None
+    assert (best.name, newest[0]) == (f"step-{left[0]:06d}", 5)
+
+
+def test_without_values_none_is_the_best_and_a_metric_must_be_there(tmp_path: Path) -> None:
+    points = Checkpoints(tmp_path / "c", [], keep=3)
+    for steps in range(1, 6):
+        points.save(steps, write("x"), watched({"loss": 1.0, "updated": 1.0}, None))
+    assert points.best() is None
+    assert len(list((tmp_path / "c").iterdir())) == 3
+    assert watched({"loss": 0.5, "updated": 1.0}, "loss") == 0.5
+    assert watched({"updated": 0.0}, "reward") is None
+    with pytest.raises(ConfigError, match=r"checkpoint_best=rewrd: there is no such metric, but loss, updated"):
+        watched({"loss": 0.5, "updated": 1.0}, "rewrd")
 
 
 def test_a_draft_left_by_a_kill_is_nothing(tmp_path: Path) -> None:

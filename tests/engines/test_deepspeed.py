@@ -123,13 +123,19 @@ def test_what_cannot_be_trained_on_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("stage", "dtype"), [(0, "float32"), (0, "bfloat16"), (1, "bfloat16"), (2, "float32"), (3, "float32")]
+    "backend",
+    [
+        {"zero_stage": 0, "dtype": "bfloat16"},
+        {"zero_stage": 1, "dtype": "bfloat16"},
+        {"zero_stage": 2, "offload": "optimizer"},
+        *({"zero_stage": stage} for stage in (0, 2, 3)),
+    ],
 )
-def test_a_loss_that_is_not_finite_changes_nothing(stage, dtype):
+def test_a_loss_that_is_not_finite_changes_nothing(backend):
     rows = rl_rows()
     longest = max(rows, key=lambda r: len(r.token_ids))  # the last micro-batch: others have left gradients by then
     bad = [broken(r) if r is longest else r for r in rows]
-    trained, clean = (learner(batch_tokens=150, zero_stage=stage, dtype=dtype) for _ in range(2))
+    trained, clean = (learner(batch_tokens=150, **backend) for _ in range(2))
     before = copy(trained.weights())
     with pytest.raises(EngineError, match="no update was made"):
         trained.step(bad)

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Adapters of the language model (LoRA, arXiv 2106.09685); ``rank`` 0: none, the weights themselves are trained."""
+
+    rank: int = 0
+    alpha: float = 32.0  # what an adapter adds is scaled by alpha / rank
+    targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.alpha <= 0 or not self.targets:
+            raise ValueError(
+                f"rank={self.rank}: expected at least 0 (0: no adapters); alpha={self.alpha}: above 0; "
+                f"targets={list(self.targets)}: at least one layer"
+            )
+        if self.rank and importlib.util.find_spec("peft") is None:
+            raise ValueError("adapters need peft, which is not installed: pip install 'vtcli[lora]', or rank=0")
 
 
 @dataclass(frozen=True)
@@ -19,6 +39,8 @@ class Optim:
     beta1: float = 0.9
     beta2: float = 0.999
     grad_clip: float = 1.0
+    freeze_vision: bool = False  # the vision tower, its merger included, stays as it is
+    lora: Lora = field(default_factory=Lora)
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,16 @@ class Backend:
     zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 16384
+    offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: the optimiser's state; the weights, too
+    activation_checkpointing: bool = False  # layers are computed again in the backward pass instead of kept
+
+    def __post_init__(self) -> None:
+        needed = {"none": "0", "optimizer": "1, 2 or 3", "weights": "3"}[self.offload]
+        if self.zero_stage < int(needed[0]):
+            raise ValueError(
+                f"offload={self.offload} needs zero_stage {needed}, got {self.zero_stage}: "
+                "below it DeepSpeed leaves them where they are"
+            )
 
 
 def learning_rate(optim: Optim, step: int, total_steps: int) -> float:

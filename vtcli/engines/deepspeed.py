@@ -19,6 +19,7 @@ from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
 from vtcli.engines.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.inputs import Batch, View, collate_packed, embed
+from vtcli.engines.trained import merged, prepare
 from vtcli.engines.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
@@ -84,7 +85,7 @@ class DeepSpeedLearner:
         self.image_pad = image_pad
         self.steps_done = 0
         self.sharded = backend.zero_stage == 3
-        self.module = TokenLogprobs(model.train(), view, temperature, sharded=self.sharded)
+        self.module = TokenLogprobs(prepare(model, optim, backend), view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
         self.engine = self._initialize()
         if self.reference is not None:
@@ -166,14 +167,18 @@ class DeepSpeedLearner:
         return out
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The model's weights by their Hugging Face names; all ranks ask together."""
-        return whole(self.module.model) if self.sharded else self.module.model.state_dict()
+        """The model's weights by their Hugging Face names, adapters merged; all ranks ask together."""
+        return self._whole()
 
     def export(self, source: Path, folder: Path) -> None:
         """``export`` by the first rank; all ranks call this together."""
-        weights = whole(self.module.model, keep=self.rank == 0) if self.sharded else None
+        weights = self._whole(keep=self.rank == 0)
         if self.rank == 0:
             export(self.module.model, source, folder, weights)
+
+    def _whole(self, *, keep: bool = True) -> Mapping[str, Tensor]:
+        found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
+        return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
     def save_checkpoint(self, folder: Path) -> None:
         """Everything that a resumed run needs of this learner; all ranks write into the same folder."""
@@ -199,10 +204,10 @@ class DeepSpeedLearner:
         self.steps_done = int(written["steps_done"])
         set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
 
-    def checkpoint(self, checkpoints: Checkpoints, steps: int) -> None:
+    def checkpoint(self, checkpoints: Checkpoints, steps: int, value: float | None = None) -> None:
         """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it."""
         if self.world == 1:
-            checkpoints.save(steps, self.save_checkpoint)
+            checkpoints.save(steps, self.save_checkpoint, value)
             return
         if self.rank == 0:
             checkpoints.begin()
@@ -210,7 +215,7 @@ class DeepSpeedLearner:
         self.save_checkpoint(checkpoints.draft)
         barrier()
         if self.rank == 0:
-            checkpoints.finish(steps)
+            checkpoints.finish(steps, value)
         barrier()
 
     @torch.no_grad()

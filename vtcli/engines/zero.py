@@ -23,7 +23,12 @@ BUCKET_ELEMENTS = 2**27
 
 def settings(optim: Optim, backend: Backend) -> dict[str, Any]:
     """DeepSpeed's configuration."""
+    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     zero: dict[str, Any] = {"stage": backend.zero_stage}
+    if backend.offload != "none":
+        zero["offload_optimizer"] = host
+    if backend.offload == "weights":
+        zero["offload_param"] = host
     if backend.zero_stage == 3:
         zero["stage3_param_persistence_threshold"] = PERSISTENT_ELEMENTS
     return {

@@ -1,0 +1,58 @@
+"""What of a model is trained: all, all but the vision tower, or adapters (LoRA), which are merged when it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vtcli.algo.optim import Backend, Lora, Optim
+from vtcli.errors import InputError
+
+
+def prepare(model: Any, optim: Optim, backend: Backend) -> Any:
+    """The model in training mode, with its frozen parts and adapters.
+
+    Raises:
+        InputError: adapters for layers that the model does not have.
+    """
+    if optim.freeze_vision:
+        model.model.visual.requires_grad_(False)
+    if optim.lora.rank:
+        _adapt(model, optim.lora)
+    if backend.activation_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+def _adapt(model: Any, lora: Lora) -> None:
+    """Adapters beside the language model's ``targets``, and everything else frozen. All ranks start with the same."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    here = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  # a factor
+        target_modules=rf".*\.language_model\..*\.({'|'.join(lora.targets)})",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            inject_adapter_in_model(here, model)
+        except ValueError as error:
+            raise InputError(f"optim.lora.targets={list(lora.targets)}: {error}") from error
+
+
+def merged(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
+    """The weights with their adapters in them, by the names that the model had without: W + alpha / rank B A, in fp32
+    (LoRA, arXiv 2106.09685, section 4.1)."""
+    out: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        layer, inside, leaf = name.partition(".base_layer.")
+        if inside and leaf == "weight":
+            down, up = (weights[f"{layer}.lora_{side}.default.weight"].float() for side in "AB")
+            out[f"{layer}.{leaf}"] = (value.float() + lora.alpha / lora.rank * (up @ down)).to(value.dtype)
+        elif ".lora_" not in name:
+            out[f"{layer}.{leaf}" if inside else name] = value
+    return out
