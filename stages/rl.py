@@ -151,6 +151,7 @@ class _Trainer:
         from vtcli.engines.deepspeed import DeepSpeedLearner
         from vtcli.engines.distributed import barrier
         from vtcli.engines.hf import load_model
+        from vtcli.engines.parity import probing
 
         self.config, self.stage, self.start = config, stage, start
         self.lengths = [phase.steps for phase in config.phases]
@@ -159,9 +160,10 @@ class _Trainer:
         dtype = config.backend.dtype
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=500)
         self.images = images
+        self.view = probing(images.view)
         self.learner = DeepSpeedLearner(
             load_model(start, dtype),
-            images.view,
+            self.view,
             image_pad=self.chat.image_pad,
             optim=config.optim,
             backend=config.backend,
@@ -171,7 +173,7 @@ class _Trainer:
         )
         barrier()  # the first rank has made the work folder
         place = Place(dtype, str(self.learner.engine.device))
-        self.policy = open_policy(config.engine, start, self.chat, images.view, config.limits, place)
+        self.policy = open_policy(config.engine, start, self.chat, self.view, config.limits, place)
         self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
         self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
@@ -210,6 +212,7 @@ class _Trainer:
 
     def _steps(self) -> None:
         done = self._resume()
+        self._agree()
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
             for step in range(done, self.total):
                 metrics = self._step(step)
@@ -219,6 +222,15 @@ class _Trainer:
                 if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
                     self.learner.checkpoint(self.checkpoints, step + 1, watched(metrics, self.config.checkpoint_best))
                 bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
+
+    def _agree(self) -> None:
+        """Policy and learner compute the same, on every rank, or nothing is trained."""
+        from vtcli.engines import parity
+        from vtcli.engines.distributed import gather
+
+        temperature = self.config.temperature
+        own = self.loop.run(parity.agreements(self.policy, self.learner, self.chat, self.view, temperature))
+        parity.require([a for part in gather(own) for a in part], self.config.backend.dtype)
 
     def _resume(self) -> int:
         found = self.checkpoints.resume()

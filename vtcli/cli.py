@@ -315,8 +315,17 @@ def sandbox_check(
 
 
 @app.command()
-def doctor(home: Home = Path("artifacts")) -> None:
+def doctor(
+    home: Home = Path("artifacts"),
+    parity: Annotated[
+        str, typer.Option(help="Only compare policy and learner on this model: artifact, folder or hub name.")
+    ] = "",
+    engine: Annotated[str, typer.Option(help="The policy's engine for --parity: hf or vllm.")] = "hf",
+    dtype: Annotated[str, typer.Option(help="For --parity: float32 or bfloat16.")] = "float32",
+) -> None:
     """Show what is installed, which engines and devices work, and what to do about what does not."""
+    if parity:
+        return _parity(home, parity, engine, dtype)
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -334,6 +343,22 @@ def doctor(home: Home = Path("artifacts")) -> None:
     console.print(table)
     if broken:
         raise typer.Exit(1)
+
+
+def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
+    """A line a row, and exit code 2 where policy and learner disagree."""
+    from vtcli.binding import convert
+    from vtcli.engines import parity
+    from vtcli.engines.policies import Engine
+    from vtcli.sources import source_model
+
+    chosen = convert({"name": engine}, Engine, "--engine")
+    found = parity.check(source_model(_store(home), model).path, chosen, convert(dtype, parity.Dtype, "--dtype"))
+    for a in found:
+        state = "ok" if parity.agrees(a, dtype) else "differs"
+        typer.echo(f"{state:<8} {a.name:<16} {a.tokens:>3} tokens {a.images} images  gap {a.gap:.2g}  KL {a.kl:.2g}")
+    parity.require(found, dtype)
+    typer.echo(f"policy ({engine}) and learner agree on {len(found)} rows in {dtype}")
 
 
 # -- plan ----------------------------------------------------------------------------------------------------------

@@ -272,11 +272,16 @@ def test_a_rollout_that_is_given_up_holds_nothing(policy: Engines) -> None:
     assert asyncio.run(give_up()).token_ids == ask(policy, [requests()[1]])[0].token_ids
 
 
-@without_vllm
-def test_what_does_not_come_in_time_is_named() -> None:
-    hurried = open_policy(Engine("vllm", cache_gib=0.25, timeout_s=1e-4), folder(), chat(), view, LIMITS, Place())
-    with pytest.raises(EngineError, match=r"no completion from vLLM within engine\.timeout_s=0\.0001"):
-        ask(hurried, requests())
-    with pytest.raises(EngineError, match="the weight update to version 1 took longer than"):
-        hurried.update(reference().state_dict(), 1)
-    hurried.close()
+def test_what_does_not_come_in_time_is_named(policy: Engines) -> None:
+    if not isinstance(getattr(policy, "options", None), Engine):
+        pytest.skip("computes in the caller's thread: there is nothing to wait for")
+    patient = policy.options
+    policy.options = replace(patient, timeout_s=1e-4)
+    try:
+        with pytest.raises(EngineError, match=r"no completion from vLLM within engine\.timeout_s=0\.0001"):
+            ask(policy, requests())
+        with pytest.raises(EngineError, match="the weight update to version 1 took longer than"):
+            policy.update(reference().state_dict(), 1)
+    finally:
+        policy.options = patient
+    assert ask(policy, requests()[:1])  # and it goes on

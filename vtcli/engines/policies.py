@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from vtcli.protocols import Request
 
 
+ROOM, IMAGES = 512, 4
+"""Tokens and images of a row that every policy has room for, whatever its limits: parity is tried with it."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only."""

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from PIL import Image
 from torch import Tensor
 
 from vtcli.chat.qwen2_5_vl import QwenChat, check_images, image_tokens
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import Engine, Place
-from vtcli.engines.vllm_start import arguments, load, start, tensors
+from vtcli.engines.vllm_start import arguments, load, start, statistics, tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request
 from vtcli.rollout import Limits
@@ -62,7 +64,7 @@ class VllmPolicy:
         atexit.register(self.close)
         given = arguments(engine, folder, limits, place)
         self._engine: Any = None
-        self._names = tensors(folder)
+        self._names, self._statistics = tensors(folder), statistics(folder)
         self._engine = self._wait(lambda: start(given), "vLLM's start", engine.start_timeout_s)
 
     async def complete(self, request: Request) -> Completion:
@@ -221,10 +223,17 @@ class VllmPolicy:
         features = sorted(core.mm_features or (), key=lambda feature: feature.mm_position.offset)
         model = self._engine.model_executor.driver_worker.model_runner.model
         positions, _ = model.get_mrope_input_positions(list(core.prompt_token_ids), features)
-        patches = [feature.data["pixel_values"].data.float().numpy() for feature in features]
+        patches = [self._normalised(feature.data["pixel_values"].data) for feature in features]
         pixels = np.concatenate(patches) if patches else np.empty((0, 0), np.float32)
         self._engine.reset_mm_cache()  # what was looked at here never comes to the worker
         return Seen(tuple(core.prompt_token_ids), pixels, positions.numpy())
+
+    def _normalised(self, values: Tensor) -> npt.NDArray[np.float32]:
+        """Patches (n, 3 · 2 · 14 · 14) as the vision tower reads them: bytes are normalised on the device only."""
+        if values.dtype != torch.uint8:
+            return values.float().numpy()
+        mean, std = (torch.tensor(part).repeat_interleave(values.shape[1] // 3) for part in self._statistics)
+        return ((values / 255 - mean) / std).numpy()
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""

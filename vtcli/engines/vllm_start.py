@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from vtcli.chat.qwen2_5_vl import FACTOR
-from vtcli.engines.policies import Engine, Place
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
 from vtcli.errors import EngineError, InputError
 from vtcli.rollout import Limits
 
@@ -53,14 +54,14 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
         "model": str(folder),
         "dtype": place.dtype,
         "seed": 0,
-        "max_model_len": limits.max_tokens + 1,
+        "max_model_len": max(limits.max_tokens, ROOM) + 1,
         "max_num_seqs": engine.max_batch,
         "enforce_eager": engine.eager or on_cpu,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
         "enable_prefix_caching": True,  # a group's question and earlier turns are read once
         "async_scheduling": False,  # vllm_draw counts the tokens said
-        "limit_mm_per_prompt": {"image": limits.max_images, "video": 0},
+        "limit_mm_per_prompt": {"image": max(limits.max_images, IMAGES), "video": 0},
         "skip_mm_profiling": on_cpu,
         "mm_processor_kwargs": {"min_pixels": _SMALLEST, "max_pixels": _LARGEST},
         "generation_config": "vllm",  # nothing of the model folder's sampling settings
@@ -88,3 +89,13 @@ def tensors(folder: Path) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model: Any = Qwen2_5_VLForConditionalGeneration(config)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def statistics(folder: Path) -> tuple[list[float], list[float]]:
+    """Mean and deviation of the three colours, by which the folder's image processor normalises."""
+    path = folder / "preprocessor_config.json"
+    try:
+        found = json.loads(path.read_text())
+        return found["image_mean"], found["image_std"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is missing or says nothing of image_mean and image_std: {error!r}") from error

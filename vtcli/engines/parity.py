@@ -1,0 +1,192 @@
+"""Do policy and learner agree? The same rows through both, and when they do not: which input differs.
+
+A difference in inputs (an image that one side resizes, positions that one side counts otherwise, weights that did not
+arrive) raises nothing by itself: training goes on, on wrong importance ratios. So it is refused at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.engines.inputs import View, seen
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Engines, Place, open_policy
+from vtcli.errors import EngineError
+from vtcli.protocols import Pixels, Request
+from vtcli.rollout import Limits
+from vtcli.schema import ImageRef, TrainRow
+
+GAP_FP32 = 1e-4
+"""Largest difference of a log-probability, nats, where both compute in fp32."""
+KL_BF16 = 5e-3
+"""Largest mean KL a token, nats, where one of them rounds to bf16."""
+TOKENS = 12
+"""Of every policy turn."""
+
+Dtype = Literal["float32", "bfloat16"]
+
+_SHAPES = ((56, 56), (84, 56), (56, 112), (112, 84))  # (width, height): within any processor's limits
+_NAME = "parity-probe-"
+
+
+class Logprobs(Protocol):
+    """What is asked of the learner."""
+
+    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]: ...
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Policy and learner on one row."""
+
+    name: str
+    images: int
+    tokens: int  # sampled
+    gap: float  # largest difference of a log-probability, nats
+    kl: float  # mean over the tokens of k3(policy ‖ learner), nats
+    differs: tuple[str, ...]  # inputs, a sentence each
+
+
+def probing(view: View) -> View:
+    """``view``, and the pictures of the probes, which are made here and stored nowhere."""
+
+    def look(ref: ImageRef) -> Pixels:
+        if not ref.view.startswith(_NAME):
+            return view(ref)
+        random = np.random.default_rng(int(ref.view.removeprefix(_NAME)))
+        return random.integers(0, 256, (ref.view_height, ref.view_width, 3), dtype=np.uint8)
+
+    return look
+
+
+def probe(nth: int) -> ImageRef:
+    """The n-th probe's picture; ``probing`` draws it."""
+    width, height = _SHAPES[nth % len(_SHAPES)]
+    return ImageRef(f"{_NAME}{nth}", f"{_NAME}{nth}", width, height, width, height)
+
+
+async def agreements(
+    policy: Engines, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
+) -> list[Agreement]:
+    """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
+
+    ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
+    """
+    rows = await _rows(policy, chat, temperature)
+    known = learner.logprobs(rows)
+    return [_compared(policy, row, known[row.id], chat, view) for row in rows]
+
+
+def require(found: Sequence[Agreement], dtype: str) -> None:
+    """Refuse to go on where policy and learner disagree.
+
+    Raises:
+        EngineError: says by how much on which rows, and which inputs differ.
+    """
+    bad = [a for a in found if not agrees(a, dtype)]
+    if not bad:
+        return
+    limit = f"{GAP_FP32:g} nats on any token" if dtype == "float32" else f"a mean KL of {KL_BF16:g} nats"
+    lines = [f"policy and learner disagree on {len(bad)} of {len(found)} rows by more than {limit} ({dtype}):"]
+    for a in bad:
+        lines.append(f"  - {a.name}: {a.tokens} tokens, {a.images} images: up to {a.gap:.3g}, mean KL {a.kl:.3g}")
+        lines += [f"      {line} (policy and learner)" for line in a.differs]
+    if any(a.differs for a in bad):
+        lines.append("The inputs differ as said: mend the model's processor and tokenizer files, or use engine=hf.")
+    else:
+        lines.append(
+            "All inputs are equal (ids, pixels, positions), so the weights or the arithmetic differ: check that both "
+            "loaded the same model and dtype, or use engine=hf."
+        )
+    raise EngineError("\n".join(lines))
+
+
+def agrees(a: Agreement, dtype: str) -> bool:
+    """Within the limit of the dtype; a difference that is not a number does not agree."""
+    return a.gap <= GAP_FP32 if dtype == "float32" else a.kl <= KL_BF16
+
+
+def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
+    """``agreements`` of a model folder, with engines opened for it."""
+    from vtcli.algo.optim import Backend, Optim
+    from vtcli.engines.deepspeed import DeepSpeedLearner
+    from vtcli.engines.hf import load_model
+
+    def nothing(ref: ImageRef) -> Pixels:
+        raise KeyError(ref.view)
+
+    view, chat = probing(nothing), QwenChat.load(folder)
+    learner = DeepSpeedLearner(
+        load_model(folder, dtype),
+        view,
+        image_pad=chat.image_pad,
+        optim=Optim(),
+        backend=Backend(dtype=dtype),
+        total_steps=1,
+    )
+    place = Place(dtype, str(learner.engine.device))
+    policy = open_policy(engine, folder, chat, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
+    try:
+        return asyncio.run(agreements(policy, learner, chat, view))
+    finally:
+        policy.close()
+
+
+async def _rows(policy: Engines, chat: QwenChat, temperature: float) -> list[TrainRow]:
+    said = "What is it?"
+    asked = {
+        "no image": (said, ()),
+        "one image": (said, (probe(0),)),
+        "two images": (f"First <image> and then <image>. {said}", (probe(1), probe(2))),
+        "adjacent images": (f"<image><image>{said}", (probe(3), probe(0))),
+        "several turns": (said, (probe(1),)),
+    }
+    turns = {"several turns": ((probe(2),), (), (probe(3), probe(0)))}
+    return await asyncio.gather(
+        *(_row(policy, chat, (name, temperature), asked[name], turns.get(name, ())) for name in asked)
+    )
+
+
+async def _row(
+    policy: Engines,
+    chat: QwenChat,
+    what: tuple[str, float],
+    asked: tuple[str, Sequence[ImageRef]],
+    turns: Sequence[Sequence[ImageRef]],
+) -> TrainRow:
+    """A conversation: the question, and an observation with the images of each further turn."""
+    (name, temperature), (question, images) = what, asked
+    ids = list(chat.prompt("Look closely.", question, images))
+    shown, mask, logprobs = list(images), [0] * len(ids), [0.0] * len(ids)
+    for nth in range(len(turns) + 1):
+        if nth:
+            seen_now = turns[nth - 1]
+            text = chat.observe("<image>" * len(seen_now) + f"seen {nth}", seen_now)
+            text = text if ids[-1] in chat.end_ids else (chat.end_ids[0], *text)
+            ids, mask, logprobs = ids + list(text), mask + [0] * len(text), logprobs + [0.0] * len(text)
+            shown += seen_now
+        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, temperature, nth))
+        ids, mask = ids + list(done.token_ids), mask + [1] * len(done.token_ids)
+        logprobs += done.logprobs
+    return TrainRow(name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
+
+
+def _compared(policy: Engines, row: TrainRow, known: Sequence[float], chat: QwenChat, view: View) -> Agreement:
+    sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
+    gaps = np.array(known) - np.array(sampled)
+    ours = seen(row.token_ids, row.images, view=view, image_pad=chat.image_pad)
+    theirs = policy.seen(Request(row.token_ids, row.images, 1, 1.0, 0))
+    return Agreement(
+        name=row.id,
+        images=len(row.images),
+        tokens=len(gaps),
+        gap=float(np.abs(gaps).max()),  # not a number where one is not
+        kl=float(np.mean(np.exp(gaps) - 1 - gaps)),
+        differs=tuple(theirs.differences(ours)),
+    )
