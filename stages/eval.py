@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import track
 
-from vtcli import records
+from vtcli import judging, records
 from vtcli.algo.rows import make_row, summarise
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.envs.worlds import Worlds
@@ -27,7 +28,7 @@ from vtcli.rewards import toolsrl
 from vtcli.rollout import Limits, Sampling, rollout_group
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Trajectory
-from vtcli.signals import measure_all
+from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
@@ -37,7 +38,8 @@ Key = tuple[str, str]  # form and sample id
 
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
-RUNTIME_KEYS = ("eval.concurrency", "sandbox.active", "sandbox.live")  # change nothing in what is measured
+# These change nothing in what is measured.
+RUNTIME_KEYS = ("eval.concurrency", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -59,6 +61,8 @@ class Config:
     tools: Literal["offered", "none"] = "offered"
     policy: Literal["model", "oracle"] = "model"
     shown: int = 32  # trajectories to browse in the report
+    judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
     concurrency: int = 64  # questions at a time; finished ones survive a kill
     dtype: str = "float32"
     device: str = "cpu"
@@ -102,7 +106,10 @@ def run(config: Config) -> Artifact:
         samples = _samples(config, data, images)
         weights = source.path
         worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
-        found = asyncio.run(_collect(config, samples, stage, worlds, lambda: _open(config, weights, images, worlds)))
+        measure = Measuring(config.signals.values(), config.judge, images, settings.home)
+        doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
+        found = asyncio.run(_collect(doing, samples))
+        measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, parents, found, images)
 
 
@@ -140,39 +147,64 @@ def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> 
     return lambda sample: rollout_group(sample, policy_of(sample), chat, worlds, config.limits, sampling)
 
 
-async def _collect(
-    config: Config, samples: Mapping[Key, Sample], stage: StageRun, worlds: Worlds, opener: Opener
-) -> list[Scored]:
-    """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again."""
-    path = stage.work / "trajectories.jsonl"
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """What the questions of one evaluation are answered and measured with."""
+
+    config: Config
+    stage: StageRun
+    worlds: Worlds
+    measure: Measuring
+    opener: Opener
+
+    async def start(self) -> Rollouts:
+        await self.worlds.start()
+        await self.measure.start()
+        self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
+        return self.opener()
+
+    async def score(self, groups: Sequence[Sequence[Trajectory]]) -> list[Scored]:
+        measured = iter(await self.measure([member for group in groups for member in group]))
+        done: list[Scored] = []
+        for group in groups:
+            signals = list(itertools.islice(measured, len(group)))
+            verdicts = self.config.rewards[group[0].sample.form](signals)
+            done += [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
+        return done
+
+    async def close(self) -> None:
+        await self.measure.close()
+        await self.worlds.close()
+
+
+async def _collect(doing: _Doing, samples: Mapping[Key, Sample]) -> list[Scored]:
+    """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again, but what
+    its judge left without a verdict is measured again."""
+    config, path = doing.config, doing.stage.work / "trajectories.jsonl"
     found = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
     count = Counter(_key(s) for s in found.values())
     left = [key for key in samples if count[key] < config.samples_per_question]
+    open_keys = {_key(s) for s in found.values() if s.signals.values.get("unjudged")}
     rollouts: Rollouts | None = None
     try:
+        if open_keys:
+            rollouts = await doing.start()
+            again = [[s.trajectory for s in found.values() if _key(s) == key] for key in sorted(open_keys)]
+            found |= {s.trajectory.id: s for s in await doing.score(again)}
         for start in track(range(0, len(left), config.concurrency), "eval", console=Console(stderr=True)):
-            if rollouts is None:
-                await worlds.start()
-                stage.tracker.tags({k: str(v) for k, v in worlds.facts.items()})
-                rollouts = opener()
+            rollouts = rollouts or await doing.start()
             groups = await asyncio.gather(*(rollouts(samples[key]) for key in left[start : start + config.concurrency]))
-            done = [scored for group in groups for scored in await _score(config, group)]
+            done = await doing.score(groups)
             records.append(path, done)
             found |= {s.trajectory.id: s for s in done}
     finally:
-        await worlds.close()
+        await doing.close()
     order = {key: i for i, key in enumerate(samples)}
     return sorted(found.values(), key=lambda s: (order[_key(s)], s.trajectory.id))
 
 
 def _key(scored: Scored) -> Key:
     return scored.trajectory.sample.form, scored.trajectory.sample.id
-
-
-async def _score(config: Config, group: Sequence[Trajectory]) -> list[Scored]:
-    signals = [await measure_all(t, tuple(config.signals.values())) for t in group]
-    verdicts = config.rewards[group[0].sample.form](signals)
-    return [Scored(t, s, v) for t, s, v in zip(group, signals, verdicts, strict=True)]
 
 
 def _facts(config: Config, parents: Mapping[str, Artifact]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli import records
+from vtcli import judging, records
 from vtcli.algo import pack
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
@@ -31,7 +32,7 @@ from vtcli.records import SampleSet
 from vtcli.rollout import Limits, Sampling, derive_seed, rollout_group
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
-from vtcli.signals import measure_all
+from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
 
@@ -62,6 +63,8 @@ class Config:
     temperature: float = 1.0
     checkpoint_every: int = 1  # steps
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
+    max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
+    judge: OpenJudge | None = None  # conf/judge; None: the oracle
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
@@ -86,7 +89,8 @@ class Config:
 
 
 RlConfig = Config
-RUNTIME_KEYS = ("rl.checkpoint_every", "sandbox.active", "sandbox.live")  # change nothing in what is learnt
+# These change nothing in what is learnt.
+RUNTIME_KEYS = ("rl.checkpoint_every", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
 
 
 def run(config: Config) -> Artifact:
@@ -120,8 +124,11 @@ class _Rollouts:
     def metrics(self) -> dict[str, float]:
         out = describe(self.everyone)
         out |= {"selected": float(chosen(self.credit)), "rounds": float(self.rounds)}
-        share = correct_with_negative_credit(self.everyone, self.credit)
-        return out if share is None else out | {"correct_negative": share}
+        shares = {
+            "correct_negative": correct_with_negative_credit(self.everyone, self.credit),
+            "judge/unjudged": unjudged_share(m.signals for group in self.everyone for m in group.members),
+        }
+        return out | {name: share for name, share in shares.items() if share is not None}
 
 
 class _Trainer:
@@ -155,7 +162,8 @@ class _Trainer:
         self.policy = HfPolicy(load_model(start, dtype, device), self.chat, images.view)
         self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
         self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
-        self.signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+        signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+        self.measure = Measuring(signals, config.judge, images, stage.store.root)
         self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
         rank = self.learner.rank
         self.metrics_log = stage.work / "metrics.jsonl"
@@ -171,11 +179,14 @@ class _Trainer:
 
     def run(self) -> Artifact:
         with self.loop:
-            self.loop.run(self.worlds.start())
             try:
-                self.stage.tracker.tags({k: str(v) for k, v in self.worlds.facts.items()})
+                self.loop.run(self.worlds.start())
+                self.loop.run(self.measure.start())
+                facts = self.worlds.facts | self.measure.facts
+                self.stage.tracker.tags({k: str(v) for k, v in facts.items()})
                 self._steps()
             finally:
+                self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
         return self._finish()
 
@@ -216,6 +227,7 @@ class _Trainer:
             log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
         if metrics["broken"] > self.config.max_broken:
             raise EngineError(f"step {step}: {metrics['broken']:.0%} of the rollouts broke, see {self.trajectories}")
+        self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, f"step {step}")
         return metrics
 
     def _rollouts(self, phase_index: int, within: int, step: int) -> _Rollouts:
@@ -261,8 +273,9 @@ class _Trainer:
         )
         found = await asyncio.gather(*(roll(sample, sampling=sampling) for sample in samples))
         groups: list[Group] = []
+        measured = iter(await self.measure([member for members in found for member in members]))
         for sample, members in zip(samples, found, strict=True):
-            signals = [await measure_all(t, self.signals) for t in members]
+            signals = list(itertools.islice(measured, len(members)))
             verdicts = phase.reward(signals)
             scored = tuple(Scored(t, s, v) for t, s, v in zip(members, signals, verdicts, strict=True))
             groups.append(Group(sample, scored))

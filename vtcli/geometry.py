@@ -7,6 +7,7 @@ Equations are those of ToolsRL (arXiv 2604.19945).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -96,6 +97,13 @@ def inverse(name: str) -> str:
     return {"rot90": "rot270", "rot270": "rot90"}.get(name, _NAMES[_MATRICES[name]])
 
 
+def turned_corner(name: str, corner: str) -> str:
+    """Where a turned picture has what an upright one has in ``corner``: rot90 takes "top-left" to "top-right"."""
+    a, b, c, d = _MATRICES[name]
+    x, y = (-1 if "left" in corner else 1), (-1 if "top" in corner else 1)
+    return f"{'top' if c * x + d * y < 0 else 'bottom'}-{'left' if a * x + b * y < 0 else 'right'}"
+
+
 _UPRIGHT = {"zoom", "points", "hline", "vline"}
 _SAME_PIXELS = {"points", "hline", "vline"}
 
@@ -114,8 +122,11 @@ def orientation_of(transform: Mapping[str, Json] | None) -> str | None:
 
 
 def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
-    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map."""
+    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map, and for
+    what code claims to have done when the host has not done it again (``verified``)."""
     transform = ref.transform or {}
+    if transform.get("op") == "code":
+        return _of_code(ref, parent)
     op, width, height = transform.get("op"), parent.width, parent.height
     if op == "zoom":
         return np.array([[1, 0, transform["box_full"][0]], [0, 1, transform["box_full"][1]]], dtype=np.float64)
@@ -127,6 +138,51 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     a, b, c, d = _MATRICES[inverse(name)]
     # A direction that is reversed starts from the parent's far edge.
     return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
+
+
+def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
+    """An image of code is the host's own box of its last operation, turned as all of them say."""
+    transform, orientation = ref.transform or {}, change(ref, parent)
+    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
+    if orientation is None or chain[-1].get("box") is None or _figure(chain[-1]):  # a figure has margins
+        return None
+    width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
+    seen = placed((width, height), "none", (0, 0, parent.width, parent.height))
+    return after(seen, placed((ref.width, ref.height), orientation, chain[-1]["box"]))
+
+
+def change(ref: ImageRef, parent: ImageRef) -> str | None:
+    """How an image's orientation differs from its parent's, through a native tool or code that the host has done again;
+    None where it cannot be told."""
+    transform = ref.transform or {}
+    if transform.get("op") != "code":
+        return orientation_of(transform)
+    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
+    turns = [_turn_of(operation, parent.width == parent.height) for operation in chain]
+    known = [turn for turn in turns if turn is not None]
+    if transform.get("verified") is not True or not turns or len(known) < len(turns):
+        return None
+    return reduce(compose, known)
+
+
+def _figure(operation: Mapping[str, Json]) -> bool:
+    """A picture shown in a figure of matplotlib."""
+    return operation.get("name") == "other" and (operation.get("arguments") or {}).get("kind") == "figure"
+
+
+def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
+    """The change of orientation by one operation of code; None for one that is no such change, as a quarter turn that
+    keeps width and height and so cuts corners off, unless the picture is ``square``."""
+    name, given = operation.get("name"), operation.get("arguments") or {}
+    if name == "flip":
+        return {"horizontal": "hflip", "vertical": "vflip"}.get(str(given.get("axis")))
+    if name == "rotate":
+        degrees = given.get("degrees")
+        if given.get("expand") is False and degrees in (90, 270) and not square:
+            return None
+        return {0: "none", 90: "rot90", 180: "rot180", 270: "rot270"}.get(cast("int", degrees))
+    quiet = name == "other" and given.get("kind") in ("unchanged", "lossy", "figure")
+    return "none" if quiet or name in ("crop", "resize", "enhance", "draw", "colour", "filter") else None
 
 
 def placed(size: tuple[float, float], orientation: str, box: Sequence[float]) -> Floats:
@@ -162,6 +218,26 @@ def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
             return None
         total = after(step, total)
     return total
+
+
+def shown_box(images: Sequence[ImageRef], index: int) -> Box | None:
+    """The part of image 0, in its original pixels, that an image shows: through the native tools' maps, or the host's
+    own box of code that it has done again (``verified``). None for claims, and where it cannot be told."""
+    ref = images[index]
+    matrix = to_input(images, index)
+    if matrix is not None:
+        return map_box(matrix, (0, 0, ref.width, ref.height))
+    transform = ref.transform or {}
+    if ref.parent is None or transform.get("op") != "code" or transform.get("verified") is not True:
+        return None
+    steps = transform.get("operations") or ()
+    back, parent = to_input(images, ref.parent), images[ref.parent]
+    if back is None or not steps or steps[-1].get("box") is None:
+        return None
+    width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
+    across, down = parent.width / width, parent.height / height
+    x1, y1, x2, y2 = steps[-1]["box"]
+    return map_box(back, (x1 * across, y1 * down, x2 * across, y2 * down))
 
 
 def from_view(ref: ImageRef) -> Floats:

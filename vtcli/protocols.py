@@ -159,6 +159,63 @@ class Signal(Protocol):
     async def __call__(self, trajectory: Trajectory) -> Mapping[str, Any]: ...
 
 
+About = Literal["evidence", "answer", "consistency", "quality"]
+"""What a judge is asked: whether a tool's output helps with the question; whether the answer is right; whether it
+follows from the reasoning; whether a question and its given answer are any good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question to a judge. A model sees ``texts`` and the views of ``images`` in the rubric's words and nothing
+    else; a judge that knows the truth looks at the trajectory."""
+
+    about: About
+    rubric: str  # a file of conf/judge/prompts, without its ending
+    texts: Mapping[str, str]  # what the rubric quotes, by name
+    images: tuple[ImageRef, ...]
+    trajectory: Trajectory
+    step: int | None = None  # evidence: which of ``trajectory.results`` is judged
+    right: bool | None = None  # consistency: whether the answer is right by rule
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What a judge said: a score of the rubric's scale; None is no verdict, never zero, and ``why`` says the reason."""
+
+    score: float | None
+    why: str = ""
+
+
+class Judge(Protocol):
+    """Answers cases, many at a time. Never raises for what a case or a reply holds."""
+
+    @property
+    def name(self) -> str:
+        """``oracle``, or the model's id; stored with what it said."""
+        ...
+
+    def knows(self, about: About, sample: Sample) -> bool:
+        """Whether it can be asked this at all; what it cannot be asked is not measured."""
+        ...
+
+    async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
+        """Opens it on this event loop and tries it on answers that are known, or has it tried before its first question
+        (``eager=False``, for work that the judge's cache may answer alone). Raises ``ConfigError`` for a judge that
+        cannot work, ``EngineError`` for one that does not answer or fails the trial."""
+        ...
+
+    async def __call__(self, case: Case) -> Ruling:
+        """Raises ``EngineError`` when the judge is gone for good."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why cases got no verdict, with counts, for the error of a run that stops; empty without any."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Reward(Protocol):
     """Pure arithmetic on the signals of a whole group; None where there is no verdict."""
 

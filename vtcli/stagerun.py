@@ -149,7 +149,7 @@ def fingerprint(
     runtime_keys: Sequence[str] = (),
 ) -> str:
     """sha256 over what a run makes: stage, kind, name, seed, config and the parents' contents."""
-    others = {name for name in STAGES if name != stage}
+    others = {name for name in STAGES if name not in (stage, "judge")}  # judge is the group conf/judge, for all stages
     kept = {k: v for k, v in codec.encode(config).items() if k not in RUNTIME_KEYS and k not in others}
     for dotted in runtime_keys:
         kept = _without(kept, dotted.split("."))

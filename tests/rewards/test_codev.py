@@ -106,7 +106,9 @@ def test_what_was_not_measured_is_named(changes, words):
 def test_samples_that_do_not_say_whether_there_is_something_to_search():
     given = signals(1, [1.0], search=None)
     assert only(tapo([given], steps=Steps(assume_search=True))).total == pytest.approx(1.8)
+    unasked = Signals(given.values | {"evidence": None, "search": False})  # a judge need not know such tasks
     assert only(tapo([given], steps=Steps(assume_search=False))).total == pytest.approx(1.3)
+    assert only(tapo([unasked])).total == pytest.approx(1.3)
     assert only(tapo([signals(1, [], search=None)])).total == pytest.approx(1.3)  # no step, nothing to know
 
 

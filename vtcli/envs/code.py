@@ -99,7 +99,7 @@ class CodeEnv:
         result = await self._run(code, images, index)
         if result.status in OVER:
             raise RunLostError(f"{result.status}: {harmless(result.error) or 'the episode of the code is over'}")
-        return await self._observed(call, result, len(images), index)
+        return await self._observed(call, result, images, index)
 
     def _refuse(self, call: Call, status: CallStatus, problem: str) -> _Done:
         """A call that is not run; ``problem`` is our text, but for names that the policy wrote."""
@@ -149,15 +149,15 @@ class CodeEnv:
             return Picture(pixels, self._images.path(ref.view if view else ref.full).read_bytes())
         return Picture(pixels, encode_png(pixels))
 
-    async def _observed(self, call: Call, result: RunResult, count: int, index: int | None) -> _Done:
-        """``count`` images exist; ``index``: the one that the call was about, where it is about one."""
-        writing = self.protocol.writing
+    async def _observed(self, call: Call, result: RunResult, images: Sequence[ImageRef], index: int | None) -> _Done:
+        """``images`` exist; ``index``: the one that the call was about, where it is about one."""
+        writing, count = self.protocol.writing, len(images)
         kept, notes = _fit_to_show(result.images, result.images_dropped)
         shown = Shown(result, kept, notes, count)
         text = observe(writing, shown, self.protocol.place.limits.kept_output_chars)
         status = STATUS[result.status]
         if status in ("ok", "no_output"):
-            refs = [await self._store(produced, index) for produced in kept]
+            refs = [await self._store(produced, images, index) for produced in kept]
             if writing.needs_image and not refs:
                 status = "error"
         else:
@@ -169,10 +169,11 @@ class CodeEnv:
             CallResult(call.name, call.arguments, status, text, result.wall_s, made, details(shown)),
         )
 
-    async def _store(self, produced: Produced, index: int | None) -> ImageRef:
+    async def _store(self, produced: Produced, images: Sequence[ImageRef], index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop."""
-        made_from = parent(produced, index)
-        how = transform(produced, index) | {"pixels": self.protocol.place.pixels}  # what its boxes are in
+        made_from, how = parent(produced, index), transform(produced, index)
+        if made_from is not None and self.protocol.place.pixels == "view":
+            how["size"] = [images[made_from].view_width, images[made_from].view_height]
         return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
 
 

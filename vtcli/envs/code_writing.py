@@ -146,8 +146,8 @@ def details(shown: Shown) -> dict[str, Json]:
 
 def transform(produced: Produced, image: int | None) -> dict[str, Json]:
     """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.Produced`` says; ``image`` is
-    the trajectory's image that stands for all input of the run, None where each operation names its own. Boxes are in
-    the pixels that the code saw; the environment adds which those are, ``pixels``: view or full."""
+    the trajectory's image that stands for all input of the run, None where each operation names its own. The boxes are
+    in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views."""
     return {
         "op": "code",
         "origin": produced.origin,

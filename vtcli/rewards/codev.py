@@ -71,25 +71,30 @@ def _one(signals: Signals, weights: Weights, steps: Steps) -> Verdict:
 
 def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
     """r_t of every tool step; None where no judge answered for it and nothing else decides."""
-    scores, lines = need(signals, "evidence"), need(signals, "red_lines")
-    scores = [None] * len(lines) if scores is None else scores
-    if len(scores) != len(lines):
-        raise ConfigError(
-            f"the signal 'evidence' has {len(scores)} steps and 'red_lines' has {len(lines)}: they were measured by "
-            "different versions or of different trajectories; measure both again"
-        )
-    if not lines:
-        return []
+    lines = need(signals, "red_lines")
     search = signals.values.get("search")
     search = steps.assume_search if search is None else search
-    if search is None:
+    if search is None and lines:
         raise ConfigError(
             "the reward codev.tapo needs the signal 'search', whether the task is a visual search, and the truth of "
             "the sample does not say; give truth.boxes or truth.search in the data, or set the reward's "
             "steps.assume_search"
         )
-    usual = scores if search else [0.0] * len(lines)
+    usual = _evidence(signals, len(lines)) if search else [0.0] * len(lines)
     return [steps.red_line if crossed else score for score, crossed in zip(usual, lines, strict=True)]
+
+
+def _evidence(signals: Signals, count: int) -> Sequence[float | None]:
+    """The score of every step. It is not asked for where there is nothing to search."""
+    scores: Sequence[float | None] | None = need(signals, "evidence")
+    if scores is None:
+        return [None] * count
+    if len(scores) != count:
+        raise ConfigError(
+            f"the signal 'evidence' has {len(scores)} steps and 'red_lines' has {count}: they were measured by "
+            "different versions or of different trajectories; measure both again"
+        )
+    return scores
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

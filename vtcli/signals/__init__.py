@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 
+JOINED = ("judged", "unjudged")
+"""Lists of signals' names, to which every signal with a judge adds its own: those that a judge was asked for, and those
+among them that got no verdict."""
+
 
 async def measure_all(trajectory: Trajectory, signals: Sequence[Signal]) -> Signals:
     """Every signal of a trajectory under its own name. Raises ``ConfigError`` when two signals use one name."""
     values: dict[str, Any] = {}
-    for signal in signals:
-        measured = await signal(trajectory)
-        twice = sorted(values.keys() & measured.keys())
+    for measured in await asyncio.gather(*(signal(trajectory) for signal in signals)):
+        own: Mapping[str, Any] = {key: value for key, value in measured.items() if key not in JOINED}
+        twice = sorted(values.keys() & own.keys())
         if twice:
             raise ConfigError(f"signals: {twice} is measured twice; name every signal once")
-        values.update(measured)
+        values.update(own)
+        for key in JOINED:
+            if key in measured:
+                values[key] = [*values.get(key, ()), *measured[key]]
     return Signals(values)

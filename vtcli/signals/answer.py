@@ -1,7 +1,8 @@
 """The final answer: which image it names (form "tool"), or how good it is (form "answer").
 
-ToolsRL (Eq. 13) asks an LLM judge outside its synthetic charts. Here a rule stands in for the judge: exact match after
-normalisation where the truth lists ``choices``; for open text the edit similarity (ANLS with its usual threshold 0.5).
+Rules first: numbers, and exact match after normalisation. ToolsRL (Eq. 13) and the others ask an LLM judge outside
+their synthetic data: open text that no rule settles goes to the judge where there is one that can be asked; else its
+edit similarity stands in (ANLS with its usual threshold 0.5).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, cast
 
 from rapidfuzz.distance import Levenshtein
 
+from vtcli.protocols import Case, Judge
 from vtcli.schema import Json, Sample, Trajectory
 
 MAX_INDEX = 999_999
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter
+MAX_JUDGED_CHARS = 1000  # an answer as long as this is wrong without asking: DeepEyes' and CodeDance's guard in code
 READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
 ANLS_THRESHOLD = 0.5
 
@@ -25,18 +28,36 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?
 _WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
-async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+async def measure(
+    trajectory: Trajectory, *, judge: Judge | None = None, rubric: str = "deepeyes_answer"
+) -> Mapping[str, Any]:
     """``answer``: the text, None without one. Form "tool": ``answer_index`` or ``answer_map`` (label to image index),
-    None where the text is no such thing. Form "answer": ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1; no
-    answer scores 0. What belongs to the other form is None."""
+    None where the text is no such thing. Form "answer": ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1, both
+    None where a judge gave no verdict; no answer scores 0. What belongs to the other form is None."""
     sample, text = trajectory.sample, trajectory.answer
     found: dict[str, Any] = dict.fromkeys(("answer_index", "answer_map", "answer_score", "answer_correct"))
     if sample.form == "tool":
         found["answer_index"] = read_index(text or "")
         found["answer_map"] = read_map(text or "")
-    else:
-        found["answer_score"], found["answer_correct"] = score(sample, text) if text is not None else (0.0, 0)
-    return {"answer": text, **found}
+        return {"answer": text, **found}
+    found["answer_score"], found["answer_correct"] = score(sample, text) if text is not None else (0.0, 0)
+    if text is None or judge is None or settled(sample, found["answer_correct"]) or not judge.knows("answer", sample):
+        return {"answer": text, **found}
+    ruled = 0.0 if len(text) >= MAX_JUDGED_CHARS else await _ruled(trajectory, text, judge, rubric)
+    found["answer_score"], found["answer_correct"] = ruled, None if ruled is None else int(ruled > 0.5)
+    names = ["answer_score", "answer_correct"]
+    return {"answer": text, **found, "judged": names, "unjudged": names if ruled is None else []}
+
+
+def settled(sample: Sample, correct: int) -> bool:
+    """Whether the rules have the last word on an answer: it is right by them, or the task has numbers or choices."""
+    return bool(correct or sample.truth.get("choices") or sample.task in ("read_value", "count"))
+
+
+async def _ruled(trajectory: Trajectory, text: str, judge: Judge, rubric: str) -> float | None:
+    sample = trajectory.sample
+    texts = {"question": sample.question, "truth": sample.answer, "answer": text}
+    return (await judge(Case("answer", rubric, texts, (), trajectory))).score
 
 
 def read_index(text: str) -> int | None:

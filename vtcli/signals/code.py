@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import pairwise
 from typing import Any, cast
 
-import numpy as np
-
 from vtcli import geometry
-from vtcli.geometry import Box, Floats
+from vtcli.geometry import Box
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajectory
 
+NAMES = ("operations", "required", "search")
+
 TOLERANCE_DEGREES = 5  # CodeVision's released code
-NAMES = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
+OPERATIONS = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
 _NATIVE = {"zoom": "crop", "points": "draw", "hline": "draw", "vline": "draw"}
 _UNDO: Mapping[str, tuple[str, ...]] = {
     "none": (),
@@ -30,10 +28,6 @@ _UNDO: Mapping[str, tuple[str, ...]] = {
     "vflip": ("flip_vertical",),
     "transpose": ("rotate_90", "flip_horizontal"),
     "transverse": ("rotate_90", "flip_vertical"),
-}
-_ORIENTED = {"rotate_90": "rot90", "rotate_180": "rot180", "rotate_270": "rot270"} | {
-    "flip_horizontal": "hflip",
-    "flip_vertical": "vflip",
 }
 
 
@@ -84,7 +78,7 @@ def canonical(operation: Mapping[str, Json]) -> str | None:
         return f"flip_{given.get('axis')}" if given.get("axis") in ("horizontal", "vertical") else "other"
     if (name == "other" and given.get("kind") in ("unchanged", "lossy")) or given.get("by") == "sandbox":
         return None
-    return name if name in NAMES else "other"
+    return name if name in OPERATIONS else "other"
 
 
 def native(transform: Mapping[str, Json]) -> str | None:
@@ -105,70 +99,18 @@ def chain_of(transform: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 # Places
 
 
-def shown_box(images: Sequence[ImageRef], operation: Mapping[str, Json], pixels: str) -> Box | None:
-    """What an operation's result shows, in original pixels of image 0; None when that cannot be told. ``pixels``:
-    whether the code saw ``view`` or ``full`` pixels."""
+def shown_box(images: Sequence[ImageRef], operation: Mapping[str, Json], size: Json) -> Box | None:
+    """What an operation's result shows, in original pixels of image 0; None when that cannot be told. ``size``: of the
+    picture that the code saw, where it was not the original."""
     box, start = operation.get("box"), operation.get("image")
     if box is None or not isinstance(start, int) or not 0 <= start < len(images):
         return None
-    back = to_input(images, start)
+    back, ref = geometry.to_input(images, start), images[start]
     if back is None:
         return None
-    seen = geometry.from_view(images[start]) if pixels == "view" else np.eye(2, 3)
+    width, height = size or (ref.width, ref.height)
+    seen = geometry.placed((width, height), "none", (0, 0, ref.width, ref.height))
     return geometry.map_box(geometry.after(back, seen), cast("Sequence[float]", box))
-
-
-def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
-    """``geometry.to_input``, also through verified images of code."""
-    indices = geometry.chain(images, index)
-    if indices[-1] != 0:
-        return None
-    steps = [_to_parent(images[child], images[parent]) for child, parent in pairwise(indices)]
-    known = [step for step in steps if step is not None]
-    if len(known) < len(steps):
-        return None
-    return reduce(lambda total, step: geometry.after(step, total), known, np.eye(2, 3))
-
-
-def _to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
-    """From an image's original pixels to its parent's. An image of code is its last box, turned as its chain says."""
-    transform = ref.transform or {}
-    if transform.get("op") != "code":
-        return geometry.to_parent(ref, parent)
-    chain, turn = chain_of(transform), change(ref, parent)
-    if turn is None or chain[-1].get("box") is None:
-        return None
-    seen = geometry.from_view(parent) if transform.get("pixels") == "view" else np.eye(2, 3)
-    return geometry.after(seen, geometry.placed((ref.width, ref.height), turn, chain[-1]["box"]))
-
-
-def change(ref: ImageRef, parent: ImageRef) -> str | None:
-    """How the orientation changed from the parent's, also through verified code; None where it cannot be told."""
-    transform = ref.transform or {}
-    if transform.get("op") != "code":
-        return geometry.orientation_of(transform)
-    chain = chain_of(transform)
-    if transform.get("verified") is not True or not chain:
-        return None
-    orientation = "none"
-    for operation in chain:
-        name = canonical(operation)
-        if name in _ORIENTED and not _cut_off(operation, parent):
-            orientation = geometry.compose(orientation, _ORIENTED[name])
-        elif name in ("rotate", "warp", "frames") or name in _ORIENTED or (name == "other" and not _figure(operation)):
-            return None
-    return orientation
-
-
-def _figure(operation: Mapping[str, Json]) -> bool:
-    """A picture shown in a figure of matplotlib, which lies in it as it is."""
-    return (operation.get("arguments") or {}).get("kind") == "figure"
-
-
-def _cut_off(operation: Mapping[str, Json], parent: ImageRef) -> bool:
-    """A quarter turn that kept width and height: corners are lost, and edges are black."""
-    given = operation.get("arguments") or {}
-    return given.get("expand") is False and given.get("degrees", 0) % 180 == 90 and parent.width != parent.height
 
 
 # Operations
@@ -226,8 +168,7 @@ def _of_call(result: CallResult, images: Sequence[ImageRef], known: set[tuple[st
             entry = _match(done, operation, verified, known)
             if entry is not None and entry.verified is not True:
                 entry.image, entry.verified = index, verified
-                box = shown_box(images, operation, str(transform.get("pixels")))
-                entry.box = box if verified is True else None
+                entry.box = shown_box(images, operation, transform.get("size")) if verified is True else None
     return done
 
 
@@ -258,6 +199,4 @@ def _match(
 
 
 def _native(images: Sequence[ImageRef], index: int, name: str) -> _Done:
-    matrix, ref = geometry.to_input(images, index), images[index]
-    box = None if matrix is None else geometry.map_box(matrix, (0, 0, ref.width, ref.height))
-    return _Done((name, ""), name, index, True, box)
+    return _Done((name, ""), name, index, True, geometry.shown_box(images, index))

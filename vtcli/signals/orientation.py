@@ -7,7 +7,6 @@ from typing import Any
 
 from vtcli import geometry
 from vtcli.schema import Trajectory
-from vtcli.signals import code
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
@@ -21,6 +20,6 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         if ref.parent is None:
             found.append(str(start) if index == 0 else None)
         else:
-            before, change = found[ref.parent], code.change(ref, trajectory.images[ref.parent])
+            before, change = found[ref.parent], geometry.change(ref, trajectory.images[ref.parent])
             found.append(None if before is None or change is None else geometry.compose(before, change))
     return {"orientations": found}

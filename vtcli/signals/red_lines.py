@@ -12,7 +12,9 @@ from typing import Any, cast
 from vtcli import geometry
 from vtcli.geometry import Box
 from vtcli.schema import CallResult, ImageRef, Json, Trajectory
-from vtcli.signals.code import calls, canonical, chain_of, native, shown_box, to_input
+from vtcli.signals.code import calls, canonical, chain_of, native, shown_box
+
+NAMES = ("red_lines",)
 
 SAME = 0.95  # IoU from which two boxes are one
 _OUTSIDE = re.compile(
@@ -100,14 +102,10 @@ def _look(images: Sequence[ImageRef], index: int, looks: Mapping[int, _Look]) ->
     ref, transform = images[index], images[index].transform or {}
     start = looks.get(ref.parent) if ref.parent is not None else None
     done = start.done if start else ()
-    if transform.get("op") != "code":
-        name, matrix = native(transform), to_input(images, index)
-        box = None if matrix is None else geometry.map_box(matrix, (0, 0, ref.width, ref.height))
-        names = [name] if name else []
-    else:
-        chain, names = chain_of(transform), _acts(transform)
-        trusted = chain and transform.get("verified") is not False
-        box = shown_box(images, chain[-1], str(transform.get("pixels"))) if trusted else None
+    box, name = geometry.shown_box(images, index), native(transform)
+    names = _acts(transform) if transform.get("op") == "code" else [name] if name else []
+    if box is None and transform.get("verified") is None and (chain := chain_of(transform)):
+        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that nobody could check
     others = tuple(name for name in names if name != "crop")
     return _Look(box, done + others, "crop" in names, bool(others))
 

@@ -1,0 +1,180 @@
+"""The judge of generated data: it answers from ground truth, so that every recipe trains without a judge model.
+
+Evidence follows CodeV's rubric (arXiv 2511.19661, template 13.2: 1 clearly contains an object of the question, .5
+partly, .25 not), with "contains" read as coverage of a true box and "clearly" as resolution and share of the crop. A
+crop that holds one of several targets is enough (section 4.3, ii); a huge crop in which the target is tiny is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from vtcli import geometry
+from vtcli.protocols import About, Case, Images, Ruling
+from vtcli.schema import ImageRef, Sample, Trajectory
+
+FULL, PARTLY, NONE = 1.0, 0.5, 0.25
+"""Template 13.2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """When a crop shows a target. Half of a length is a quarter of an area, so what counts as partly seen is half as
+    sharp and half as wide as what counts as seen."""
+
+    covers: float = 0.9  # share of the target's area that the crop must hold; partly: covers_partly
+    covers_partly: float = 0.5
+    min_scale: float = 0.5  # view pixels per original pixel; partly: half of it
+    min_share: float = 0.04  # of the crop's area that is target, a fifth of its side; partly: a quarter of it
+
+    def score(self, box: Sequence[float], ref: ImageRef, target: Sequence[float]) -> float:
+        """1, .5 or .25 for the image ``ref`` that shows ``box`` of the picture in which ``target`` lies.
+
+        A target of 72 × 72 in a crop of 168 × 168 shown as 112 × 112: all of it, scale .67, share .18: 1. In one of
+        336 × 336: scale .33, share .05: .5. In all of 672 × 672: scale .17: .25.
+        """
+        seen, whole = geometry.area(box), geometry.area(target)
+        if seen <= 0 or whole <= 0:
+            return NONE
+        coverage = geometry.intersection(box, target) / whole
+        scale, share = math.sqrt(ref.view_width * ref.view_height / seen), whole / seen
+        if coverage >= self.covers and scale >= self.min_scale and share >= self.min_share:
+            return FULL
+        if coverage >= self.covers_partly and scale >= self.min_scale / 2 and share >= self.min_share / 4:
+            return PARTLY
+        return NONE
+
+    def best(self, images: Sequence[ImageRef], index: int, targets: Sequence[Sequence[float]]) -> float:
+        """The best score of one image over the targets; the lowest where nobody could check what the image shows."""
+        box = geometry.shown_box(images, index)
+        if box is None:
+            return NONE
+        return max((self.score(box, images[index], target) for target in targets), default=NONE)
+
+
+class Oracle:
+    """A ``Judge`` that asks nobody. It knows evidence where the truth has boxes, and consistency of plain answers; what
+    the truth says of an answer is a rule's matter (``signals.answer``)."""
+
+    name = "oracle"
+    trouble = ""
+
+    def __init__(self, sight: Sight) -> None:
+        self.sight = sight
+
+    def knows(self, about: About, sample: Sample) -> bool:
+        if about == "evidence":
+            return bool(sample.truth.get("boxes"))
+        return about == "consistency"
+
+    async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
+        """Nothing to open: it works with whatever rubric is named."""
+
+    async def close(self) -> None: ...
+
+    async def __call__(self, case: Case) -> Ruling:
+        if case.about == "evidence" and case.step is not None:
+            return Ruling(self._evidence(case.trajectory, case.step))
+        if case.about == "consistency":
+            return self._consistency(case)
+        return Ruling(None, f"the oracle cannot be asked about {case.about}")
+
+    def _evidence(self, trajectory: Trajectory, step: int) -> float:
+        targets = [true["box"] for true in trajectory.sample.truth.get("boxes") or ()]
+        shown = trajectory.results[step].images
+        return max((self.sight.best(trajectory.images, index, targets) for index in shown), default=NONE)
+
+    def _consistency(self, case: Case) -> Ruling:
+        """1 when the answer is what the last look could show, else 0; an answer that nothing could show follows from
+        nothing, even when it is right.
+
+        The last look is the last image, or as many as the question names targets. With ``tags`` in the truth (targets
+        and others, each with its ``mark``) the answer must be a mark that can be seen there; with boxes alone it must
+        be right, and a target seen. A page that is not upright shows the asked corner elsewhere. Other tasks show what
+        they ask for from the start: their answer is consistent when it is right.
+        """
+        truth, images = case.trajectory.sample.truth, case.trajectory.images
+        answer = case.texts.get("answer", "")
+        boxes = [true["box"] for true in truth.get("boxes") or ()]
+        if boxes and images:
+            looks = range(max(0, len(images) - len(boxes)), len(images))
+            if truth.get("tags"):
+                return Ruling(float(self._seen_marks(answer, truth["tags"], images, looks)))
+            seen = any(self.sight.best(images, index, boxes) == FULL for index in looks)
+            return Ruling(float(bool(case.right) and seen))
+        if truth.get("transform") is not None and images:
+            return _turned(answer, truth, images, case.right)
+        return Ruling(float(bool(case.right)))
+
+    def _seen_marks(
+        self, answer: str, tags: Sequence[Mapping[str, Any]], images: Sequence[ImageRef], looks: Sequence[int]
+    ) -> bool:
+        seen = {
+            _plain(str(tag["mark"]))
+            for tag in tags
+            if any(self.sight.best(images, index, [tag["box"]]) == FULL for index in looks)
+        }
+        said = [_plain(part) for part in answer.split(",")]
+        return all(part in seen for part in said)
+
+
+def open_judge(
+    *,
+    images: Images | None = None,
+    home: Path | None = None,
+    covers: float = 0.9,
+    covers_partly: float = 0.5,
+    min_scale: float = 0.5,
+    min_share: float = 0.04,
+) -> Oracle:
+    """The oracle with its thresholds (``Sight``), as conf/judge/oracle.yaml fills them in; a run's images and home are
+    offered to every judge, and this one needs neither."""
+    del images, home
+    return Oracle(Sight(covers, covers_partly, min_scale, min_share))
+
+
+def _plain(text: str) -> str:
+    return text.strip().strip(".").casefold()
+
+
+def _turned(answer: str, truth: Mapping[str, Any], images: Sequence[ImageRef], right: bool | None) -> Ruling:
+    """Of a page: upright in the last look, the right answer; else the corner that this look shows."""
+    turn = _orientation(str(truth["transform"]), images, len(images) - 1)
+    if turn is None:
+        return Ruling(None, "how the last image is turned cannot be told")
+    if turn == "none" or "corner" not in truth or truth.get("kind") not in (None, "corner"):
+        return Ruling(float(turn == "none" and bool(right)))
+    return Ruling(float(_plain(answer) == geometry.turned_corner(turn, str(truth["corner"]))))
+
+
+def _orientation(start: str, images: Sequence[ImageRef], index: int) -> str | None:
+    """How image ``index`` is turned when image 0 is turned by ``start``; None when it cannot be told."""
+    parent = images[index].parent
+    if parent is None:
+        return start if index == 0 else None
+    before, change = _orientation(start, images, parent), _change(images[index].transform or {})
+    return None if before is None or change is None else geometry.compose(before, change)
+
+
+def _change(transform: Mapping[str, Any]) -> str | None:
+    if transform.get("op") != "code":
+        return geometry.orientation_of(transform)
+    if transform.get("verified") is not True:
+        return None
+    total = "none"
+    for operation in cast("list[Mapping[str, Any]]", transform.get("operations") or []):
+        name, given = operation["name"], operation["arguments"]
+        if name == "flip":
+            total = geometry.compose(total, "hflip" if given.get("axis") == "horizontal" else "vflip")
+        elif name == "rotate":
+            step = {0: "none", 90: "rot90", 180: "rot180", 270: "rot270"}.get(given.get("degrees"))
+            if step is None:
+                return None
+            total = geometry.compose(total, step)
+        elif name in ("warp", "frames"):
+            return None
+    return total

@@ -1,0 +1,67 @@
+"""Whether what the tools showed helps with the question: CodeV's evidence checking (arXiv 2511.19661, section 4.3).
+
+The judge sees the question without its options and the images that one call made; never thoughts, code or the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vtcli.protocols import Case, Judge, Ruling
+from vtcli.schema import Stop, Trajectory
+
+NOTHING = 0.0
+"""Of a call that showed no image: nothing for a judge to look at. The paper's template scores images only; its released
+code gives 0 to a reply without an image operation."""
+
+_OPTIONS = re.compile(r"^\W*(?:options|choices)\W*(?:\n|$)|^\W*(?:options|choices)\s*:|^\(?A[.):]\s", re.I | re.M)
+
+
+async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_evidence") -> Mapping[str, Any]:
+    """``evidence``: per call result a score in [0, 1], None without a verdict; ``evidence_by``: whose; ``faithful``: 1
+    when a step scores 1, 0 when none does, None while that is open. All None for broken rollouts, and where the judge
+    cannot be asked.
+
+    With ``rubric`` "codev_faithful" (template 8.1, scores 1 and 0), ``faithful`` is ``any_crop`` of the paper's
+    algorithm 1.
+    """
+    if trajectory.stop is Stop.BROKEN or not judge.knows("evidence", trajectory.sample):
+        return {"evidence": None, "evidence_by": None, "faithful": None}
+    rulings = await asyncio.gather(*(_ruling(trajectory, i, judge, rubric) for i in range(len(trajectory.results))))
+    scores = [ruling.score for ruling in rulings]
+    faithful = 1 if 1.0 in scores else None if None in scores else 0
+    return {
+        "evidence": scores,
+        "evidence_by": judge.name,
+        "faithful": faithful,
+        "judged": ["evidence"] if any(result.images for result in trajectory.results) else [],
+        "unjudged": (["evidence"] if None in scores else []) + (["faithful"] if faithful is None else []),
+    }
+
+
+async def _ruling(trajectory: Trajectory, step: int, judge: Judge, rubric: str) -> Ruling:
+    shown = trajectory.results[step].images
+    if not shown:
+        return Ruling(NOTHING, "no image")
+    case = Case(
+        about="evidence",
+        rubric=rubric,
+        texts={"question": without_options(trajectory.sample.question)},
+        images=tuple(trajectory.images[index] for index in shown if index < len(trajectory.images)),
+        trajectory=trajectory,
+        step=step,
+    )
+    return await judge(case)
+
+
+def without_options(question: str) -> str:
+    """The question up to its answer options, which name objects that a crop may show by chance.
+
+    >>> without_options("What is on the sign?\\n(A) a dog\\n(B) a cat")
+    'What is on the sign?'
+    """
+    found = _OPTIONS.search(question)
+    return question[: found.start()].rstrip() if found and question[: found.start()].strip() else question

@@ -1,0 +1,69 @@
+"""The signals of a run with what they need: a judge, opened once, and every trajectory of a batch at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from vtcli.errors import EngineError
+from vtcli.judging import oracle
+from vtcli.protocols import Images, Judge, Signal
+from vtcli.schema import Json, Signals, Trajectory
+from vtcli.signals import measure_all
+
+OpenJudge = Callable[..., Judge]
+"""conf/judge, bound: takes ``images`` and ``home`` as keywords."""
+
+
+class Measuring:
+    """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another.
+
+    A judge belongs to one event loop: ``start``, every call and ``close`` must run on the same one.
+    """
+
+    def __init__(self, signals: Iterable[Signal], judge: OpenJudge | None, images: Images, home: Path) -> None:
+        given = [(signal, inspect.signature(cast("Callable[..., Any]", signal)).parameters) for signal in signals]
+        asking = [parameters for _, parameters in given if "judge" in parameters]
+        self.judge: Judge | None = (judge or oracle.open_judge)(images=images, home=home) if asking else None
+        self.rubrics = sorted({str(parameters["rubric"].default) for parameters in asking})
+        self.signals = [
+            cast("Signal", partial(cast("Callable[..., Any]", s), judge=self.judge)) if "judge" in parameters else s
+            for s, parameters in given
+        ]
+
+    async def start(self, *, eager: bool = True) -> None:
+        """Opens the judge and tries it on known answers, at once or (``eager=False``) before its first question."""
+        if self.judge is not None:
+            await self.judge.start(self.rubrics, eager=eager)
+
+    async def __call__(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
+        """Of each trajectory, in order. Raises ``EngineError`` when the judge is gone for good."""
+        return list(await asyncio.gather(*(measure_all(t, self.signals) for t in trajectories)))
+
+    def check(self, share: float | None, limit: float, where: str) -> None:
+        """Raises ``EngineError`` where too many of the trajectories that a judge was asked about lack a verdict."""
+        if share is not None and share > limit and self.judge is not None:
+            raise EngineError(
+                f"{where}: the judge {self.judge.name} gave no verdict on {share:.1%} of the trajectories that it was "
+                f"asked about, at most max_unjudged={limit:.1%} may lack one. {self.judge.trouble or 'See the logs.'} "
+                "Mend the judge and run the same command again (what it has judged is kept), or raise max_unjudged."
+            )
+
+    @property
+    def facts(self) -> dict[str, Json]:
+        """What a run records."""
+        return {} if self.judge is None else {"judge": self.judge.name}
+
+    async def close(self) -> None:
+        if self.judge is not None:
+            await self.judge.close()
+
+
+def unjudged_share(signals: Iterable[Signals]) -> float | None:
+    """Of the trajectories that a judge was asked about, the share that lacks a verdict; None where none was asked."""
+    asked = [s for s in signals if s.values.get("judged")]
+    return sum(bool(s.values.get("unjudged")) for s in asked) / len(asked) if asked else None
