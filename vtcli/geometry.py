@@ -7,6 +7,7 @@ Equations are those of ToolsRL (arXiv 2604.19945).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -139,32 +140,34 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
     return np.array([[a, b, width if a + b < 0 else 0], [c, d, height if c + d < 0 else 0]], dtype=np.float64)
 
 
-def change(ref: ImageRef, parent: ImageRef) -> str | None:
-    """The change of orientation from the parent's; None where it cannot be told, and for what code merely claims."""
-    transform = ref.transform or {}
-    if transform.get("op") != "code":
-        return orientation_of(transform)
-    if transform.get("verified") is not True or not transform.get("operations"):
-        return None
-    orientation = "none"
-    for operation in transform["operations"]:
-        turn = _turn_of(operation, parent.width == parent.height)
-        if turn is None:
-            return None
-        orientation = compose(orientation, turn)
-    return orientation
-
-
 def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
     """An image of code is the host's own box of its last operation, turned as all of them say."""
-    transform = ref.transform or {}
-    orientation = change(ref, parent)
-    box = transform["operations"][-1].get("box") if orientation else None
-    if orientation is None or box is None:
+    transform, orientation = ref.transform or {}, change(ref, parent)
+    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
+    if orientation is None or chain[-1].get("box") is None or _figure(chain[-1]):  # a figure has margins
         return None
     width, height = transform.get("size") or (parent.width, parent.height)  # of the pixels that the code was given
     seen = placed((width, height), "none", (0, 0, parent.width, parent.height))
-    return after(seen, placed((ref.width, ref.height), orientation, box))
+    return after(seen, placed((ref.width, ref.height), orientation, chain[-1]["box"]))
+
+
+def change(ref: ImageRef, parent: ImageRef) -> str | None:
+    """How an image's orientation differs from its parent's, through a native tool or code that the host has done again;
+    None where it cannot be told."""
+    transform = ref.transform or {}
+    if transform.get("op") != "code":
+        return orientation_of(transform)
+    chain: list[Mapping[str, Json]] = list(transform.get("operations") or ())
+    turns = [_turn_of(operation, parent.width == parent.height) for operation in chain]
+    known = [turn for turn in turns if turn is not None]
+    if transform.get("verified") is not True or not turns or len(known) < len(turns):
+        return None
+    return reduce(compose, known)
+
+
+def _figure(operation: Mapping[str, Json]) -> bool:
+    """A picture shown in a figure of matplotlib."""
+    return operation.get("name") == "other" and (operation.get("arguments") or {}).get("kind") == "figure"
 
 
 def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:

@@ -23,9 +23,8 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     for index, ref in enumerate(trajectory.images):
         if ref.parent is None or not _cut(ref):
             continue
-        matrix = geometry.to_input(trajectory.images, index)
-        if matrix is not None:
-            box = geometry.map_box(matrix, (0, 0, ref.width, ref.height))
+        box = geometry.shown_box(trajectory.images, index)
+        if box is not None:
             areas = [geometry.areas(box, true["box"])._asdict() for true in truth]
             zooms.append({"image": index, "box": list(box), "areas": areas})
     return {"zooms": zooms, "zoom_labels": [true.get("label") for true in truth]}
