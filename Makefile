@@ -1,4 +1,4 @@
-# make quickstart | test | test-sandbox | check | reproduce-toolsrl | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-sandbox | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -42,6 +42,10 @@ quickstart: setup
 
 reproduce-toolsrl: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/reproduce_toolsrl.sh
+
+# codev, codevision, codedance, pyvision_image, pyvision_video; dashes do as well
+reproduce-%: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/reproduce.sh $(subst -,_,$*)
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
