@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from vtcli.chat.calls import format_call, parse_answer, parse_calls
 from vtcli.envs.tool_calls import open_env
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageStore
 from vtcli.protocols import Decoded, Env
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, VideoRef
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +191,9 @@ def test_whatever_is_written_is_answered(sample, store, turns):
             json.dumps(ref.transform, allow_nan=False)
             assert store.full(ref).shape == (ref.height, ref.width, 3)
         images.extend(observation.images)
+
+
+def test_a_question_about_a_video_needs_code() -> None:
+    sample = make_sample(images=(), videos=(VideoRef("clip.mkv", 112, 112, 24, 4.0),))
+    with pytest.raises(ConfigError, match=r"\+env=pyvision_video"):
+        open_env(sample, images=None, prompt=PROMPT)  # type: ignore[arg-type]

@@ -34,8 +34,9 @@ def cell(item: Item) -> Cell:
     shown, scale = _fitted(picture)
     _overlay(shown, item, scale)
     height, width = picture.shape[:2] if item.clip is None else item.clip.frames.shape[1:3]
-    length = "" if item.clip is None else f"  {len(item.clip.frames)} frames, {item.clip.frames_per_s} a second"
-    lines = [f"{item.id}  {width}x{height}{length}"]
+    lines = [f"{item.id}  {width}x{height}"]
+    if item.clip is not None:
+        lines += _wrapped(f"{len(item.clip.frames)} frames, {item.clip.frames_per_s} a second; framed: the asked one")
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
     if item.tool_question:
         lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from vtcli.chat.templates import fill
 from vtcli.envs.prompts import PromptStyle, opening, read_prompt, sizes
-from vtcli.errors import InputError, ToolError
+from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.protocols import Decoded, Images, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.tools import native_tools
@@ -105,6 +105,8 @@ def open_env(
 
     Raises ``ConfigError`` for a prompt that cannot work, ``InputError`` for a sample that names an unknown tool.
     """
+    if sample.videos:
+        raise ConfigError(f"sample {sample.id} has videos, which native tools do not show; +env=pyvision_video does")
     known = native_tools()
     missing = [name for name in sample.tools if name not in known]
     if missing:

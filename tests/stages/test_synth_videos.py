@@ -1,0 +1,49 @@
+"""vtcli synth with videos: the same files in one piece and in shards, each video once, no training video held out."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from stages.synth import SynthConfig, _unseen, run
+from vtcli import config
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.images import ImageStore
+from vtcli.records import SampleSet
+from vtcli.sandbox.video import VideoReader
+
+SMALL = ["data=pyvision_video_tiny", *(f"data.tasks.moving.{split}=3" for split in ("train", "validation", "test"))]
+
+
+def synth(home: Path, *more: str) -> Artifact:
+    given = ["scale=tiny", "tracker=none", f"home={home}", "synth.workers=1", "synth.sheet=1", *SMALL, *more]
+    return run(config.build(SynthConfig, config.load("synth", given)))
+
+
+def files(artifact: Artifact) -> dict[str, str]:
+    return {entry.path: entry.sha256 for entry in artifact.manifest.files if not entry.path.endswith(".png")}
+
+
+def test_videos_lie_in_the_artifact_whole_or_made_in_shards(tmp_path: Path) -> None:
+    whole = synth(tmp_path)
+    assert ArtifactStore(whole.path.parent.parent).verify(whole.ref) == []
+    assert whole.manifest.summary["rows"]["answer-train"] == {"moving": 3}
+    assert pq.read_metadata(whole.path / "tool-test.parquet").num_rows == 0  # the task has no such form
+    names = [name for name in files(whole) if name.startswith("videos/")]
+    assert len(names) == 9 and all(files(whole)[name] == Path(name).stem for name in names)
+    samples = SampleSet(whole, "answer", "test", ImageStore(tmp_path / "images"))
+    for sample in (samples.load(i) for i in range(3)):
+        (ref,) = sample.videos
+        reader = VideoReader(ref.path)
+        assert sample.images == () and (len(reader), reader.get_avg_fps()) == (ref.frames, ref.fps) == (24, 4.0)
+        assert np.ptp(reader[sample.truth["frame"]].astype(int), axis=2).max() > 60  # a coloured shape
+    parts = [synth(tmp_path, f"synth.shard='{i}/2'").ref for i in (1, 2)]
+    assert files(synth(tmp_path, f"synth.merge=[{','.join(parts)}]")) == files(whole)
+
+
+def test_a_training_video_of_a_held_out_split_is_dropped() -> None:
+    rows = [("a", [b"one"]), ("b", [b"two"]), ("c", [])]
+    assert list(_unseen(rows, {sha256(b"one").hexdigest()})) == rows[1:]  # type: ignore[arg-type]
