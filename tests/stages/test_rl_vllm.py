@@ -31,8 +31,21 @@ COUNTS = [f"data.tasks.{task}.{split}=2" for task in TASKS for split in ("train"
 RL = ["+recipe=toolsrl", "rl.data=data:v1", "rl.prompts_per_step=2", "rl.group_size=2", "rl.steps_per_phase=1"]
 
 
-def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "vtcli", stage, *arguments, "scale=tiny", "tracker=none", f"home={home}"]
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = ()) -> None:
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "vtcli",
+        stage,
+        *arguments,
+        "scale=tiny",
+        "tracker=none",
+        f"home={home}",
+    ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=500, cwd=home, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -40,9 +53,14 @@ def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
         assert done.stdout.count("\n") == 1  # vLLM's own lines are not results
 
 
-def first_step(model: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]]:
+def first_step(*logs: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]]:
     """Tokens by sample and seed, of the trajectories that were sampled with the weights of the start."""
-    found = [s.trajectory for s in read(model / "trajectories.jsonl", Scored)][:4]
+    found = [
+        s.trajectory
+        for log in logs
+        for s in read(log, Scored)
+        if all(t.version == 0 for t in s.trajectory.policy_turns)
+    ]
     return {(t.sample.id, t.sample.form, t.seed): [turn.token_ids for turn in t.policy_turns] for t in found}
 
 
@@ -53,8 +71,12 @@ def test_rl_and_eval_run_on_vllm_and_sample_what_they_sample_on_transformers(tmp
     run(tmp_path, "synth", ["+recipe=toolsrl", "name=data", "synth.workers=1", *COUNTS])
     for engine in ("hf", "vllm"):
         run(tmp_path, "rl", [*RL, f"rl.model={base}", f"engine={engine}", f"name=on-{engine}"])
-    one, other = tmp_path / "on-hf" / "v1", tmp_path / "on-vllm" / "v1"
-    assert first_step(other) == first_step(one)
+    run(tmp_path, "rl", [*RL, f"rl.model={base}", "engine=vllm", "name=two"], TWO_RANKS)
+    one, other, two = (tmp_path / name / "v1" for name in ("on-hf", "on-vllm", "two"))
+    expected = first_step(one / "trajectories.jsonl")
+    assert len(expected) == 4
+    assert first_step(other / "trajectories.jsonl") == expected
+    assert first_step(two / "trajectories.jsonl", two / "trajectories-1.jsonl") == expected
     metrics = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 2  # one step a phase
     for line in metrics:
