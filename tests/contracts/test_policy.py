@@ -30,7 +30,8 @@ LIMITS = Limits(max_tokens=256, max_images=4)
 SIZES = replace(tiny_model.SIZES, hidden_size=96)  # 3 heads of 32: vLLM has no attention of 16 on a CPU
 
 without_vllm = pytest.mark.skipif(
-    importlib.util.find_spec("vllm") is None, reason="vllm is not installed: make setup-vllm, then make test-vllm"
+    importlib.util.find_spec("vllm") is None,
+    reason="vllm is not installed here; `make test-vllm` installs it and runs this",
 )
 
 

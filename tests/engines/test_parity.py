@@ -15,7 +15,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity
 from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.engines.hf import HfPolicy
-from vtcli.errors import EngineError
+from vtcli.errors import ConfigError, EngineError
 
 
 def compared(policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0) -> list[parity.Agreement]:
@@ -83,3 +83,14 @@ def test_the_limit_depends_on_the_dtype_and_nothing_passes_that_is_no_number() -
     ):
         with pytest.raises(EngineError, match="policy and learner disagree on 1 of 1 rows"):
             parity.require([found], dtype)
+
+
+def test_the_doctor_compares_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    from vtcli.cli import doctor
+
+    doctor(parity=str(tiny_model.folder()))
+    out = capsys.readouterr().out
+    assert out.count("ok  ") == 5
+    assert "policy (hf) and learner agree on 5 rows in float32" in out
+    with pytest.raises(ConfigError, match=r"--engine\.name: expected one of 'hf', 'vllm'"):
+        doctor(parity=str(tiny_model.folder()), engine="vlm")

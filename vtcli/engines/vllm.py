@@ -143,8 +143,8 @@ class VllmPolicy:
                 break
             job()
         self._fail(EngineError("vLLM was closed while requests were open"))
-        if self._engine is not None:
-            self._engine.engine_core.shutdown()
+        if self._engine is not None:  # not the engine's own shutdown, which ends the learner's process group as well
+            self._engine.model_executor.shutdown()
 
     def _step(self) -> None:
         try:

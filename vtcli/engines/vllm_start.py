@@ -49,6 +49,7 @@ def load() -> Any:
 def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dict[str, Any]:
     """vLLM's engine arguments."""
     on_cpu = not torch.cuda.is_available()
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # ranks of the learner: each has an engine on its own device
     cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
     return {
         "model": str(folder),
@@ -64,6 +65,7 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
         "limit_mm_per_prompt": {"image": max(limits.max_images, IMAGES), "video": 0},
         "skip_mm_profiling": on_cpu,
         "mm_processor_kwargs": {"min_pixels": _SMALLEST, "max_pixels": _LARGEST},
+        "distributed_executor_backend": "external_launcher" if several else "uni",
         "generation_config": "vllm",  # nothing of the model folder's sampling settings
         "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
         "logprobs_mode": "processed_logits",  # see vllm_draw
