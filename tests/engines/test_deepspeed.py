@@ -159,6 +159,8 @@ def test_a_checkpoint_continues_bit_for_bit(tmp_path, stage):
     resumed.load_checkpoint(found[1])
     assert resumed.step(rl_rows()) == expected
     same(resumed.weights(), through.weights(), 0)
+    through.load_checkpoint(found[1])  # back again, in the same process
+    assert through.step(rl_rows()) == expected
 
 
 def test_learning_rate_by_hand():

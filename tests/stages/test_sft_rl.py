@@ -27,6 +27,7 @@ DEMOS = [
 ]
 DATASET = ["+recipe=toolsrl", "name=data", "synth.workers=1"]
 SFT = ["+recipe=tiny_base", "sft.data=demos@latest", "sft.epochs=1", "sft.rows_per_step=8", "sft.checkpoint_every=1"]
+SFT += ["sft.checkpoint_best=loss", "sft.checkpoint_best_mode=min"]
 
 
 def phase(name: str, form: str, reward: str) -> str:
@@ -41,6 +42,7 @@ RL = [
     # Three prompts, and four of six rollouts are learnt from.
     "rl.updates_per_step=2",
     *("rl.select.oversample=1.5", "rl.select.rank=std", "rl.select.drop_equal=true"),
+    "rl.checkpoint_best=reward",
     f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]
 
@@ -104,6 +106,11 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
     for folder in (base.path, policy.path, policy.path / "phases" / "tools", policy.path / "phases" / "answers"):
         load_model(folder)
+    best = min(lines(base.path / "metrics.jsonl"), key=lambda line: line["loss"])
+    is_last = best["step"] == len(lines(base.path / "metrics.jsonl")) - 1
+    last, kept = (folder / "model.safetensors" for folder in (base.path, base.path / "best"))
+    assert (last.read_bytes() == kept.read_bytes()) is is_last
+    load_model(policy.path / "best")
     assert [line["step"] for line in lines(base.path / "metrics.jsonl")] == list(
         range(len(lines(base.path / "metrics.jsonl")))
     )
@@ -130,7 +137,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     from vtcli.records import read
     from vtcli.schema import Scored
 
-    run(home, "rl", [*RL, "name=two"], TWO_RANKS)
+    run(home, "rl", [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights"], TWO_RANKS)
     one, two = home / "policy" / "v1", home / "two" / "v1"
 
     def sampled(*logs: Path) -> dict[tuple[str, str], list[list[tuple[int, ...]]]]:
@@ -155,7 +162,8 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
 
 
 def test_two_ranks_build_one_model_and_imitate_as_one_rank_does(home: Path) -> None:
-    run(home, "sft", [*SFT, "name=two-base"], TWO_RANKS)
+    frugal = ["sft.backend.zero_stage=3", "sft.backend.activation_checkpointing=true"]
+    run(home, "sft", [*SFT, "name=two-base", *frugal], TWO_RANKS)
     one, two = (lines(home / name / "v1" / "metrics.jsonl") for name in ("base", "two-base"))
     assert [line["tokens"] for line in one] == [line["tokens"] for line in two]
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
