@@ -20,6 +20,7 @@ MEASURES = (
     "tool_reward",
     "tool_global",
     "format",
+    "reward",
     "calls",
     "composite",
     "tokens",
@@ -27,8 +28,8 @@ MEASURES = (
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
-COUNTS = ("calls", "tokens", "images")
-"""Measures without an upper bound: never treated as shares, even when all values happen to be 0 or 1."""
+COUNTS = ("reward", "calls", "tokens", "images")
+"""Measures without bounds: never treated as shares, even when all values happen to be 0 or 1."""
 
 UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
 """Count calls whose tool name could not be read, or that the prompt did not offer."""
@@ -48,7 +49,7 @@ class Row:
     tool_reward: float | None = None  # tool form: (global + answer-conditioned) / 2, ToolsRL stage 1 without format
     tool_global: float | None = None  # best tool state of the trajectory, any form
     format: float | None = None  # 1 when the format rule holds
-    reward: float | None = None  # the verdict's total
+    reward: float | None = None  # the verdict's total, of the recipe that was evaluated
     calls: float | None = None
     composite: float | None = None  # 1 when two or more different tools ran
     tokens: float | None = None  # written by the policy

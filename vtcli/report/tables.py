@@ -47,7 +47,17 @@ HEADLINES = (
 MAIN = ("accuracy", "tool reward", "calls")
 """The headlines that are drawn, and printed on the console."""
 
-ANSWER_COLUMNS = ("accuracy", "answer_score", "tool_global", "format", "calls", "composite", "tokens", "images")
+ANSWER_COLUMNS = (
+    "accuracy",
+    "answer_score",
+    "tool_global",
+    "format",
+    "reward",
+    "calls",
+    "composite",
+    "tokens",
+    "images",
+)
 TOOL_COLUMNS = ("tool_reward", "tool_global", "format", "calls", "composite", "tokens", "images")
 
 TITLES = {
@@ -56,6 +66,7 @@ TITLES = {
     "tool_reward": "tool reward",
     "tool_global": "best tool state",
     "format": "format ok",
+    "reward": "reward",
     "calls": "calls",
     "composite": "≥ 2 tools",
     "tokens": "tokens",
