@@ -16,8 +16,6 @@ from vtcli.signals.code import calls, canonical, chain_of, native, shown_box
 
 NAMES = ("red_lines",)
 
-NAMES = ("red_lines",)
-
 SAME = 0.95  # IoU from which two boxes are one
 _OUTSIDE = re.compile(
     r"lies outside the image|must be \[x1, y1, x2, y2\]|smaller than one pixel|tile cannot extend outside image"
