@@ -212,8 +212,10 @@ with store.draft("base", "model", parents=[data], config={}, seed=12, fingerprin
     assert "data.bin" in done.stderr
 
 
-def test_every_recipe_scale_and_stage_is_valid(tmp_path: Path) -> None:
-    done = vtcli("config", "validate", cwd=tmp_path)
+def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) -> None:
+    """Two recipes, one of them with a variant; tests/test_recipes.py composes and binds all."""
+    done = vtcli("config", "validate", "toolsrl", "codedance", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
     assert "wrong" not in done.stdout
+    assert "ok     +recipe=codedance scale=tiny variant=code" in done.stdout

@@ -155,33 +155,35 @@ def config_show(ctx: typer.Context, stage: str) -> None:
 
 
 @config_app.command("validate")
-def config_validate() -> None:
-    """Compose every recipe at every scale for every stage, fill its config class and bind every plug point."""
+def config_validate(names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...")] = None) -> None:
+    """Compose the recipes, by default all, and their variants at every scale for every stage; bind every plug point."""
     from vtcli import config
 
     problems: list[str] = []
     count = 0
-    for recipe in config.options("recipe"):
+    for recipe in names or config.options("recipe"):
         for scale in config.options("scale"):
-            bound, failed = _validate_one(recipe, scale)
-            problems += failed
-            count += len(STAGES)
-            typer.echo(f"{'wrong' if failed else 'ok':<6} +recipe={recipe} scale={scale}  {bound} plug points bound")
+            for choices in ([recipe, scale, variant] for variant in config.variants(recipe)):
+                bound, failed = _validate_one(*choices)
+                problems += failed
+                count += len(STAGES)
+                said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
+                typer.echo(f"{'wrong' if failed else 'ok':<6} {said}  {bound} plug points bound")
     if problems:
         raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
     typer.echo(f"{count} configurations compose and bind.")
 
 
-def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
+def _validate_one(recipe: str, scale: str, variant: str) -> tuple[int, list[str]]:
     """Number of plug points of one recipe at one scale, and what is wrong with it, a line each."""
     from vtcli import config
     from vtcli.binding import SECTION_OF
 
     try:
-        composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}"])
+        composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}", f"variant={variant}"])
         bound = config.check_plug_points(composed)
     except VtcliError as error:
-        return 0, [f"+recipe={recipe} scale={scale}: {error}"]
+        return 0, [f"+recipe={recipe} scale={scale} variant={variant}: {error}"]
     problems: list[str] = []
     for stage in STAGES:
         section = SECTION_OF.get(stage, stage)
@@ -194,7 +196,7 @@ def _validate_one(recipe: str, scale: str) -> tuple[int, list[str]]:
         try:
             config.build(_stage_parts(stage)[0], config.Job(stage, values, composed.origins))
         except VtcliError as error:
-            problems.append(f"vtcli {stage} +recipe={recipe} scale={scale}: {error}")
+            problems.append(f"vtcli {stage} +recipe={recipe} scale={scale} variant={variant}: {error}")
     return bound, problems
 
 

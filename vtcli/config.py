@@ -1,13 +1,13 @@
 """The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
 
-A command line is rewritten in three small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
-appended as the last group, ``recipe=x`` means ``+recipe=x``, and ``model=x`` or ``data=x`` fill the stage's own input.
+A command line is rewritten in small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
+are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
 It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
 """
 
 from __future__ import annotations
 
-import copy
 import difflib
 import functools
 import os
@@ -22,20 +22,20 @@ import hydra
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra._internal.defaults_list import DefaultsList
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vtcli import doctor
+from vtcli import doctor, recipes
 from vtcli.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
 from vtcli.commandline import named, spelled_out
 from vtcli.errors import ConfigError
+from vtcli.origins import Origins, set_by_files
 
 __all__ = [
     "MISSING",
@@ -51,6 +51,7 @@ __all__ = [
     "run",
     "scales",
     "stage",
+    "variants",
 ]
 
 T = TypeVar("T")
@@ -89,28 +90,41 @@ class Job:
 
     stage: str
     values: dict[str, Any]
-    origins: dict[str, str]
+    origins: Mapping[str, str]
 
 
 def plan(stage: str, argv: Sequence[str]) -> Plan:
-    """Split ``argv`` into flags and overrides and rewrite these; reads no configuration."""
+    """Split ``argv`` into flags and overrides and rewrite these; of files it reads a recipe's and a scale's defaults.
+
+    Raises:
+        ConfigError: a variant that the recipe does not have, recipes of different data in one sweep.
+    """
     argv = spelled_out(stage, argv)
     args = get_args_parser().parse_intermixed_args(list(argv))
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
-    scale = "auto"
+    scale, recipe, variant = "auto", None, None
     for override in named(stage, cast(list[str], args.overrides)):
         key, equals, value = override.partition("=")
         if equals and key.lstrip("+") == LAST_GROUP:
             scale = value
-        elif equals and key == "recipe":
-            rewritten.append(f"+{override}")
+        elif equals and key.lstrip("+") == "recipe":
+            recipe = value
+            rewritten.append(f"+{override.lstrip('+')}")
+        elif equals and key.lstrip("+") == "variant":
+            variant = value
         elif equals and key in INPUTS and value not in options(key):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
             rewritten.append(override)
     chosen, note = doctor.choose_scale() if scale == "auto" else (scale, None)
+    folders = [*([Path(args.config_dir).resolve()] if args.config_dir else []), folder()]
+    if variant is not None:
+        rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
+    if recipe is not None and not any(o.startswith("data=") for o in rewritten):
+        data = recipes.data_at(folders, recipe, chosen)
+        rewritten += [f"data={data}"] if data else []
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
     return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note)
@@ -205,6 +219,11 @@ def options(group: str) -> list[str]:
     return sorted(p.stem for p in (folder() / group).glob("*.yaml"))
 
 
+def variants(recipe: str) -> list[str]:
+    """The readings of a recipe: ``paper``, and those of ``conf/variant``."""
+    return recipes.variants([folder()], recipe)
+
+
 def scales() -> dict[str, doctor.Needs]:
     """What each scale needs of the machine, from the ``needs`` section of its file."""
     found: dict[str, doctor.Needs] = {}
@@ -236,26 +255,29 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     _check_choices(choices, lambda group: loader.get_group_options(group, **where))
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
-    composed, set_by = copy.deepcopy(composed), dict(set_by)
-    ConfigLoaderImpl._apply_overrides_to_config(settings, composed)  # pyright: ignore[reportPrivateUsage]
-    with open_dict(composed):
-        del composed["hydra"]
-    for override in overrides:
-        set_by[override.key_or_group] = f"command line: {override.input_line}"
+    ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
+    composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
     values = _plain(composed)
-    return Job(stage, values, {leaf: _nearest_setter(leaf, set_by) for leaf in flat(values)})
+    given = {o.key_or_group: f"command line: {o.input_line}" for o in overrides}
+    return Job(stage, values, Origins(flat(values), lambda: {**set_by(), **given}))
 
 
 @functools.lru_cache(maxsize=64)
-def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, dict[str, str]]:
-    """What the files of these choices say together, hydra's own section included, and which line set each key.
+def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, Callable[[], dict[str, str]]]:
+    """What the files of these choices say together, hydra's own section included, and what tells which line set a key.
 
     Kept for the life of the process: a sweep over values reads each file once. Callers copy before they change it.
     """
     composed = hydra.compose("config", list(choices), return_hydra_config=True)
     loader = cast(Any, GlobalHydra.instance().config_loader())
-    defaults = loader.compute_defaults_list("config", list(choices), RunMode.RUN)
-    return composed, _set_by_files(defaults, [folder(), *([own] if own else [])])
+
+    @functools.cache
+    def set_by() -> dict[str, str]:
+        defaults = loader.compute_defaults_list("config", list(choices), RunMode.RUN).defaults
+        return set_by_files(defaults, [folder(), *([own] if own else [])], folder())
+
+    return composed, set_by
 
 
 def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]]) -> None:
@@ -307,44 +329,6 @@ def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
     last = key.rpartition(".")[2]
     same = sorted((k for k in known if k.endswith(f".{last}")), key=lambda k: (not k.startswith(f"{stage}."), len(k)))
     return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
-
-
-def _set_by_files(defaults: DefaultsList, folders: Sequence[Path]) -> dict[str, str]:
-    """``conf/file:line`` for each key that a file sets, by replaying Hydra's defaults list in order."""
-    set_by: dict[str, str] = {}
-    for default in defaults.defaults:
-        found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
-        if not found or (default.package or "").startswith("hydra"):
-            continue
-        shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(folder()) else str(found[0])
-        root = yaml.compose(found[0].read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        for key, line, replaces in _lines(root, default.package or ""):
-            for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
-                del set_by[below]
-            set_by[key] = f"{shown}:{line}"
-    return set_by
-
-
-def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
-    """Dotted key, line, and whether the value replaces the earlier one (a list) instead of merging with it."""
-    children: list[tuple[str, int, yaml.Node]] = []
-    if isinstance(node, yaml.MappingNode):
-        children = [(key.value, key.start_mark.line + 1, value) for key, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        children = [(str(i), value.start_mark.line + 1, value) for i, value in enumerate(node.value)]
-    for name, line, value in children:
-        if where or name not in ("defaults", "hydra"):
-            here = f"{where}.{name}" if where else name
-            yield here, line, isinstance(value, yaml.SequenceNode)
-            yield from _lines(value, here)
-
-
-def _nearest_setter(leaf: str, set_by: Mapping[str, str]) -> str:
-    parts = leaf.split(".")
-    for n in range(len(parts), 0, -1):
-        if ".".join(parts[:n]) in set_by:
-            return set_by[".".join(parts[:n])]
-    return "?"
 
 
 def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:

@@ -67,6 +67,11 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
     """``<form>-<split>``, held-out splits first: a training image that equals one of theirs can then be dropped."""
     if not forms or set(forms) - set(FORMS):
         raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
+    if not data.tasks:
+        raise ConfigError(
+            "data.tasks is empty: this data comes in by import; add a task with vtcli.data.parquet.generate, or choose "
+            "another data=NAME of conf/data"
+        )
     parts: list[Part] = []
     for split in HELD_OUT_FIRST:
         for form in forms:

@@ -1,0 +1,77 @@
+"""Which file and line set each value of a composed configuration, found out when somebody asks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+
+class Default(Protocol):
+    """One entry of Hydra's defaults list."""
+
+    config_path: str | None
+    package: str | None
+
+
+class Origins(Mapping[str, str]):
+    """Dotted leaf to the place that set it; nothing is read before the first look."""
+
+    def __init__(self, leaves: Iterable[str], set_by: Callable[[], Mapping[str, str]]) -> None:
+        self._leaves, self._set_by = tuple(leaves), set_by
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        set_by = self._set_by()
+        return {leaf: _nearest_setter(leaf, set_by) for leaf in self._leaves}
+
+    def __getitem__(self, leaf: str) -> str:
+        return self._found[leaf]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+
+def set_by_files(defaults: Sequence[Default], folders: Sequence[Path], own: Path) -> dict[str, str]:
+    """``conf/file:line`` for each key that a file sets, by replaying Hydra's defaults list in order; ``own`` is the
+    folder that is called ``conf``."""
+    set_by: dict[str, str] = {}
+    for default in defaults:
+        found = [p for f in folders if (p := f / f"{default.config_path}.yaml").is_file()]
+        if not found or (default.package or "").startswith("hydra"):
+            continue
+        shown = f"conf/{default.config_path}.yaml" if found[0].is_relative_to(own) else str(found[0])
+        root = yaml.compose(found[0].read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        for key, line, replaces in _lines(root, default.package or ""):
+            for below in [k for k in set_by if replaces and k.startswith(f"{key}.")]:
+                del set_by[below]
+            set_by[key] = f"{shown}:{line}"
+    return set_by
+
+
+def _lines(node: yaml.Node | None, where: str) -> Generator[tuple[str, int, bool]]:
+    """Dotted key, line, and whether the value replaces the earlier one (a list) instead of merging with it."""
+    children: list[tuple[str, int, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(key.value, key.start_mark.line + 1, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(str(i), value.start_mark.line + 1, value) for i, value in enumerate(node.value)]
+    for name, line, value in children:
+        if where or name not in ("defaults", "hydra"):
+            here = f"{where}.{name}" if where else name
+            yield here, line, isinstance(value, yaml.SequenceNode)
+            yield from _lines(value, here)
+
+
+def _nearest_setter(leaf: str, set_by: Mapping[str, str]) -> str:
+    parts = leaf.split(".")
+    for n in range(len(parts), 0, -1):
+        if ".".join(parts[:n]) in set_by:
+            return set_by[".".join(parts[:n])]
+    return "?"
