@@ -17,10 +17,27 @@ Reader = Callable[[Any], Any]
 
 def encode(value: Any) -> Any:
     """A dataclass, tuple, mapping, enum, numpy scalar or plain value as what ``json.dumps`` takes."""
-    if value is None or type(value) in (bool, int, float, str):
+    kind: type = type(cast("object", value))
+    if value is None or kind in (bool, int, float, str):
         return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    if kind is dict:
+        pairs = cast("dict[Any, Any]", value)
+        return {key if type(key) is str else str(key): encode(item) for key, item in pairs.items()}
+    if kind is list or kind is tuple:
+        return [encode(item) for item in cast("list[Any]", value)]
+    names = _names(kind)
+    if names is not None:
+        return {name: encode(getattr(value, name)) for name in names}
+    return _encode_other(value)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
+def _encode_other(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Enum):

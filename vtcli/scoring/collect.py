@@ -82,7 +82,10 @@ async def _read(
 
     async def measure() -> None:
         for completer, kept in zip(completers, found, strict=True):
-            kept.extend(await asyncio.gather(*(one(completer, each) for each in waiting)))
+            lacking = [each for each in waiting if not completer.is_complete(*each[1:])]
+            measured = iter(await asyncio.gather(*(one(completer, each) for each in lacking)))
+            ids = {each[0].id for each in lacking}
+            kept.extend(next(measured) if each[0].id in ids else each[1] for each in waiting)
         waiting.clear()
 
     for record in stored.read(source):

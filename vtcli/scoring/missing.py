@@ -12,7 +12,7 @@ from vtcli.errors import InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED, measure_all
+from vtcli.signals import JOINED
 
 Measure = Literal["missing", "never"]
 
@@ -50,6 +50,11 @@ class Completer:
     def __post_init__(self) -> None:
         self._names.update({name: names for name, signal in self.signals.items() if (names := names_of(signal))})
 
+    def is_complete(self, stored: Signals, trajectory: Trajectory | None) -> bool:
+        """Whether there is nothing to measure."""
+        left = self.again if trajectory is None or self.measure == "never" else self.signals
+        return not any(self._lacks(name, stored.values) for name in left)
+
     async def complete(self, facts: Facts, stored: Signals, trajectory: Trajectory | None) -> Signals:
         """Raises ``InputError`` where something is to be measured again and there is no trajectory to measure."""
         if trajectory is None and self.again:
@@ -80,7 +85,7 @@ class Completer:
     async def _measured(self, stored: Signals, trajectory: Trajectory, names: Collection[str]) -> Signals:
         values = dict(stored.values)
         for name in names:
-            measured = (await measure_all(trajectory, [self.signals[name]])).values
+            measured = await self.signals[name](trajectory)
             own = frozenset(measured) - frozenset(JOINED)
             self._names[name] = self._names.get(name, frozenset[str]()) | own
             _merge(values, measured, own, replace=name in self.again)
