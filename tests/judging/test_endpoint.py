@@ -6,7 +6,7 @@ import pytest
 
 from vtcli.errors import ConfigError
 from vtcli.judging import trial
-from vtcli.judging.endpoint import completions_url, retry_after
+from vtcli.judging.endpoint import Endpoint, Patience, completions_url, retry_after
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
@@ -28,6 +28,12 @@ def test_a_url_with_a_secret_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         completions_url(url)
     assert "pw" not in str(caught.value) and "sk-1" not in str(caught.value)
+
+
+def test_a_key_in_place_of_its_variable_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError, match="name of an environment variable") as caught:
+        Endpoint("http://h/v1", "sk-12345", Patience())
+    assert "12345" not in str(caught.value)
 
 
 def test_a_url_may_already_lead_to_the_completions() -> None:

@@ -152,7 +152,8 @@ def test_what_cannot_be_read_is_no_verdict_and_is_not_asked_twice(store: ImageSt
 @pytest.mark.parametrize("text", ['```json\n{"score": 1}\n```', '<think>Well.</think>{"score": 1}'])
 def test_a_fence_or_thoughts_around_a_verdict_do_not_hide_it(store: ImageStore, text: str) -> None:
     with JudgeServer(lambda body, n: Reaction(text)) as server:
-        assert ask(server, store)[0].score == 1.0
+        assert ask(server, store, guided=False)[0].score == 1.0
+        assert "response_format" not in server.requests[0]
 
 
 @pytest.mark.parametrize(

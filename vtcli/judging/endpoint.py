@@ -11,6 +11,7 @@ import email.utils
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,10 @@ class Endpoint:
     """A chat-completions URL. ``open`` and every question belong to one event loop."""
 
     def __init__(self, url: str, key_env: str, patience: Patience) -> None:
+        if key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key_env):
+            raise ConfigError(
+                "judge.key_env is the name of an environment variable, not the key, which would be stored"
+            )
         self.url = completions_url(url)
         self._patience = patience
         self._key_env, self._key = key_env, os.environ.get(key_env, "") if key_env else ""
