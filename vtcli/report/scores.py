@@ -85,8 +85,8 @@ def flat(scores: Sequence[Score], seed: int) -> dict[str, float]:
 
 
 def matrix_tables(found: Matrix, *, brief: bool = False) -> list[Table]:
-    """The recipes, per form how their rankings correlate, and where they disagree most; ``brief``: of each pair only the
-    trajectory that they rank furthest apart."""
+    """The recipes, per form how their rankings correlate, and where they disagree most; ``brief``: of each pair only
+    the trajectory that they rank furthest apart."""
     by_form = {f: [p for p in found.pairs if p.form == f] for f in sorted({pair.form for pair in found.pairs})}
     tables = [_recipes(found.rows)]
     tables += [_correlations(found.rows, pairs, form) for form, pairs in by_form.items()]
