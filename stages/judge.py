@@ -28,7 +28,6 @@ from vtcli.stagerun import RunSettings, StageRun, open_run
 
 RUNTIME_KEYS = ("scoring.concurrency", *judging.RUNTIME_KEYS)  # change nothing in what is said
 ORACLE = "oracle"  # agreement's other side
-PASSED_ON = ("scale", "variant")  # choices of the command line that every recipe of a matrix is composed with
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Config:
     mode: Literal["score", "matrix", "agreement"] = "score"
     against: str | None = None  # agreement: the other input, or "oracle"
     recipe: str | None = None  # its name, for the artifact's
-    recipes: list[str] | None = None  # matrix: null: all of conf/recipe
+    recipes: list[str] | None = None  # matrix: RECIPE or RECIPE/VARIANT; null: all of conf/recipe
     phase: str | None = None  # the only phase whose reward is used; null: the last one of each form
     group_size: int | None = None  # null: as the run that made them was told
     measure: Measure = "missing"  # never: use stored signals only
@@ -88,7 +87,8 @@ def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said:
 
 def _score(config: Config, source: Source) -> Artifact:
     rewards = verdicts.rewards_of(config.job["rl"], config.phase)
-    name = f"scores-{config.recipe}" if config.recipe else "scores"
+    variant = "-code" if config.job.get("variant") == "code" else ""
+    name = f"scores-{config.recipe}{variant}" if config.recipe else "scores"
     with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
         if stage.reused:
             found = list(records.read(stage.reused.path / stored.SCORES, Score))
@@ -121,31 +121,33 @@ def _matrix(config: Config, source: Source) -> Artifact:
     said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
     with _open(config, "matrix", "comparison", [source], said) as stage:
         if stage.reused:
-            scores.show(scores.matrix_tables(matrix.load(stage.reused.path)))
+            scores.show(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
             return stage.reused
         facts, rows = _rows(config, source, jobs)
         rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
         found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
-        tables = scores.matrix_tables(found)
         about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
         about |= {"command": " ".join(folder.command_line())}
         out = _fresh(stage)
         matrix.save(out, facts, found)
-        disk.write_atomic(out / "matrix.html", scores.page("Reward matrix", about, tables).encode())
+        page = scores.page("Reward matrix", about, scores.matrix_tables(found))
+        disk.write_atomic(out / "matrix.html", page.encode())
         artifact = stage.commit(out, {row.recipe: row.scored for row in rows})
-        scores.show(tables)
+        scores.show(scores.matrix_tables(found, brief=True))
         return artifact
 
 
 def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The composed configuration of every recipe with a reward, and why the others have none."""
+    """The composed configuration of every recipe with a reward, and why the others have none. ``codev/code`` is the
+    recipe codev with variant=code."""
     from vtcli.config import load, options
 
-    given = [f"{key}={config.job[key]}" for key in PASSED_ON if config.job.get(key)]
     jobs: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
     for name in config.recipes or options("recipe"):
-        values = load("judge", [f"+recipe={name}", *given]).values
+        recipe, _, variant = name.partition("/")
+        given = [f"+recipe={recipe}", f"scale={config.job['scale']}", *([f"variant={variant}"] if variant else [])]
+        values = load("judge", given).values
         try:
             verdicts.rewards_of(values["rl"])
             jobs[name] = values

@@ -25,9 +25,9 @@ def test_help_lists_what_works_and_nothing_else(tmp_path: Path) -> None:
     done = vtcli("--help", cwd=tmp_path)
     assert done.returncode == 0
     listed = done.stdout.partition("Commands:")[2].split()
-    for command in ("synth", "sft", "rl", "eval", "artifacts", "config", "doctor"):
+    for command in ("synth", "sft", "rl", "eval", "judge", "artifacts", "config", "doctor"):
         assert command in listed
-    for absent in ("filter", "judge", "serve"):
+    for absent in ("filter", "serve"):
         assert absent not in listed
     assert vtcli("filter", cwd=tmp_path).returncode == 2
 

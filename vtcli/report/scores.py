@@ -84,12 +84,13 @@ def flat(scores: Sequence[Score], seed: int) -> dict[str, float]:
     return figures
 
 
-def matrix_tables(found: Matrix) -> list[Table]:
-    """The recipes, per form how their rankings correlate, and where they disagree most."""
+def matrix_tables(found: Matrix, *, brief: bool = False) -> list[Table]:
+    """The recipes, per form how their rankings correlate, and where they disagree most; ``brief``: of each pair only
+    the trajectory that they rank furthest apart."""
     by_form = {f: [p for p in found.pairs if p.form == f] for f in sorted({pair.form for pair in found.pairs})}
     tables = [_recipes(found.rows)]
     tables += [_correlations(found.rows, pairs, form) for form, pairs in by_form.items()]
-    tables += [_cases(pairs, form) for form, pairs in by_form.items()]
+    tables += [_cases(pairs, form, brief) for form, pairs in by_form.items()]
     return [table for table in tables if table.lines]
 
 
@@ -138,15 +139,17 @@ def _correlation(pair: Pair) -> Cell:
     return Cell(f"{c.spearman:.2f}", f"n {c.n}", hint)
 
 
-def _cases(pairs: Sequence[Pair], form: str) -> Table:
+def _cases(pairs: Sequence[Pair], form: str, brief: bool) -> Table:
     lines: list[tuple[Cell, ...]] = []
     for pair in pairs:
-        for case in pair.cases:
+        furthest = sorted(pair.cases, key=lambda case: -case.apart)[:1]
+        for case in furthest if brief else pair.cases:
             head = Cell(f"{case.more} > {case.less}", head=True)
             totals = Cell(number(case.total_more)), Cell(number(case.total_less)), Cell(f"{case.apart:+.2f}")
             lines.append((head, *totals, Cell(case.trajectory.task, words=True), Cell(case.trajectory.id, words=True)))
     columns = ("first > second", "first", "second", "ranks apart", "task", "trajectory")
     note = "What the first rewards most and the second least: totals, and how far apart the ranks are, of 1."
+    note += " One a pair; matrix.json and matrix.html have more." if brief else ""
     return Table(f"Disagreements, questions of the form {form!r}", note, columns, tuple(lines))
 
 
