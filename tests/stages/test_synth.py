@@ -161,3 +161,21 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
 def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         synth(tmp_path, override)
+
+
+def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp_path: Path) -> None:
+    few = ["synth.demos.rows.zoom.answer=36", "synth.demos.rows.zoom.perceive=2", "synth.demos.validation=0.1"]
+    base = ["+recipe=tiny_codev", "scale=tiny", "tracker=console", f"home={tmp_path}", "synth.sheet=1", *few]
+    one, two = (
+        run(
+            config.build(
+                SynthConfig, config.load("synth", [*base, f"name=demos{n}", f"synth.workers={n}", "reuse=false"])
+            )
+        )
+        for n in (1, 2)
+    )
+    assert digests(one) == digests(two) and len(digests(one)) == 2
+    found = DemoSet(one, "train", ImageStore(tmp_path / "images"))
+    said = [message["content"] for i in range(len(found)) for message in found.load(i).messages]
+    assert sum(text.startswith("<code>\n") for text in said) > 15
+    assert said.count("<sandbox_output><image></sandbox_output>") == sum(text.startswith("<code>\n") for text in said)
