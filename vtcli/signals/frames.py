@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from vtcli.schema import Trajectory
 
+NAMES = ("frames", "frame_shown")
+
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``frames``: an entry per image that code made from frames of a video: its index, the frames' ``indices`` in the
