@@ -19,6 +19,7 @@ DRIVERS: dict[str, str] = {}
 """``path::function`` -> why this one reads best in one piece; at most 100 lines."""
 
 MANY_PARAMETERS: dict[str, str] = {
+    "vtcli/judging/model.py::open_judge": "keyword-only, filled in by conf/judge",
     "vtcli/data/parquet.py::generate": "keyword-only, filled in by conf/data",
     "vtcli/engines/deepspeed.py::DeepSpeedLearner.__init__": "keyword-only, filled in by the stages from their config",
 }

@@ -44,6 +44,30 @@ def test_row_of_a_tool_trajectory_means_both_terms(tmp_path: Path) -> None:
     assert got.reward == pytest.approx(1.0)
 
 
+def test_faithful_rates_are_joint_over_all_and_conditional_over_right_answers() -> None:
+    """Six answers, worked by hand: 4 right, of them 2 faithful, 1 without a call, 1 left open by the judge."""
+    facts = [(1, 1, [1.0]), (1, 1, [0.25, 1.0]), (1, 0, []), (1, None, [None]), (0, 1, [1.0]), (0, 0, [0.25])]
+    found = []
+    for i, (right, shown, scores) in enumerate(facts):
+        t = make_trajectory(make_sample(id=f"zoom-test-{i}"), ["<answer>K</answer>"])
+        values = {"answer_correct": right, "faithful": shown, "evidence": scores}
+        found.append(rows.make_row(make_scored(t, values), tool_global=None))
+    assert [r.faithful for r in found] == [1.0, 1.0, 0.0, None, 0.0, 0.0]
+    assert [r.faithful_if_right for r in found] == [1.0, 1.0, 0.0, None, None, None]
+    measures = rows.summarise(found, seed=0)[0].measures
+    assert (measures["faithful"].value, measures["faithful"].n) == (pytest.approx(2 / 5), 5)
+    assert (measures["faithful_if_right"].value, measures["faithful_if_right"].n) == (pytest.approx(2 / 3), 3)
+    judged = rows.summarise([r for r in found if r.faithful is not None], seed=0)[0].measures
+    product = judged["accuracy"].value * judged["faithful_if_right"].value
+    assert judged["faithful"].value == pytest.approx(product)
+
+
+def test_where_evidence_was_not_measured_nobody_is_unfaithful() -> None:
+    t = make_trajectory(make_sample(), ["<answer>K</answer>"])
+    values = {"answer_correct": 0, "faithful": None, "evidence": None}
+    assert rows.make_row(make_scored(t, values), tool_global=None).faithful is None
+
+
 def test_a_function_of_code_counts_under_its_own_name_where_it_ran() -> None:
     calls = (Call("", "code", {}), Call("", "code", {}), Call("", "no_such_tool", {}), Call("", problem="no name"))
     ran = CallResult("code", {}, "ok", "", 0.1, details={"status": "ok"})

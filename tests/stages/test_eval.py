@@ -9,22 +9,25 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from judge_server import JudgeServer, Reaction, honest
 
 from stages import eval as stage
 from vtcli import records
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.item import ALL_TOOLS
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.images import encode_png
+from vtcli.judging.model import open_judge
 from vtcli.report import folder
 from vtcli.rollout import Limits
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
-from vtcli.signals import answer, boxes, orientation, primitives, usage
+from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
 
 PROMPT = {
@@ -258,3 +261,32 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
         config(home, "wrong", forms=("essay",))
     with pytest.raises(ConfigError, match="temperature"):
         config(home, "wrong", samples_per_question=4)
+
+
+def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_mended(home: Path) -> None:
+    def confused(body: dict[str, Any], number: int) -> Reaction:
+        """Passes its trial, and then says nothing that can be read."""
+        return honest(body) if number < 10 else Reaction("Hard to say.")
+
+    def judged(server: JudgeServer, name: str = "judged") -> Artifact:
+        judge = partial(open_judge, url=server.url, model="m", parameters={})
+        changes = {"signals": {**SIGNALS, "evidence": evidence.measure}, "judge": judge, "max_samples": 4}
+        return stage.run(config(home, name, policy="oracle", forms=("answer",), **changes))
+
+    told = r"eval: the judge m gave no verdict on \d+\.\d% .*Hard to say"
+    with JudgeServer(confused) as server, pytest.raises(EngineError, match=told):
+        judged(server)
+    (rolled,) = home.glob(".work/eval-*/trajectories.jsonl")
+    before = {s.trajectory.id: s for s in records.read(rolled, Scored)}
+    assert any(s.signals.values["unjudged"] for s in before.values())
+    with JudgeServer(honest) as server:
+        after = {s.trajectory.id: s for s in scored(judged(server))}
+        assert len(server.requests) == 10 + asked(after)
+    assert {i: s.trajectory for i, s in after.items()} == {i: s.trajectory for i, s in before.items()}
+    assert not any(s.signals.values["unjudged"] for s in after.values())
+    assert {s.signals.values["evidence_by"] for s in after.values()} == {"m"}
+
+
+def asked(found: Mapping[str, Scored]) -> int:
+    """How many different images of tools there are."""
+    return len({(s.trajectory.sample.question, ref.view) for s in found.values() for ref in s.trajectory.images[1:]})

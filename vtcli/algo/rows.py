@@ -20,6 +20,8 @@ MEASURES = (
     "tool_reward",
     "tool_global",
     "format",
+    "faithful",
+    "faithful_if_right",
     "reward",
     "calls",
     "composite",
@@ -49,6 +51,8 @@ class Row:
     tool_reward: float | None = None  # tool form: (global + answer-conditioned) / 2, ToolsRL stage 1 without format
     tool_global: float | None = None  # best tool state of the trajectory, any form
     format: float | None = None  # 1 when the format rule holds
+    faithful: float | None = None  # answer form: 1 when right and a tool showed what was asked for, else 0
+    faithful_if_right: float | None = None  # the same of right answers; None of wrong ones
     reward: float | None = None  # the verdict's total, of the recipe that was evaluated
     calls: float | None = None
     composite: float | None = None  # 1 when two or more different tools ran
@@ -88,6 +92,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
     tool_form = t.sample.form == "tool"
     halves = [value for name in ("tool_global", "tool_answer") if (value := parts.get(name)) is not None]
     used = calls_by_tool(t)
+    joint, conditional = (None, None) if tool_form else _faithful(values)
     return replace(
         row,
         accuracy=None if tool_form else _number(values.get("answer_correct")),
@@ -95,6 +100,8 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         tool_reward=sum(halves) / 2 if tool_form and len(halves) == 2 else None,
         tool_global=tool_global,
         format=_number(values.get("format_ok")),
+        faithful=joint,
+        faithful_if_right=conditional,
         reward=scored.reward,
         calls=float(sum(used.values())),
         composite=float(len({r.name for r in t.results if r.status == "ok"}) >= 2),
@@ -103,6 +110,18 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         tools=used,
         failed=sum(used.values()) - sum(r.status == "ok" for r in t.results),
     )
+
+
+def _faithful(values: Mapping[str, object]) -> tuple[float | None, float | None]:
+    """CodeV's faithful rates of one answer (arXiv 2511.19661, algorithm 1): joint, over all questions, as its table 5
+    has it; and conditional, over the right answers, as its figure 2 has it. Joint = accuracy × conditional.
+
+    A right answer is faithful when the image of any of its calls shows what was asked for. Where a judge left that
+    open, the answer counts in neither; a wrong answer counts as 0 in the first."""
+    right, shown = _number(values.get("answer_correct")), _number(values.get("faithful"))
+    if right is None or values.get("evidence") is None:
+        return None, None
+    return (right * shown if shown is not None else None, shown) if right else (0.0, None)
 
 
 def _number(value: object) -> float | None:

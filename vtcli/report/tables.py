@@ -37,6 +37,8 @@ class Table:
 
 HEADLINES = (
     ("accuracy", "answer", "accuracy"),
+    ("right and faithful", "answer", "faithful"),
+    ("faithful if right", "answer", "faithful_if_right"),
     ("tool reward", "tool", "tool_reward"),
     ("best tool state", "tool", "tool_global"),
     ("calls", "answer", "calls"),
@@ -48,15 +50,8 @@ MAIN = ("accuracy", "tool reward", "calls")
 """The headlines that are drawn, and printed on the console."""
 
 ANSWER_COLUMNS = (
-    "accuracy",
-    "answer_score",
-    "tool_global",
-    "format",
-    "reward",
-    "calls",
-    "composite",
-    "tokens",
-    "images",
+    *("accuracy", "answer_score", "tool_global", "faithful", "faithful_if_right"),
+    *("format", "reward", "calls", "composite", "tokens", "images"),
 )
 TOOL_COLUMNS = ("tool_reward", "tool_global", "format", "calls", "composite", "tokens", "images")
 
@@ -66,6 +61,8 @@ TITLES = {
     "tool_reward": "tool reward",
     "tool_global": "best tool state",
     "format": "format ok",
+    "faithful": "right and faithful",
+    "faithful_if_right": "faithful if right",
     "reward": "reward",
     "calls": "calls",
     "composite": "≥ 2 tools",

@@ -17,7 +17,10 @@ NOTHING = 0.0
 """Of a call that showed no image: nothing for a judge to look at. The paper's template scores images only; its released
 code gives 0 to a reply without an image operation."""
 
-_OPTIONS = re.compile(r"^\W*(?:options|choices)\W*(?:\n|$)|^\W*(?:options|choices)\s*:|^\(?A[.):]\s", re.I | re.M)
+_OPTIONS = re.compile(
+    r"[\s*#]*\b(?:options|choices)\b[\s*:]*(?=\(?A[.):]\s)|^[\s*#]*(?:options|choices)[\s*:]*(?:\n|$)|^\(?A[.):]\s",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_evidence") -> Mapping[str, Any]:

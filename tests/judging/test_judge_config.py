@@ -1,0 +1,71 @@
+"""conf/judge: both judges compose, bind, and say what they lack; how a judge is asked makes no new run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import eval as eval_stage
+from stages import rl
+from vtcli import config, judging
+from vtcli.errors import ConfigError
+from vtcli.images import ImageStore
+from vtcli.judging.model import ModelJudge
+from vtcli.judging.oracle import Oracle
+from vtcli.stagerun import RunSettings, fingerprint
+
+MODEL = ("judge=openai", "judge.url=http://localhost:8000/v1", "judge.model=qwen")
+TOOLSRL = ("+recipe=toolsrl", "scale=tiny", "rl.data=d:v1", "eval.data=d:v1", "eval.model=m:v1")
+
+
+def opened(tmp_path: Path, stage: str, *argv: str) -> Any:
+    cls = {"rl": rl.Config, "eval": eval_stage.Config}[stage]
+    built = config.build(cls, config.load(stage, [*TOOLSRL, *argv]))
+    assert built.judge is not None and built.max_unjudged == 0.05
+    return built.judge(images=ImageStore(tmp_path), home=tmp_path)
+
+
+@pytest.mark.parametrize("stage", ["rl", "eval"])
+def test_the_oracle_judges_unless_a_model_is_named(tmp_path: Path, stage: str) -> None:
+    assert isinstance(opened(tmp_path, stage), Oracle)
+    assert opened(tmp_path, stage, "judge.min_scale=0.7").sight.min_scale == 0.7
+    judge = opened(tmp_path, stage, *MODEL, "judge.patience.concurrency=4")
+    assert isinstance(judge, ModelJudge) and judge.name == "qwen"
+
+
+def test_both_judges_have_plug_points_that_bind() -> None:
+    for argv in ((), MODEL):
+        assert config.check_plug_points(config.load("rl", [*TOOLSRL, *argv])) >= 8
+
+
+def test_a_model_without_an_address_says_which_key_to_give() -> None:
+    with pytest.raises(ConfigError, match=r"judge\.url: needs a value: give judge\.url=…"):
+        config.build(rl.Config, config.load("rl", [*TOOLSRL, "judge=openai", "judge.model=m"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("judge=openia", "there is no judge 'openia'. Did you mean 'openai'?"),
+        ("judge.api_key=sk-1", "there is no key 'judge.api_key'"),
+        ("judge.patience.concurency=3", "Did you mean 'judge.patience.concurrency'?"),
+        ("judge.patience.attempts=0", "attempts and give_up must be at least 1"),
+    ],
+)
+def test_a_slip_is_one_clear_error(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.build(rl.Config, config.load("rl", [*TOOLSRL, *MODEL, override]))
+    assert words in str(caught.value)
+
+
+def test_only_what_a_judge_says_makes_another_run() -> None:
+    def key(*argv: str) -> str:
+        values = config.load("rl", [*TOOLSRL, *argv]).values
+        settings = RunSettings(name="policy", home=Path("h"), seed=0)
+        return fingerprint("rl", "model", settings, values, [], runtime_keys=rl.RUNTIME_KEYS)
+
+    assert key(*MODEL) == key(*MODEL[:1], "judge.url=http://elsewhere/v1", *MODEL[2:], "judge.patience.timeout_s=9")
+    assert len({key(), key(*MODEL), key(*MODEL, "judge.model=other"), key("judge.min_scale=0.7")}) == 4
+    assert set(judging.RUNTIME_KEYS) <= set(rl.RUNTIME_KEYS) & set(eval_stage.RUNTIME_KEYS)

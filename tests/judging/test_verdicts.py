@@ -1,0 +1,92 @@
+"""The cache of verdicts: what is in it after a kill, a torn line, and several writers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vtcli.errors import InputError
+from vtcli.judging.verdicts import Verdicts, key_of
+
+WRITER = """
+import sys
+from pathlib import Path
+from vtcli.judging.verdicts import Verdicts
+
+kept, who = Verdicts(Path(sys.argv[1])), sys.argv[2]
+for n in range(int(sys.argv[3])):
+    kept.put(f"{who}-{n}", 0.5, {"reply": "x" * 3000})
+    print(n, flush=True)
+"""
+
+
+def start(path: Path, who: str, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), who, str(count)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_verdict_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = Verdicts(tmp_path / "deep" / "v.jsonl")
+    first.put("a", 0.25, {"reply": "ü\n"})
+    assert Verdicts(tmp_path / "deep" / "v.jsonl").get("a") == 0.25
+    assert first.get("b") is None
+
+
+def test_a_torn_line_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    Verdicts(path).put("a", 1.0, {})
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'\n{"key": "torn", "sco')
+    after = Verdicts(path)
+    after.put("b", 0.5, {})
+    for kept in (after, Verdicts(path)):
+        assert (kept.get("a"), kept.get("torn"), kept.get("b")) == (1.0, None, 0.5)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"[1]\n", b"nonsense\n", b"\xff\xfe\n", b'{"key": 1, "score": 1}\n', b'{"key": "k"}\n']
+)
+def test_lines_of_another_kind_are_passed_over(tmp_path: Path, junk: bytes) -> None:
+    path = tmp_path / "v.jsonl"
+    path.write_bytes(junk + b'{"key": "a", "score": 1}\n')
+    kept = Verdicts(path)
+    assert kept.get("a") == 1.0 and len(kept) == 1
+
+
+def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
+    mine, other = Verdicts(tmp_path / "v.jsonl"), Verdicts(tmp_path / "v.jsonl")
+    other.put("a", 1.0, {})
+    assert mine.get("a") == 1.0
+
+
+def test_several_writers_and_a_kill_lose_nothing_that_was_said_to_be_kept(tmp_path: Path) -> None:
+    path = tmp_path / "v.jsonl"
+    victim, *others = start(path, "victim", 10**6), start(path, "a", 100), start(path, "b", 100)
+    assert victim.stdout is not None
+    said = [int(victim.stdout.readline()) for _ in range(50)]
+    victim.kill()
+    victim.communicate(timeout=60)
+    for other in others:
+        assert other.communicate(timeout=60)[0].count("\n") == 100
+    kept = Verdicts(path)
+    assert all(kept.get(f"victim-{n}") == 0.5 for n in said)
+    assert all(kept.get(f"{who}-{n}") == 0.5 for who in "ab" for n in range(100))
+    lines = [line for line in path.read_bytes().splitlines() if line]
+    unreadable = [line for line in lines if not line.endswith(b"}")]
+    assert len(unreadable) <= 1
+    assert {json.loads(line)["score"] for line in lines if line not in unreadable} == {0.5}
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="Cannot open the judge's verdicts"):
+        Verdicts(tmp_path / "file" / "v.jsonl")
+
+
+def test_a_key_is_the_content_whatever_the_order() -> None:
+    assert key_of({"a": 1, "b": [2]}) == key_of({"b": [2], "a": 1}) != key_of({"a": 1, "b": [3]})

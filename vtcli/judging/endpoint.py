@@ -1,0 +1,216 @@
+"""One question at a time to an OpenAI-compatible endpoint, many questions at the same time.
+
+Retried is what says "not now": 429, 5xx, time-outs and broken connections. What a reply says is never a reason to ask
+again: that would draw until the answer pleases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from vtcli.errors import ConfigError, EngineError
+
+LONGEST_PAUSE_S = 30.0
+"""No pause between two attempts is longer, whatever ``Retry-After`` says."""
+
+MAX_REPLY_BYTES = 4_000_000
+NOT_IMPLEMENTED = 501
+REFUSED = (400, 415, 422, NOT_IMPLEMENTED)
+"""Statuses with which servers refuse a ``response_format`` that they do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Limits of waiting. ``concurrency`` questions are open at a time; the others' clocks have not started."""
+
+    concurrency: int = 32
+    timeout_s: float = 60.0  # for one reply
+    deadline_s: float = 180.0  # for one question, pauses and retries included
+    attempts: int = 6
+    backoff_s: float = 0.5  # the first pause, doubled each time
+    give_up: int = 32  # questions in a row without any reply: the endpoint is gone
+
+    def __post_init__(self) -> None:
+        times = (self.timeout_s, self.deadline_s, self.backoff_s)
+        if min(self.concurrency, self.attempts, self.give_up) < 1 or min(times) <= 0:
+            raise ConfigError(
+                f"judge: {self} cannot work; concurrency, attempts and give_up must be at least 1, the times above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: ``text`` of the model, or None and ``why``. ``status`` 0: no answer at all."""
+
+    text: str | None
+    why: str = ""
+    status: int = 0
+    finish: str = ""
+
+
+class Endpoint:
+    """A chat-completions URL. ``open`` and every question belong to one event loop."""
+
+    def __init__(self, url: str, key_env: str, patience: Patience) -> None:
+        if key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key_env):
+            raise ConfigError(
+                "judge.key_env is the name of an environment variable, not the key, which would be stored"
+            )
+        self.url = completions_url(url)
+        self._patience = patience
+        self._key_env, self._key = key_env, os.environ.get(key_env, "") if key_env else ""
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(patience.concurrency)
+        self._silent = 0  # questions in a row that ended without any reply
+
+    def open(self) -> None:
+        """Opens the connections' pool; nothing is sent."""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        connector = aiohttp.TCPConnector(limit=self._patience.concurrency)
+        self._session = aiohttp.ClientSession(headers=headers, connector=connector, trust_env=True)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def ask(self, body: Mapping[str, Any]) -> Reply:
+        """One chat completion. Never raises for what the server does, until it has been silent for too long.
+
+        Raises ``EngineError`` once ``give_up`` questions in a row had no reply at all.
+        """
+        reply = await self._until_deadline(body)
+        self._silent = 0 if reply.status else self._silent + 1
+        if self._silent >= self._patience.give_up:
+            raise EngineError(
+                f"the judge at {self.url} is gone: {self._silent} questions in a row had no reply (last: {reply.why}). "
+                "Start it again, or set judge.url to where it is, and run the same command again."
+            )
+        return reply
+
+    def slot(self) -> asyncio.Semaphore:
+        """Held while a question is prepared and asked, so that waiting questions hold no images in memory."""
+        return self._slots
+
+    async def _until_deadline(self, body: Mapping[str, Any]) -> Reply:
+        end = time.monotonic() + self._patience.deadline_s
+        attempt, pause = 0, self._patience.backoff_s
+        while True:
+            attempt += 1
+            left = end - time.monotonic()
+            reply, again, asked_pause = await self._once(body, min(self._patience.timeout_s, left))
+            if not again:
+                return reply
+            wait = min(asked_pause if asked_pause is not None else pause * random.uniform(0.5, 1.0), LONGEST_PAUSE_S)
+            if attempt >= self._patience.attempts or time.monotonic() + wait >= end:
+                tries = f"{attempt} attempt{'s' if attempt > 1 else ''}"
+                return Reply(None, f"{reply.why}, after {tries}", reply.status)
+            await asyncio.sleep(wait)
+            pause *= 2
+
+    async def _once(self, body: Mapping[str, Any], limit_s: float) -> tuple[Reply, bool, float | None]:
+        """The reply, whether to ask again, and the pause that the server asked for."""
+        assert self._session is not None, "open() comes first"
+        try:
+            async with asyncio.timeout(limit_s):
+                posted = self._session.post(self.url, json=body, allow_redirects=False, timeout=_NO_LIMIT)
+                async with posted as response:
+                    data = await response.content.read(MAX_REPLY_BYTES + 1)
+                    while len(data) <= MAX_REPLY_BYTES and (more := await response.content.readany()):
+                        data += more
+                    status, headers = response.status, response.headers
+        except TimeoutError:
+            return Reply(None, f"no reply within {limit_s:.3g} s"), True, None
+        except (aiohttp.ClientError, OSError) as error:
+            return Reply(None, self._safe(f"{type(error).__name__}: {error}")), True, None
+        if status == 200:
+            return self._read(data), False, None
+        again = status in (408, 429) or (status >= 500 and status != NOT_IMPLEMENTED)
+        text = self._safe(data[:300].decode("utf-8", "replace").strip())
+        return (
+            Reply(None, f"status {status}{_hint(status, self._key_env)}: {text}", status),
+            again,
+            retry_after(headers),
+        )
+
+    def _read(self, data: bytes) -> Reply:
+        """The text of a completion."""
+        try:
+            value: Any = json.loads(data[:MAX_REPLY_BYTES])
+            choices = cast("list[Any]", value["choices"])
+            content, finish = choices[0]["message"]["content"], str(choices[0].get("finish_reason") or "")
+        except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
+            kind = "HTML" if data.lstrip()[:1] == b"<" else "no chat completion"
+            start = self._safe(data[:120].decode("utf-8", "replace"))
+            hint = "judge.url must lead to an OpenAI-compatible API and usually ends in /v1"
+            return Reply(None, f"the endpoint answered with {kind} ({start!r}); {hint}", 200)
+        if isinstance(content, list):  # as content parts
+            parts = cast("list[Any]", content)
+            content = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        if content is not None and not isinstance(content, str):
+            return Reply(None, "the completion's content is no text", 200)
+        cut = ", cut off at its token limit" if finish == "length" else ""
+        return Reply(content or "", cut, 200, finish)
+
+    def _safe(self, text: str) -> str:
+        """Without the key, should a server repeat it."""
+        return text.replace(self._key, "***") if self._key else text
+
+
+_NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the limit is ours, around the whole exchange
+
+
+def completions_url(url: str) -> str:
+    """``http://host:8000/v1`` as the URL to post to. Raises ``ConfigError`` for no such URL, or one with a secret."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        parts, known = None, False
+    if parts is None or not known:
+        raise ConfigError(
+            f"judge.url must be the base URL of an OpenAI-compatible API, such as http://localhost:8000/v1; got {url!r}"
+        )
+    if parts.username or parts.password or parts.query:
+        raise ConfigError(
+            "judge.url holds a user, a password or a query, which would be stored with every run; put the key into the "
+            "environment variable that judge.key_env names"
+        )
+    base = url.rstrip("/")
+    return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+
+
+def _hint(status: int, key_env: str) -> str:
+    """What a status usually means."""
+    if status in (401, 403):
+        return f" (set the environment variable {key_env or 'that judge.key_env names'} to a valid key)"
+    if status in (404, 405) or 300 <= status < 400:
+        return " (check judge.url, which usually ends in /v1, and judge.model)"
+    return ""
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a ``Retry-After`` header, which may also be a date; None without one that can be read."""
+    given = headers.get("Retry-After")
+    if given is None:
+        return None
+    try:
+        return max(0.0, float(given)) if given.strip().replace(".", "", 1).isdigit() else _until(given)
+    except (ValueError, TypeError):
+        return None
+
+
+def _until(date: str) -> float:
+    return max(0.0, email.utils.parsedate_to_datetime(date).timestamp() - time.time())

@@ -1,0 +1,205 @@
+"""The judge that is a model: rubric, cache, endpoint, in this order."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vtcli.errors import ConfigError, EngineError
+from vtcli.images import ImageStore, encode_png
+from vtcli.judging import rubrics, trial
+from vtcli.judging.endpoint import REFUSED, Endpoint, Patience, Reply
+from vtcli.judging.replies import read_score
+from vtcli.judging.rubrics import Rubric
+from vtcli.judging.verdicts import Verdicts, key_of
+from vtcli.protocols import About, Case, Images, Ruling
+from vtcli.schema import ImageRef, Sample
+
+OURS = ("model", "messages", "response_format", "stream", "n")
+"""Of a request's body, not to be set as parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is sent with every question."""
+
+    model: str
+    parameters: Mapping[str, Any]
+    guided: bool = True  # ask for JSON by schema, until the server refuses it
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("judge.model needs the name under which the endpoint serves the judge")
+        if taken := sorted(set(OURS) & set(self.parameters)):
+            raise ConfigError(f"judge.parameters may not set {', '.join(taken)}")
+
+
+class ModelJudge:
+    """A ``Judge``. The same question is asked once, however many ask it at the same time or ever asked it before."""
+
+    def __init__(self, endpoint: Endpoint, asking: Asking, images: Images, cache: Path) -> None:
+        self._endpoint, self._asking, self._images, self._cache = endpoint, asking, images, cache
+        self._verdicts: Verdicts | None = None
+        self._guided = asking.guided
+        self._rubrics: Sequence[str] = ()
+        self._tried: asyncio.Task[None] | None = None
+        self._open: dict[str, asyncio.Task[Ruling]] = {}
+        self._problems: Counter[str] = Counter()
+        self._asked = 0
+
+    @property
+    def name(self) -> str:
+        return self._asking.model
+
+    @property
+    def trouble(self) -> str:
+        """The reasons, most frequent first."""
+        if not self._problems:
+            return ""
+        listed = "; ".join(f"{count} × {why}" for why, count in self._problems.most_common(3))
+        return f"{self._problems.total()} of {self._asked} questions to {self._endpoint.url} had none: {listed}."
+
+    def knows(self, about: About, sample: Sample) -> bool:
+        """It can be asked anything."""
+        del about, sample
+        return True
+
+    async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
+        """As the Protocol says; every rubric's ``check`` is the trial. It is never answered from the cache."""
+        self._rubrics = rubrics
+        for name in rubrics:
+            _load(name)
+        self._verdicts = Verdicts(self._cache)
+        self._endpoint.open()
+        if eager:
+            await self._trial()
+
+    async def close(self) -> None:
+        tasks: list[asyncio.Task[Any]] = [*self._open.values(), *([self._tried] if self._tried else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._endpoint.close()
+        if self._verdicts is not None:
+            verdicts, self._verdicts = self._verdicts, None
+            verdicts.close()
+
+    async def __call__(self, case: Case) -> Ruling:
+        assert self._verdicts is not None, "start() comes first"
+        rubric = _load(case.rubric)
+        shown = [ref.view for ref in case.images]
+        key = key_of(
+            [self.name, rubric.messages(case.texts, shown), list(rubric.scale), shown, dict(self._asking.parameters)]
+        )
+        self._asked += 1
+        known = self._verdicts.get(key)
+        if known is not None:
+            return Ruling(known, "judged before")
+        if key not in self._open:
+            self._open[key] = asyncio.ensure_future(self._judge(key, rubric, case))
+            self._open[key].add_done_callback(lambda _: self._open.pop(key, None))
+        ruling = await asyncio.shield(self._open[key])
+        if ruling.score is None:
+            self._problems[ruling.why] += 1
+        return ruling
+
+    async def _judge(self, key: str, rubric: Rubric, case: Case) -> Ruling:
+        await self._trial()
+        async with self._endpoint.slot():
+            images = [await asyncio.to_thread(self._png, ref) for ref in case.images]
+            ruling, reply = await self._rule(rubric, case.texts, images)
+        if ruling.score is not None and self._verdicts is not None:
+            facts = {"model": self.name, "rubric": case.rubric, "rubric_sha256": rubric.sha256}
+            self._verdicts.put(key, ruling.score, facts | {"reply": reply.text, "finish": reply.finish})
+        return ruling
+
+    async def _rule(self, rubric: Rubric, texts: Mapping[str, str], images: Sequence[bytes]) -> tuple[Ruling, Reply]:
+        urls = [{"url": f"data:image/png;base64,{base64.b64encode(data).decode()}"} for data in images]
+        body = {"model": self.name, "messages": rubric.messages(texts, urls), **self._asking.parameters}
+        reply = await self._ask(body, rubric.response_format)
+        if reply.text is None:
+            return Ruling(None, reply.why), reply
+        ruling = read_score(reply.text, rubric.scale)
+        return (ruling if ruling.score is not None else Ruling(None, ruling.why + reply.why)), reply
+
+    async def _ask(self, body: Mapping[str, Any], response_format: Mapping[str, Any]) -> Reply:
+        """With guided decoding where the server can; the first refusal that goes away without it ends it."""
+        if self._guided:
+            reply = await self._endpoint.ask({**body, "response_format": response_format})
+            if reply.status not in REFUSED:
+                return reply
+            plain = await self._endpoint.ask(body)
+            if plain.text is not None:
+                self._guided = False
+            return plain
+        return await self._endpoint.ask(body)
+
+    def _png(self, ref: ImageRef) -> bytes:
+        """What the policy saw."""
+        if isinstance(self._images, ImageStore):
+            self._images.view(ref)  # checks the file against its name
+            return self._images.path(ref.view).read_bytes()
+        return encode_png(self._images.view(ref))
+
+    async def _trial(self) -> None:
+        """Once; those who come while it runs wait for it."""
+        if self._tried is None:
+            self._tried = asyncio.ensure_future(self._try_all())
+        await asyncio.shield(self._tried)
+
+    async def _try_all(self) -> None:
+        checks = [(name, check) for name in self._rubrics for check in _load(name).check]
+        if not checks:
+            return
+        first = await self._try(*checks[0])  # alone: whether the server is there, and knows guided decoding
+        failed = [f for f in (first, *await asyncio.gather(*(self._try(*c) for c in checks[1:]))) if f]
+        if failed:
+            raise EngineError(
+                f"the judge {self.name} at {self._endpoint.url} fails its trial and would give rewards for nothing: "
+                f"{'; '.join(failed)}. Choose a stronger model (judge.model), or mend the endpoint."
+            )
+
+    async def _try(self, name: str, check: rubrics.Check) -> str | None:
+        async with self._endpoint.slot():
+            images = [encode_png(trial.PICTURES[picture]()) for picture in check.images]
+            ruling, reply = await self._rule(_load(name), check.texts, images)
+        if reply.text is None:
+            raise EngineError(
+                f"the judge {self.name} at {self._endpoint.url} cannot be asked: {reply.why}. Start it, and check "
+                "judge.url, judge.model and judge.patience."
+            )
+        problem = trial.failure(check, ruling)
+        return f"[{name}] {problem}" if problem else None
+
+
+def open_judge(
+    *,
+    url: str,
+    model: str,
+    parameters: Mapping[str, Any],
+    key_env: str = "OPENAI_API_KEY",
+    guided: bool = True,
+    cache: str | None = None,
+    patience: Patience | None = None,
+    images: Images,
+    home: Path,
+) -> ModelJudge:
+    """conf/judge/openai.yaml. ``key_env`` names the environment variable with the key; ``cache`` the file of verdicts
+    (None: in the run's home, one for each model)."""
+    path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
+    endpoint = Endpoint(url, key_env, patience or Patience())
+    return ModelJudge(endpoint, Asking(model, parameters, guided), images, path)
+
+
+def _load(name: str) -> Rubric:
+    rubric = rubrics.load(name)
+    unknown = {picture for check in rubric.check for picture in check.images} - trial.PICTURES.keys()
+    if unknown:
+        raise ConfigError(f"rubric {name}: check.images may name {', '.join(trial.PICTURES)}; got {sorted(unknown)}")
+    return rubric

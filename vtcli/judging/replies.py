@@ -1,0 +1,51 @@
+"""Reading a judge's reply, strictly: one JSON object with one score of the scale, or no verdict. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from vtcli.protocols import Ruling
+
+KEY = "score"
+_THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.S)  # where a server leaves them in the reply
+_FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```\Z", re.S)
+
+
+def read_score(text: str, scale: Sequence[float]) -> Ruling:
+    """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose, even around
+    a verdict, two of them, a score outside the scale, a number without its object, text that was cut off."""
+    said = _THOUGHTS.sub("", text, count=1).strip()
+    if not said:
+        return Ruling(None, "the reply is empty")
+    fenced = _FENCE.match(said)
+    try:
+        found: Any = json.loads(fenced.group(1) if fenced else said, object_pairs_hook=_pairs)
+    except (ValueError, RecursionError):
+        kind = "HTML" if said[:1] == "<" else "not one JSON object"
+        return Ruling(None, f"the reply is {kind}: {shown(said)}")
+    if not isinstance(found, _Object):
+        return Ruling(None, f"the reply is not one JSON object: {shown(said)}")
+    pairs = cast("list[tuple[str, Any]]", found)
+    if [key for key, _ in pairs] != [KEY]:
+        several = "two verdicts" if sum(key == KEY for key, _ in pairs) > 1 else f"other keys than {KEY!r}"
+        return Ruling(None, f"the reply has {several}: {shown(said)}")
+    score = pairs[0][1]
+    if type(score) not in (int, float) or score not in scale:
+        return Ruling(None, f"the score is outside the scale: {shown(said)}")
+    return Ruling(float(score), said)
+
+
+def shown(text: str) -> str:
+    """The beginning of a text, for a message."""
+    return repr(text if len(text) <= 120 else text[:119] + "…")
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object as its pairs, so that a key that stands there twice is seen."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> _Object:
+    return _Object(pairs)

@@ -1,0 +1,41 @@
+"""The trial that a judge passes before it judges: a known right answer, a known wrong one, and answers that have opened
+judges before: ":", "Solution", "Thought process:" (arXiv 2507.08794), and text that gives orders.
+
+What is tried stands in each rubric's file, under ``check``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from vtcli.judging.rubrics import Check
+from vtcli.protocols import Pixels, Ruling
+
+
+def disc() -> Pixels:
+    """(112, 112, 3): a large red disc on white."""
+    y, x = np.mgrid[:112, :112]
+    inside = (x - 56) ** 2 + (y - 56) ** 2 <= 40**2
+    return np.where(inside[:, :, None], np.array([215, 30, 30]), 255).astype(np.uint8)
+
+
+def stripes() -> Pixels:
+    """(112, 112, 3): grey stripes, and nothing else."""
+    y, _ = np.mgrid[:112, :112]
+    return np.repeat(np.where(y // 8 % 2, 170, 210)[:, :, None], 3, axis=2).astype(np.uint8)
+
+
+PICTURES: dict[str, Callable[[], Pixels]] = {"disc": disc, "stripes": stripes}
+"""What ``Check.images`` may name."""
+
+
+def failure(check: Check, ruling: Ruling) -> str | None:
+    """What a judge did wrong; None when it passed."""
+    if ruling.score is None:
+        return f"no verdict on {check.what}: {ruling.why}"
+    if ruling.score not in check.expect:
+        expected = " or ".join(f"{score:g}" for score in check.expect)
+        return f"{check.what} got {ruling.score:g} where {expected} is expected"
+    return None
