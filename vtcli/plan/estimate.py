@@ -18,7 +18,7 @@ KEYS = {
     "dtype": "sft.backend.dtype",
     "zero_stage": "sft.backend.zero_stage",
     "batch_tokens": "sft.backend.batch_tokens",
-    "activation_checkpointing": "plan.layout.activation_checkpointing",
+    "activation_checkpointing": "sft.backend.activation_checkpointing",
     "offload": "plan.layout.offload",
     "tensor_parallel": "plan.layout.tensor_parallel",
     "max_tokens": "rl.limits.max_tokens",
