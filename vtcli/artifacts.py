@@ -239,7 +239,8 @@ class ArtifactStore:
         have = sorted(_versions(self.root / name))
         if not have or (version and int(version) not in have):
             there = f"it has {', '.join(f'v{v}' for v in have)}" if have else f"nothing of that name in {self.root}"
-            raise InputError(f"There is no artifact {ref} ({there}). Make it with `{_maker(kind, name)}`.")
+            advice = f"Make it with `{_maker(kind, name)}`." if kind else "`vtcli artifacts ls` lists what there is."
+            raise InputError(f"There is no artifact {ref} ({there}). {advice}")
         return self.root / name / f"v{version or have[-1]}"
 
     def _lineage(self, artifact: Artifact) -> Lineage:
@@ -277,8 +278,8 @@ def require_name(name: str) -> str:
     return name
 
 
-def _maker(kind: Kind | None, name: str) -> str:
-    return MAKERS[kind].format(name=name) if kind else f"vtcli synth name={name}` or another stage's `name={name}"
+def _maker(kind: Kind, name: str) -> str:
+    return MAKERS[kind].format(name=name)
 
 
 def _versions(folder: Path) -> set[int]:
