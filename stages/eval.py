@@ -45,7 +45,9 @@ REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage
 
 @dataclass(frozen=True)
 class Config:
-    """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use."""
+    """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use.
+    ``rewards`` by form are the recipe's own, else ToolsRL's; one sees all ``samples_per_question`` rollouts of a
+    question, the group that some papers' rewards look at."""
 
     data: str  # dataset artifact
     model: str  # model artifact, Hugging Face folder or hub name

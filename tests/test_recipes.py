@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stages import eval as eval_stage
 from vtcli import config, recipes
 from vtcli.algo.losses import LossConfig
 from vtcli.binding import bind
@@ -143,6 +144,15 @@ def test_codev_is_refused_when_tools_are_worth_as_much_as_answers() -> None:
         config.check_plug_points(job)
     assert "rl.phases.0.reward.weights: tool=1 must be" in str(caught.value)
     assert "set in conf/recipe/codev.yaml:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("recipe", "name"), [("codev", "tapo"), ("codedance", "adaptive"), ("toolsrl", "stage2")])
+def test_eval_scores_with_the_recipes_own_reward(recipe: str, name: str) -> None:
+    job = config.load("eval", [f"+recipe={recipe}", "scale=tiny", "data=made:v1", "model=base:v1"])
+    wanted = config.build(eval_stage.Config, job)
+    reward = wanted.rewards["answer"]
+    assert getattr(reward, "func", reward).__name__ == name
+    assert set(wanted.forms) == set(wanted.rewards)
 
 
 # Variants

@@ -43,6 +43,15 @@ def test_documents_are_turned_like_generated_pages(tmp_path: Path) -> None:
     assert all(item.truth["transform"] != "none" and item.tool_answer == "1" for item in tool)
 
 
+def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for name, boxes in (("none", []), ("unknown", None)):
+        (tmp_path / name).mkdir()
+        path = parquet(tmp_path / name, rows(2, boxes=boxes))
+        found.append(generate(0, 0, "train", path=path, name="own").truth)
+    assert found == [{"boxes": []}, {}]
+
+
 def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
     item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
     assert item.task == "zoom" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from vtcli.images import encode_png
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
 from vtcli.rollout import Limits
-from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
 
@@ -153,6 +153,17 @@ def test_no_tools_probe_asks_plain_questions_without_tools(home: Path) -> None:
     assert len(found) == 8
     assert len({s.trajectory.seed for s in found}) == 8
     assert made.manifest.summary["answer.all.calls.n"] == 4.0
+
+
+def test_a_recipes_own_reward_sees_all_rollouts_of_a_question(home: Path) -> None:
+    def counted(signals_G: Sequence[Signals]) -> list[Verdict | None]:
+        return [Verdict(i + 10 * len(signals_G), {"place": i}) for i in range(len(signals_G))]
+
+    changes = {"samples_per_question": 3, "temperature": 1.0, "max_samples": 2, "forms": ("answer",)}
+    made = stage.run(config(home, "own", rewards={"answer": counted}, **changes))
+    found = [s for s in scored(made) if s.verdict]
+    assert sorted(s.reward for s in found) == [30, 30, 31, 31, 32, 32]
+    assert made.manifest.summary["answer.all.reward"] == 31.0
 
 
 def test_the_same_command_again_finds_its_report(home: Path) -> None:

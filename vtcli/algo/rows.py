@@ -22,6 +22,7 @@ MEASURES = (
     "format",
     "faithful",
     "faithful_if_right",
+    "reward",
     "calls",
     "composite",
     "tokens",
@@ -29,8 +30,8 @@ MEASURES = (
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
-COUNTS = ("calls", "tokens", "images")
-"""Measures without an upper bound: never treated as shares, even when all values happen to be 0 or 1."""
+COUNTS = ("reward", "calls", "tokens", "images")
+"""Measures without bounds: never treated as shares, even when all values happen to be 0 or 1."""
 
 UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
 """Count calls whose tool name could not be read, or that the prompt did not offer."""
@@ -52,7 +53,7 @@ class Row:
     format: float | None = None  # 1 when the format rule holds
     faithful: float | None = None  # answer form: 1 when right and a tool showed what was asked for, else 0
     faithful_if_right: float | None = None  # the same of right answers; None of wrong ones
-    reward: float | None = None  # the verdict's total
+    reward: float | None = None  # the verdict's total, of the recipe that was evaluated
     calls: float | None = None
     composite: float | None = None  # 1 when two or more different tools ran
     tokens: float | None = None  # written by the policy

@@ -13,8 +13,8 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
 
 Columns: ``question``, ``answer``, ``image`` (bytes, a struct with ``bytes``, or a path relative to the file), and
 ``boxes``, a list of ``{label, box: [x1, y1, x2, y2]}`` in pixels. Documents (``turn: true``) are rotated and flipped as
-in C.1; rows with boxes are zoom targets; rows with neither have no tool-supervised form (give the task
-``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
+in C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search; rows with neither
+have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def generate(
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
     transform = list(TRANSFORMS)[kind] if turn and coin < limit else "none"
-    truth: dict[str, Json] = {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if boxes else {}
-    if form == "tool" and not truth:
+    said = boxes or row.get("boxes") == []  # an empty list says that there is nothing to find
+    truth: dict[str, Json] = {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if said else {}
+    if form == "tool" and not (turn or boxes):
         raise InputError(
             f"{where} has neither boxes nor turn: true, so it has no tool-supervised form: forms: [answer]."
         )

@@ -51,7 +51,7 @@ MAIN = ("accuracy", "tool reward", "calls")
 
 ANSWER_COLUMNS = (
     *("accuracy", "answer_score", "tool_global", "faithful", "faithful_if_right"),
-    *("format", "calls", "composite", "tokens", "images"),
+    *("format", "reward", "calls", "composite", "tokens", "images"),
 )
 TOOL_COLUMNS = ("tool_reward", "tool_global", "format", "calls", "composite", "tokens", "images")
 
@@ -63,6 +63,7 @@ TITLES = {
     "format": "format ok",
     "faithful": "right and faithful",
     "faithful_if_right": "faithful if right",
+    "reward": "reward",
     "calls": "calls",
     "composite": "≥ 2 tools",
     "tokens": "tokens",
