@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -221,6 +221,8 @@ class VllmPolicy:
             supported_tasks=self._engine.get_supported_tasks(),
         )
         features = sorted(core.mm_features or (), key=lambda feature: feature.mm_position.offset)
+        once = {feature.mm_hash: feature.data for feature in features if feature.data is not None}
+        features = [replace(feature, data=once[feature.mm_hash]) for feature in features]  # shown twice, sent once
         model = self._engine.model_executor.driver_worker.model_runner.model
         positions, _ = model.get_mrope_input_positions(list(core.prompt_token_ids), features)
         patches = [self._normalised(feature.data["pixel_values"].data) for feature in features]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vtcli.chat.qwen2_5_vl import FACTOR
+from vtcli.engines.distributed import init_distributed
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
 from vtcli.errors import EngineError, InputError
 from vtcli.rollout import Limits
@@ -21,7 +22,7 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one that vllm_draw is written for
 }
 DEFAULTS = {
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output carries results only
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -55,7 +56,7 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
         "model": str(folder),
         "dtype": place.dtype,
         "seed": 0,
-        "max_model_len": max(limits.max_tokens, ROOM) + 1,
+        "max_model_len": max(limits.max_tokens, min(ROOM, _positions(folder))),
         "max_num_seqs": engine.max_batch,
         "enforce_eager": engine.eager or on_cpu,
         "gpu_memory_utilization": engine.gpu_memory,
@@ -64,7 +65,7 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
         "async_scheduling": False,  # vllm_draw counts the tokens said
         "limit_mm_per_prompt": {"image": max(limits.max_images, IMAGES), "video": 0},
         "skip_mm_profiling": on_cpu,
-        "mm_processor_kwargs": {"min_pixels": _SMALLEST, "max_pixels": _LARGEST},
+        "mm_processor_kwargs": {"size": {"shortest_edge": _SMALLEST, "longest_edge": _LARGEST}},
         "distributed_executor_backend": "external_launcher" if several else "uni",
         "generation_config": "vllm",  # nothing of the model folder's sampling settings
         "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
@@ -74,23 +75,34 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
 
 
 def start(given: Mapping[str, Any]) -> Any:
-    """The engine, in this process and thread."""
+    """The engine, in this process and thread. It joins the process group that is there, which must be the learner's."""
+    init_distributed()
     args = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**given)
     return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(args)
 
 
 def tensors(folder: Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the model's tensors, without its weights."""
-    from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers import Qwen2_5_VLForConditionalGeneration
 
-    try:
-        config = AutoConfig.from_pretrained(str(folder))
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
+    config = _config(folder)
     with torch.device("meta"):
         model: Any = Qwen2_5_VLForConditionalGeneration(config)
     return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+
+
+def _positions(folder: Path) -> int:
+    return int(_config(folder).get_text_config().max_position_embeddings)
+
+
+def _config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
 
 
 def statistics(folder: Path) -> tuple[list[float], list[float]]:
