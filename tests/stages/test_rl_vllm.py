@@ -44,7 +44,6 @@ RL = [
 def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
     command = [
         sys.executable,
-        *launcher,
         "-m",
         "vtcli",
         stage,
@@ -62,12 +61,7 @@ def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
 
 def first_step(log: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]]:
     """Tokens by sample and seed, of the trajectories that were sampled with the weights of the start."""
-    found = [
-        s.trajectory
-        for log in logs
-        for s in read(log, Scored)
-        if all(t.version == 0 for t in s.trajectory.policy_turns)
-    ]
+    found = [s.trajectory for s in read(log, Scored) if all(t.version == 0 for t in s.trajectory.policy_turns)]
     return {(t.sample.id, t.sample.form, t.seed): [turn.token_ids for turn in t.policy_turns] for t in found}
 
 
