@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import DynamicCache, Qwen2_5_VLForConditionalGeneration
+from transformers import Cache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.engines import growing
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.errors import InputError
@@ -152,7 +153,7 @@ class HfPolicy:
             device=self.model.device,
         )
         sampler = _Sampler(requests, self.chat, self.model.device)
-        cache = DynamicCache()
+        cache = growing.cache(min(max(r.max_tokens for r in requests), 256))
         logits = self._forward(cache, embed(self.model, batch, self.view), batch.positions, batch.attention)
         attention, at = batch.attention, batch.next_position
         if len(prompts) < len(requests):  # a group asks the same question several times: it is read once
@@ -175,7 +176,7 @@ class HfPolicy:
             at = at + 1
             logits = self._forward(cache, embeds, positions, attention)
 
-    def _forward(self, cache: DynamicCache, embeds: Tensor, positions: Tensor, attention: Tensor) -> Tensor:
+    def _forward(self, cache: Cache, embeds: Tensor, positions: Tensor, attention: Tensor) -> Tensor:
         """Logits (B, vocabulary) of the next token, in fp32."""
         hidden = self.model.model(
             inputs_embeds=embeds,
