@@ -172,8 +172,8 @@ def config_validate(
     count, own = 0, config.own_folder(config_dir)
     for recipe in names or config.options("recipe", own):
         for scale in config.options("scale"):
-            for choices in ([recipe, scale, variant] for variant in config.variants(recipe, own)):
-                bound, failed = _validate_one(*choices, own)
+            for choices in ((recipe, scale, variant) for variant in config.variants(recipe, own)):
+                bound, failed = _validate_one(choices, own)
                 problems += failed
                 count += len(STAGES)
                 said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
@@ -183,12 +183,13 @@ def config_validate(
     typer.echo(f"{count} configurations compose and bind.")
 
 
-def _validate_one(recipe: str, scale: str, variant: str, own: Path | None) -> tuple[int, list[str]]:
-    """Number of plug points of one recipe at one scale, and what is wrong with it, a line each."""
+def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[int, list[str]]:
+    """Number of plug points of one recipe, scale and variant, and what is wrong with it, a line each."""
     from vtcli import config
     from vtcli.binding import SECTION_OF
 
-    where = ["--config-dir", str(own)] if own else []
+    recipe, scale, variant = choices
+    where = ["--config-dir", str(folder)] if folder else []
     try:
         composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}", f"variant={variant}", *where])
         bound = config.check_plug_points(composed)
