@@ -26,7 +26,7 @@ from vtcli.scoring.stored import Facts, Score, Source
 from vtcli.signals.measuring import OpenJudge
 from vtcli.stagerun import RunSettings, StageRun, open_run
 
-RUNTIME_KEYS = ("scoring.concurrency", *judging.RUNTIME_KEYS)  # change nothing in what is said
+RUNTIME_KEYS = ("scoring.concurrency", "scoring.recipes_in", *judging.RUNTIME_KEYS)  # change nothing in what is said
 ORACLE = "oracle"  # agreement's other side
 
 
@@ -39,6 +39,7 @@ class Config:
     against: str | None = None  # agreement: the other input, or "oracle"
     recipe: str | None = None  # its name, for the artifact's
     recipes: list[str] | None = None  # matrix: RECIPE or RECIPE/VARIANT; null: all of conf/recipe
+    recipes_in: str | None = None  # a folder of own ones beside them
     phase: str | None = None  # the only phase whose reward is used; null: the last one of each form
     group_size: int | None = None  # null: as the run that made them was told
     measure: Measure = "missing"  # never: use stored signals only
@@ -144,9 +145,11 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
 
     jobs: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}
-    for name in config.recipes or options("recipe"):
+    own = Path(config.recipes_in) if config.recipes_in else None
+    for name in config.recipes or options("recipe", own):
         recipe, _, variant = name.partition("/")
         given = [f"+recipe={recipe}", f"scale={config.job['scale']}", *([f"variant={variant}"] if variant else [])]
+        given += ["--config-dir", str(own)] if own else []
         values = load("judge", given).values
         try:
             verdicts.rewards_of(values["rl"])

@@ -176,7 +176,11 @@ def _import(path: str, where: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, something that it needs does not: the traceback says what
-        raise KeyProblem(_join(where, TARGET), f"there is no module {module_name!r} for {path!r}.") from None
+        raise KeyProblem(
+            _join(where, TARGET),
+            f"there is no module {module_name!r} for {path!r}. Install the package that has it, or put its folder into "
+            "PYTHONPATH.",
+        ) from None
     found = getattr(module, attribute, None)
     if not callable(found):
         callables = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]

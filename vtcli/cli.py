@@ -161,16 +161,19 @@ def config_show(ctx: typer.Context, stage: str) -> None:
 
 
 @config_app.command("validate")
-def config_validate(names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...")] = None) -> None:
+def config_validate(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...")] = None,
+    config_dir: Annotated[Path | None, typer.Option(help="A folder of own recipes, laid out as conf/.")] = None,
+) -> None:
     """Compose the recipes, by default all, and their variants at every scale for every stage; bind every plug point."""
     from vtcli import config
 
     problems: list[str] = []
-    count = 0
-    for recipe in names or config.options("recipe"):
+    count, own = 0, config.own_folder(config_dir)
+    for recipe in names or config.options("recipe", own):
         for scale in config.options("scale"):
-            for choices in ([recipe, scale, variant] for variant in config.variants(recipe)):
-                bound, failed = _validate_one(*choices)
+            for choices in ((recipe, scale, variant) for variant in config.variants(recipe, own)):
+                bound, failed = _validate_one(choices, own)
                 problems += failed
                 count += len(STAGES)
                 said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
@@ -180,13 +183,15 @@ def config_validate(names: Annotated[list[str] | None, typer.Argument(metavar="[
     typer.echo(f"{count} configurations compose and bind.")
 
 
-def _validate_one(recipe: str, scale: str, variant: str) -> tuple[int, list[str]]:
-    """Number of plug points of one recipe at one scale, and what is wrong with it, a line each."""
+def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[int, list[str]]:
+    """Number of plug points of one recipe, scale and variant, and what is wrong with it, a line each."""
     from vtcli import config
     from vtcli.binding import SECTION_OF
 
+    recipe, scale, variant = choices
+    where = ["--config-dir", str(folder)] if folder else []
     try:
-        composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}", f"variant={variant}"])
+        composed = config.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}", f"variant={variant}", *where])
         bound = config.check_plug_points(composed)
     except VtcliError as error:
         return 0, [f"+recipe={recipe} scale={scale} variant={variant}: {error}"]

@@ -33,7 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vtcli import doctor, recipes
 from vtcli.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
-from vtcli.commandline import named, spelled_out
+from vtcli.commandline import named, quoted, spelled_out
 from vtcli.errors import ConfigError
 from vtcli.origins import Origins, set_by_files
 
@@ -70,6 +70,22 @@ def folder() -> Path:
             f"conf/config.yaml is neither in {here.parent} nor in {here}: the installation is incomplete."
         )
     return found[0]
+
+
+def own_folder(given: str | Path | None) -> Path | None:
+    """A user's own recipes, data and the like: the folder of ``--config-dir``, laid out as ``conf/``.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not given:
+        return None
+    if not Path(given).is_dir():
+        raise ConfigError(
+            f"--config-dir {given}: there is no such folder. Expected one laid out as {folder()}, such as one with "
+            "recipe/mypaper.yaml"
+        )
+    return Path(given).resolve()
 
 
 @dataclass(frozen=True)
@@ -119,7 +135,10 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
         else:
             rewritten.append(override)
     chosen, note = doctor.choose_scale() if scale == "auto" else (scale, None)
-    folders = [*([Path(args.config_dir).resolve()] if args.config_dir else []), folder()]
+    own = own_folder(args.config_dir)
+    folders = [*([own] if own else []), folder()]
+    if own and stage == "judge":  # --all-recipes composes them anew, perhaps in another process
+        rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
     if recipe is not None and not any(o.startswith("data=") for o in rewritten):
@@ -155,7 +174,7 @@ def jobs(plan: Plan) -> Iterator[Job]:
         if plan.multirun:
             combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
         args = get_args_parser().parse_known_args(list(plan.flags))[0]
-        own = Path(args.config_dir).resolve() if args.config_dir else None  # a user's own recipes
+        own = own_folder(args.config_dir)
         for overrides in combinations:
             yield _compose(plan.stage, OverridesParser.create().parse_overrides(overrides=overrides), own)
 
@@ -214,14 +233,14 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
         raise failures[0]
 
 
-def options(group: str) -> list[str]:
-    """Names of the choices in ``conf/<group>``."""
-    return sorted(p.stem for p in (folder() / group).glob("*.yaml"))
+def options(group: str, own: Path | None = None) -> list[str]:
+    """Names of the choices in ``conf/<group>``, and of those in a user's own folder."""
+    return recipes.names([folder(), *([own] if own else [])], group)
 
 
-def variants(recipe: str) -> list[str]:
+def variants(recipe: str, own: Path | None = None) -> list[str]:
     """The readings of a recipe: ``paper``, and those of ``conf/variant``."""
-    return recipes.variants([folder()], recipe)
+    return recipes.variants([folder(), *([own] if own else [])], recipe)
 
 
 def scales() -> dict[str, doctor.Needs]:
@@ -252,7 +271,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     settings = [o for o in overrides if o not in choices]
     search = [f"hydra.searchpath=['file://{own}']"] if own else []
     where = {"config_name": "config", "overrides": search} if own else {}
-    _check_choices(choices, lambda group: loader.get_group_options(group, **where))
+    _check_choices(choices, lambda group: loader.get_group_options(group, **where), own)
     composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
     _check_keys(settings, composed, groups, stage)
     ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
@@ -280,15 +299,16 @@ def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictCon
     return composed, set_by
 
 
-def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]]) -> None:
+def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]], own: Path | None) -> None:
     for override in choices:
         group, value = override.key_or_group, override.value()
         known = options_of(group)
         for choice in cast(list[Any], value if isinstance(value, list) else [value]):
             if choice is not None and str(choice) not in known:
+                places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
                 raise ConfigError(
                     f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
-                    f"The files are in {folder() / group}."
+                    f"The files are in {places}."
                 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fakes import make_sample, make_scored, make_trajectory
@@ -10,6 +11,7 @@ from fakes import make_sample, make_scored, make_trajectory
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
 from vtcli.errors import ConfigError
+from vtcli.images import ImageStore
 from vtcli.schema import Group, Stop
 
 
@@ -49,6 +51,20 @@ def test_credit_is_of_the_full_group_before_filtering() -> None:
     one = group(1, 0, 0, stops=(Stop.ANSWERED, Stop.ANSWERED, Stop.MAX_TOKENS))
     found = select([one], group_mean([one], std=False), 3, Selection(drop_stops=(Stop.MAX_TOKENS,)))
     assert found == [[pytest.approx((2 / 3,)), pytest.approx((-1 / 3,)), None]]
+
+
+def test_rollouts_in_which_no_tool_made_an_image_are_left_out_when_told(tmp_path: Path) -> None:
+    """PyVision-RL: the paper's broken ones called a tool in vain; its code also drops those that called none."""
+    store = ImageStore(tmp_path)
+    sample, answer = make_sample(store), "<answer>K</answer>"
+    zoom = ("image_zoom_in_tool", {"image_idx": 0, "bbox_2d": [20, 30, 60, 70]})
+    nowhere = ("image_zoom_in_tool", {"image_index": 7, "bbox_2d": [20, 30, 60, 70]})
+    turns = ([zoom, answer], [nowhere, answer], [answer], [nowhere, zoom, answer])
+    made = [make_trajectory(sample, texts, store, seed=i) for i, texts in enumerate(turns)]
+    one = Group(sample, tuple(make_scored(t, {}, {"answer": float(i % 2)}) for i, t in enumerate(made)))
+    assert kept([one], 4) == [[True, True, True, True]]
+    assert kept([one], 4, drop_imageless="called") == [[True, False, True, True]]
+    assert kept([one], 4, drop_imageless="all") == [[True, False, False, True]]
 
 
 def test_groups_without_verdicts_or_with_one_are_equal() -> None:

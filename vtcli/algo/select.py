@@ -8,7 +8,7 @@ from typing import Literal
 
 from vtcli.algo.advantages import group_std
 from vtcli.errors import ConfigError
-from vtcli.schema import Credit, Group, Stop
+from vtcli.schema import Credit, Group, Stop, Trajectory
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Selection:
     oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
     drop_equal: bool = False  # groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling")
     drop_stops: tuple[Stop, ...] = ()  # trajectories that ended so
+    drop_imageless: Literal["none", "called", "all"] = "none"  # trajectories in which no tool made an image: of those
+    # that called one ("failing to render any image", PyVision-RL 3.3), or all (its released code, ``hasimage``)
     rank: Literal["none", "std"] = "none"  # groups of the largest deviation first; a group may be cut
     max_rounds: int = 1  # of rollouts, until a step is full; what is there then is learnt from
 
@@ -40,7 +42,7 @@ def select(
     room = wanted
     for i in _ranked(groups, selection):
         for j, (member, value) in enumerate(zip(groups[i].members, credit[i], strict=True)):
-            if room and value is not None and member.trajectory.stop not in selection.drop_stops:
+            if room and value is not None and _fit(member.trajectory, selection):
                 kept[i][j] = value
                 room -= 1
     return kept
@@ -78,6 +80,15 @@ def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Seque
         if value is not None and member.signals.values.get("answer_correct") == 1
     ]
     return sum(signs) / len(signs) if signs else None
+
+
+def _fit(trajectory: Trajectory, selection: Selection) -> bool:
+    if trajectory.stop in selection.drop_stops:
+        return False
+    results = trajectory.results
+    if selection.drop_imageless == "none" or (selection.drop_imageless == "called" and not results):
+        return True
+    return any(result.images for result in results)
 
 
 def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:

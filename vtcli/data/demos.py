@@ -123,10 +123,12 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
     right = teacher.skill >= 0
     tags = {tag["label"]: tag for tag in item.truth["tags"]}
     height, width = item.pixels.shape[:2]
+    bold = bool(item.truth.get("bold"))
+    decorative = bold and bool(rng.random() < teacher.decorative)
     for asked in item.truth["boxes"]:
         mark = pick(rng, item.truth["choices"])
         if teacher.skill >= 0:
-            box, good = asked["box"], bool(rng.random() < teacher.skill)
+            box, good = asked["box"], not decorative and bool(rng.random() < teacher.skill)
             right &= good
             if not good:
                 box = _elsewhere(rng, item, asked, tags)
@@ -135,7 +137,7 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
                 mark = next((t["mark"] for t in tags.values() if centre_inside(t["box"], crop)), mark)
             arguments: dict[str, Json] = {"bbox_2d": snapped_box(crop, view, teacher.grid)}
             calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
-        marks.append(mark)
+        marks.append(tags[asked["label"]]["mark"] if bold else mark)
     return Act(calls, ", ".join(marks), right)
 
 
@@ -157,11 +159,14 @@ def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str
 
 
 def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    """The whole scene: where the tags are and what bold lines say; or one tag in close-up."""
     tags = item.truth["tags"]
-    if rng.random() < 0.4:
+    bold = item.truth.get("bold")
+    if rng.random() < (0.4 if bold is None else 0.6 if bold else 0.2):  # lines in the view are the harder to learn
         scale = view(item.pixels)
-        places = [(f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid))) for tag in tags]
-        return Percept(item.pixels, some(rng, places))
+        turns = [(f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid))) for tag in tags]
+        turns += [(item.truth["ask"].format(tag["label"]), tag["mark"]) for tag in tags if bold]
+        return Percept(item.pixels, some(rng, turns))
     height, width = item.pixels.shape[:2]
     tag = pick(rng, tags)
     x1, y1, x2, y2 = (round(v) for v in grown(tag["box"], rng.uniform(0.1, 0.5, 4), width, height))

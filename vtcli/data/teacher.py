@@ -24,6 +24,7 @@ class Teacher:
     direct: float = 0.2  # no tool at all
     index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
     guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
+    decorative: float = 0.0  # where the view shows the answer: a call goes elsewhere, and the answer is right
     margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
     grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
     # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)

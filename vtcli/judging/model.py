@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.errors import ConfigError, EngineError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.images import ImageStore, encode_png
 from vtcli.judging import rubrics, trial
 from vtcli.judging.endpoint import REFUSED, Endpoint, Patience, Reply
@@ -110,6 +110,7 @@ class ModelJudge:
         return ruling
 
     async def _judge(self, key: str, rubric: Rubric, case: Case) -> Ruling:
+        self._find(case)
         await self._trial()
         async with self._endpoint.slot():
             images = [await asyncio.to_thread(self._png, ref) for ref in case.images]
@@ -139,6 +140,19 @@ class ModelJudge:
                 self._guided = False
             return plain
         return await self._endpoint.ask(body)
+
+    def _find(self, case: Case) -> None:
+        """Raises ``InputError`` for an image that is gone: trajectories may have been copied without theirs."""
+        if not isinstance(self._images, ImageStore):
+            return
+        for path in (self._images.path(ref.view) for ref in case.images):
+            if not path.exists():
+                raise InputError(
+                    f"The image of {case.trajectory.id}, {path}, is not there, and the judge {self.name} has to see "
+                    "it. Images lie beside the trajectories: copy the folder images of the run that made them there, "
+                    "or give that run's artifact. What is stored already is scored without any by "
+                    "scoring.measure=never, and judge=oracle looks at none."
+                )
 
     def _png(self, ref: ImageRef) -> bytes:
         """What the policy saw."""

@@ -114,10 +114,19 @@ class Operation:
     ``name``: rotate | flip | crop | resize | enhance | draw | warp | colour | filter | frames | other. ``arguments`` by
     name: rotate ``{"degrees": clockwise}``; flip ``{"axis": "horizontal" | "vertical"}`` (horizontal: left and right
     swap); crop ``{"box": [x1, y1, x2, y2]}`` in pixels of the image that was cropped, as used after clamping, with
-    ``"requested"`` where that differs; resize ``{"size": [w, h]}``; enhance ``{"kind", "factor"}``;
-    frames ``{"indices": [...]}``. ``image``: the index of the input picture that the chain of operations started from,
-    None when unknown; ``box``: the part of that picture, in its pixels and before rotation, that the result shows, None
-    when it cannot be told.
+    ``"requested"`` where that differs; resize ``{"size": [w, h]}``, with ``"by": "sandbox"`` where the code did not do
+    it: an image smaller than ``RunLimits.image_min_side`` was enlarged; enhance ``{"kind", "factor"}``; frames
+    ``{"indices": [...]}``; other ``{"kind": ...}``, of which these are ours and all else is a library's own:
+
+    - ``unchanged``: an input picture is shown again as it is, by a chain that has nothing else;
+    - ``figure``: shown by matplotlib; ``axes`` is the image's place in the figure [x1, y1, x2, y2], ``images`` how many
+      the figure shows;
+    - ``lossy``: saved in a ``format`` that changes pixels, so that the host compares with a tolerance;
+    - ``pixels written``: assigned to by index; from here on the host cannot do the chain again;
+    - ``too many operations``: the chain was cut here.
+
+    ``image``: the index of the input picture that the chain of operations started from, None when unknown; ``box``: the
+    part of that picture, in its pixels and before rotation, that the result shows, None when it cannot be told.
     """
 
     name: str

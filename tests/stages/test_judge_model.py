@@ -1,0 +1,113 @@
+"""``vtcli judge`` with a judge that is a model: killed in mid-run, and asked about images that are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import make_sample, make_trajectory
+from judge_server import JudgeServer, Reaction, honest, text_of
+
+from stages import judge as stage
+from vtcli import config, records
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.errors import InputError
+from vtcli.images import ImageStore
+from vtcli.schema import Trajectory
+from vtcli.scoring.stored import Score
+
+MADE = 6
+ANSWERED = 3  # before the judge hangs
+
+
+def trajectories(store: ImageStore) -> list[Trajectory]:
+    """One rollout of each of several questions, with one crop each: as many different questions for a judge."""
+    call = ("image_zoom_in_tool", {"image_idx": 0, "bbox_2d": [20, 30, 60, 70]})
+    found: list[Trajectory] = []
+    for n in range(MADE):
+        sample = make_sample(store, id=f"zoom-{n}", question=f"What letter is on the tag number {n}?")
+        made = make_trajectory(sample, [call, "<answer>K</answer>"], store)
+        found.append(replace(made, id=f"zoom-{n}"))
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "artifacts"
+    with ArtifactStore(home).draft("policy", "model", stage="rl", seed=0) as draft:
+        records.append(draft.path / "trajectories.jsonl", trajectories(ImageStore(draft.path / "images")))
+        draft.commit()
+    return home
+
+
+def words(home: Path, server: JudgeServer, given: str = "policy:v1") -> list[str]:
+    asked = ["judge=openai", f"judge.url={server.url}", "judge.model=m", "judge.patience.concurrency=1"]
+    return [given, "+recipe=codev", *asked, "scale=tiny", "tracker=none", f"home={home}"]
+
+
+def judge(home: Path, server: JudgeServer, given: str = "policy:v1") -> Artifact:
+    return stage.run(config.build(stage.Config, config.load("judge", words(home, server, given))))
+
+
+def is_trial(body: dict[str, Any]) -> bool:
+    return "tag number" not in text_of(body)
+
+
+def test_a_killed_judging_asks_only_what_was_not_answered_and_leaves_all_or_nothing(home: Path) -> None:
+    answered: list[str] = []
+
+    def hangs(body: dict[str, Any], number: int) -> Reaction:
+        if is_trial(body):
+            return honest(body)
+        if len(answered) == ANSWERED:
+            return Reaction(delay_s=60.0, hang_up=True)
+        answered.append(text_of(body))
+        return honest(body)
+
+    with JudgeServer(hangs) as server:
+        command = [sys.executable, "-m", "vtcli", "judge", *words(home, server)]
+        running = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=home.parent)
+        deadline = time.monotonic() + 120
+        while sum(not is_trial(body) for body in server.requests) <= ANSWERED:
+            assert running.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < deadline, "it asked nothing"
+            time.sleep(0.02)
+        running.kill()
+        running.wait(timeout=60)
+    assert not (home / "scores-codev").exists()
+
+    with JudgeServer(honest) as server:
+        made = judge(home, server)
+        asked = [text_of(body) for body in server.requests if not is_trial(body)]
+        assert not set(asked) & set(answered)
+        assert len(asked) == len(set(asked)) == MADE - ANSWERED
+        before = len(server.requests)
+        assert judge(home, server).ref == made.ref
+        assert len(server.requests) == before
+    found = list(records.read(made.path / "scores.jsonl", Score))
+    assert len(found) == MADE
+    assert all(s.total is not None and s.signals.values["evidence_by"] == "m" for s in found)
+
+
+def test_an_image_that_is_gone_is_one_error_that_names_it_and_says_what_to_do(home: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.jsonl"
+    alone.write_bytes((home / "policy" / "v1" / "trajectories.jsonl").read_bytes())
+    told = r"The image of zoom-\d, .*/images/[0-9a-f]{2}/[0-9a-f]{64}\.png, .*copy the folder images.*measure=never"
+    with JudgeServer(honest) as server, pytest.raises(InputError, match=told) as caught:
+        judge(home, server, str(alone))
+    assert str(caught.value).count(".png") == 1
+    assert not (home / "scores-codev").exists()
+
+
+def test_a_judge_that_looks_at_nothing_needs_no_images(home: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone.jsonl"
+    alone.write_bytes((home / "policy" / "v1" / "trajectories.jsonl").read_bytes())
+    job = config.load("judge", [str(alone), "+recipe=codev", "scale=tiny", "tracker=none", f"home={home}"])
+    found = list(records.read(stage.run(config.build(stage.Config, job)).path / "scores.jsonl", Score))
+    assert {s.signals.values["evidence_by"] for s in found} == {"oracle"}
