@@ -11,6 +11,7 @@ import atexit
 import importlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -52,6 +53,7 @@ class VllmPolicy:
 
     def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
+        self.busy_s = 0.0  # spent in vLLM's steps so far
         self.chat, self.view, self.options = chat, view, engine
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -81,7 +83,8 @@ class VllmPolicy:
         self._submit(lambda: self._add(name, state))
         limit = self.options.timeout_s
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(state.answer), limit)
+            async with asyncio.timeout(limit):  # not wait_for, which in Python 3.11 may lose a cancellation
+                return await asyncio.wrap_future(state.answer)
         except TimeoutError as error:
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
@@ -147,12 +150,14 @@ class VllmPolicy:
             self._engine.model_executor.shutdown()
 
     def _step(self) -> None:
+        begin = time.perf_counter()
         try:
             for output in self._engine.step():
                 self._deliver(output)
         except Exception as error:
             self._broken = error
             self._fail(error)
+        self.busy_s += time.perf_counter() - begin
 
     def _fail(self, error: BaseException) -> None:
         for state in self._open.values():
