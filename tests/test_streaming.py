@@ -11,7 +11,8 @@ import pytest
 import tiny_model
 from fakes import code_card, make_sample, tagged
 
-from vtcli import streaming
+from vtcli import clock as clocks
+from vtcli.clock import Clock
 from vtcli.engines.hf import HfPolicy
 from vtcli.envs.code import open_env
 from vtcli.errors import EngineError
@@ -19,7 +20,7 @@ from vtcli.protocols import Decoded, Request, Syntax
 from vtcli.rollout import Limits, Sampling
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Stop, Trajectory, Verdict
-from vtcli.streaming import Clock, Stream, Streamed
+from vtcli.streaming import Stream, Streamed
 
 LIMITS = Limits(max_tokens=500, max_turn_tokens=12, max_turns=3)
 SAMPLING = Sampling(group_size=2, seed=5)
@@ -294,8 +295,8 @@ def test_weights_that_change_within_a_turn_are_noticed() -> None:
 
 def test_a_moment_counts_once_for_the_first_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(streaming.time, "perf_counter", lambda: now)
-    clock = Clock(("generate", "env"))
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: now)
+    clock = Clock()
     now = 1.0  # nobody
     with clock.during("env"):
         now = 3.0  # env alone: 2
@@ -305,4 +306,4 @@ def test_a_moment_counts_once_for_the_first_that_is_at_work(monkeypatch: pytest.
     now = 20.0
     with clock.during("generate"):
         now = 20.5
-    assert clock.seconds == {"generate": 5.5, "env": 3.0}
+    assert clock.read() == {"generate": 5.5, "env": 3.0, "judge": 0.0}

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from vtcli.clock import Clock
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
 from vtcli.rollout import Limits, Sampling, draws, rollout
 from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
-
-KINDS = ("generate", "env", "judge")
-"""What may be at work, in the order in which a moment is given to one of them. ``judge``: signals of any kind."""
 
 
 class Measure(Protocol):
@@ -31,8 +29,9 @@ class Measure(Protocol):
 @dataclass(frozen=True)
 class Streamed:
     """What a stream brought: the finished groups by their places, in order; how many rollouts were cancelled; and
-    seconds of wall clock: ``rollout`` in all, ``generate`` while the engine computed, ``env`` while no request was open
-    and a world was at work, ``judge`` while neither was and signals were measured."""
+    seconds of wall clock: ``rollout`` in all, ``generate`` while the engine computed (one that does not tell: while
+    requests were open), ``env`` while it did not and a world was at work, ``judge`` while neither was and signals were
+    measured."""
 
     groups: Mapping[int, Group]
     cancelled: int
@@ -67,7 +66,7 @@ class Stream:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
         """
         run = _Run(self, reward, full, len(asked) * sampling.group_size)
-        begin, busy_s = time.perf_counter(), _busy_s(self.policy)
+        begin, before = time.perf_counter(), run.clock.read()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for place, sample in asked.items():
@@ -76,9 +75,8 @@ class Stream:
                     tasks.create_task(run.group(place, sample, members))
         except BaseExceptionGroup as problems:
             raise _first(problems) from None
-        seconds = {"rollout": time.perf_counter() - begin, **run.clock.seconds}
-        if busy_s is not None:
-            seconds["generate"] = (_busy_s(self.policy) or 0.0) - busy_s
+        seconds = {kind: value - before[kind] for kind, value in run.clock.read().items()}
+        seconds["rollout"] = time.perf_counter() - begin
         cancelled = (len(asked) - len(run.done)) * sampling.group_size
         return Streamed(dict(sorted(run.done.items())), cancelled, seconds)
 
@@ -91,9 +89,10 @@ class _Run:
 
     def __init__(self, stream: Stream, reward: Reward, full: Callable[[Group], bool] | None, live: int) -> None:
         self.stream, self.reward, self.full = stream, reward, full
-        self.clock = Clock(KINDS)
+        own: Clock | None = getattr(stream.policy, "clock", None)
+        self.clock = own or Clock()
         self.turns = _Turns(live) if stream.lockstep else None
-        self.policy = _Policy(stream.policy, self.clock, self.turns)
+        self.policy = _Policy(stream.policy, None if own else self.clock, self.turns)
         self.members: list[_Member] = []
         self.done: dict[int, Group] = {}
 
@@ -123,35 +122,6 @@ class _Run:
         return _World(self.stream.open_env(sample), self.clock)
 
 
-class Clock:
-    """Wall clock by what is at work: every moment counts for the first of ``kinds`` that is at work in it, or for none.
-
-    Belongs to one event loop.
-    """
-
-    def __init__(self, kinds: Sequence[str]) -> None:
-        self.seconds = dict.fromkeys(kinds, 0.0)
-        self._open = dict.fromkeys(kinds, 0)
-        self._since = time.perf_counter()
-
-    @contextmanager
-    def during(self, kind: str) -> Generator[None]:
-        """``kind`` is at work, once more."""
-        self._turn(kind, 1)
-        try:
-            yield
-        finally:
-            self._turn(kind, -1)
-
-    def _turn(self, kind: str, by: int) -> None:
-        now = time.perf_counter()
-        at_work = next((name for name, count in self._open.items() if count), None)
-        if at_work is not None:
-            self.seconds[at_work] += now - self._since
-        self._since = now
-        self._open[kind] += by
-
-
 class _Turns:
     """Lock-step over ``live`` trajectories."""
 
@@ -177,9 +147,9 @@ class _Turns:
 
 
 class _Policy:
-    """The policy, on the clock and in step."""
+    """The policy, in step, and on the clock where it has none of its own."""
 
-    def __init__(self, policy: Policy, clock: Clock, turns: _Turns | None) -> None:
+    def __init__(self, policy: Policy, clock: Clock | None, turns: _Turns | None) -> None:
         self._policy, self._clock, self._turns = policy, clock, turns
 
     @property
@@ -189,7 +159,7 @@ class _Policy:
     async def complete(self, request: Request) -> Completion:
         if self._turns is not None:
             await self._turns.wait()
-        with self._clock.during("generate"):
+        with self._clock.during("generate") if self._clock is not None else nullcontext():
             return await self._policy.complete(request)
 
 
@@ -214,11 +184,6 @@ class _World:
     async def close(self) -> None:
         with self._clock.during("env"):
             await self._env.close()
-
-
-def _busy_s(policy: Policy) -> float | None:
-    """How long the engine has computed so far, where it is in this process and tells; else its open requests count."""
-    return getattr(policy, "busy_s", None)
 
 
 def _first(problems: BaseExceptionGroup) -> BaseException:

@@ -7,7 +7,6 @@ the ids it returns; both are needed for exact resume and for the importance rati
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.clock import Clock
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.errors import EngineError, InputError
@@ -90,7 +90,7 @@ class HfPolicy:
     view: View
     version: int = 0
     max_batch: int = 256
-    busy_s: float = 0.0  # spent computing so far
+    clock: Clock = field(default_factory=Clock)  # runs while it computes
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "hf"))
     _sampled: Sequence[asyncio.Future[Completion]] = ()
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)  # type: ignore[type-arg]
@@ -171,13 +171,9 @@ class HfPolicy:
 
     def generate(self, requests: Sequence[Request], given_up: Callable[[int], bool] | None = None) -> list[Completion]:
         """Sample every request to its end marker, stop string or token limit, or until the i-th is ``given_up``."""
-        begin = time.perf_counter()
-        try:
+        with self.clock.during("generate"), torch.inference_mode():
             return self._generate(requests, given_up or (lambda _: False))
-        finally:
-            self.busy_s += time.perf_counter() - begin
 
-    @torch.inference_mode()
     def _generate(self, requests: Sequence[Request], given_up: Callable[[int], bool]) -> list[Completion]:
         keys = [(r.token_ids, tuple(ref.view for ref in r.images)) for r in requests]
         prompts = {key: (r.token_ids, r.images) for key, r in zip(keys, requests, strict=True)}

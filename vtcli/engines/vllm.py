@@ -11,7 +11,6 @@ import atexit
 import importlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from vtcli.chat.qwen2_5_vl import QwenChat, check_images, image_tokens
+from vtcli.clock import Clock
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import Engine, Place
 from vtcli.engines.vllm_start import arguments, load, start, statistics, tensors
@@ -53,7 +53,7 @@ class VllmPolicy:
 
     def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
-        self.busy_s = 0.0  # spent in vLLM's steps so far
+        self.clock = Clock()  # runs while vLLM computes
         self.chat, self.view, self.options = chat, view, engine
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -150,14 +150,14 @@ class VllmPolicy:
             self._engine.model_executor.shutdown()
 
     def _step(self) -> None:
-        begin = time.perf_counter()
         try:
-            for output in self._engine.step():
+            with self.clock.during("generate"):
+                outputs = self._engine.step()
+            for output in outputs:
                 self._deliver(output)
         except Exception as error:
             self._broken = error
             self._fail(error)
-        self.busy_s += time.perf_counter() - begin
 
     def _fail(self, error: BaseException) -> None:
         for state in self._open.values():
