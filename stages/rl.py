@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging, records
-from vtcli.algo import pack
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
-from vtcli.algo.monitor import describe
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
+from vtcli.algo.select import Selection
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.checkpoints import Checkpoints, watched
+from vtcli.collecting import Asked, Batch, Collector, Ranks
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, EngineError
@@ -30,12 +28,13 @@ from vtcli.images import ImageLimits, ImageStore
 from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
-from vtcli.rollout import Limits, Sampling, derive_seed, rollout_group
+from vtcli.rollout import Limits, Sampling, derive_seed
 from vtcli.sandbox.pool import PoolConfig
-from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
-from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
+from vtcli.schema import TrainRow
+from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.streaming import Stream
 from vtcli.videos import portable
 
 
@@ -62,6 +61,8 @@ class Config:
     signals: Mapping[str, Any]
     advantage: Advantage = group_mean
     select: Selection = field(default_factory=Selection)
+    steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
+    lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
     temperature: float = 1.0
     checkpoint_every: int = 1  # steps
@@ -123,33 +124,13 @@ def run(config: Config) -> Artifact:
         return _Trainer(config, stage, data, source.path).run()
 
 
-@dataclass(frozen=True)
-class _Rollouts:
-    """The groups of one step: this rank's own by their place among those of all ranks, and everyone's in that order
-    with the credit of what is learnt from."""
-
-    mine: dict[int, Group]
-    everyone: list[Group]
-    credit: list[list[Credit]]
-    rounds: int
-
-    def metrics(self) -> dict[str, float]:
-        out = describe(self.everyone)
-        out |= {"selected": float(chosen(self.credit)), "rounds": float(self.rounds)}
-        shares = {
-            "correct_negative": correct_with_negative_credit(self.everyone, self.credit),
-            "judge/unjudged": unjudged_share(m.signals for group in self.everyone for m in group.members),
-        }
-        return out | {name: share for name, share in shares.items() if share is not None}
-
-
 class _Trainer:
     """The loop's state: engines, logs and where they stand."""
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
         from vtcli.chat.qwen2_5_vl import QwenChat
         from vtcli.engines.deepspeed import DeepSpeedLearner
-        from vtcli.engines.distributed import barrier
+        from vtcli.engines.distributed import barrier, gather
         from vtcli.engines.hf import load_model
         from vtcli.engines.parity import probing
 
@@ -178,6 +159,13 @@ class _Trainer:
         self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.measure = Measuring(signals, config.judge, images, stage.store.root)
+        self.collector = Collector(
+            self.loop,
+            Stream(self.policy, self.chat, self.worlds, config.limits, self.measure, config.lockstep_turns),
+            self._asked,
+            (config.prompts_per_step * config.group_size, config.select, config.advantage),
+            Ranks(self.learner.rank, self.learner.world, gather),
+        )
         self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
         rank = self.learner.rank
         self.metrics_log = stage.work / "metrics.jsonl"
@@ -207,20 +195,23 @@ class _Trainer:
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
+                self.collector.close()
                 self.policy.close()
         return self._finish()
 
     def _steps(self) -> None:
-        done = self._resume()
+        done, batch = self._resume()
         self._agree()
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
             for step in range(done, self.total):
-                metrics = self._step(step)
+                metrics, batch = self._step(step, batch)
                 phase, within = locate(self.lengths, step)
                 if within + 1 == self.lengths[phase]:
                     self._export(self.stage.work / "phases" / self.config.phases[phase].name)
                 if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
-                    self.learner.checkpoint(self.checkpoints, step + 1, watched(metrics, self.config.checkpoint_best))
+                    value = watched(metrics, self.config.checkpoint_best)
+                    also = functools.partial(self.collector.save, batch) if batch is not None else None
+                    self.learner.checkpoint(self.checkpoints, step + 1, value, also)
                 bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
 
     def _agree(self) -> None:
@@ -232,93 +223,55 @@ class _Trainer:
         own = self.loop.run(parity.agreements(self.policy, self.learner, self.chat, self.view, temperature))
         parity.require([a for part in gather(own) for a in part], self.config.backend.dtype)
 
-    def _resume(self) -> int:
+    def _resume(self) -> tuple[int, Batch | None]:
+        """How many steps are done, and the next one's batch where it was there already."""
         found = self.checkpoints.resume()
         if found is None:
-            return 0
+            return 0, None
         self.learner.load_checkpoint(found[1])
         self.policy.update(self.learner.weights(), found[0])
-        return found[0]
+        return found[0], self.collector.load(found[1])
 
-    def _step(self, step: int) -> dict[str, float]:
-        """One turn of the loop; the same for the same step and weights, however often the run was interrupted."""
-        phase_index, within = locate(self.lengths, step)
-        phase = self.config.phases[phase_index]
+    def _step(self, step: int, batch: Batch | None) -> tuple[dict[str, float], Batch | None]:
+        """One turn of the loop, the same for the same step, weights and batch, however often the run was interrupted.
+        With ``steps_ahead`` also the next step's batch, of the weights before this step's update."""
+        phase = self.config.phases[locate(self.lengths, step)[0]]
         begin = time.perf_counter()
-        found = self._rollouts(phase_index, within, step)
-        rolled = time.perf_counter()
-        metrics = self.learner.update(self._rows(found), self.config.loss)
+        batch = batch or self.collector.collect(step)
+        learn = functools.partial(self._learn, batch.rows(self.config.updates_per_step))
+        if self.config.steps_ahead and step + 1 < self.total:
+            metrics, following = self.collector.beside(learn, step + 1)
+        else:
+            metrics, following = learn(), None
+        learnt = time.perf_counter()
         self.policy.update(self.learner.weights(), step + 1)
-        metrics |= found.metrics()
-        metrics |= {"time/rollout_s": rolled - begin, "time/learn_s": time.perf_counter() - rolled}
-        records.append(self.trajectories, [portable(one) for group in found.mine.values() for one in group.members])
+        metrics["time/learn_s"] += time.perf_counter() - learnt
+        metrics |= batch.metrics()
+        records.append(self.trajectories, [portable(one) for one in batch.scored])
+        metrics["time/step_s"] = time.perf_counter() - begin
         if self.learner.rank == 0:
             log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
         if metrics["broken"] > self.config.max_broken:
             raise EngineError(f"step {step}: {metrics['broken']:.0%} of the rollouts broke, see {self.trajectories}")
         self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, f"step {step}")
-        return metrics
+        return metrics, following
 
-    def _rollouts(self, phase_index: int, within: int, step: int) -> _Rollouts:
-        """The rollouts of a step and their credit: one round, or as many as ``select`` needs to fill the step."""
-        phase, chose = self.config.phases[phase_index], self.config.select
+    def _learn(self, rows: Sequence[Sequence[TrainRow]]) -> dict[str, float]:
+        begin = time.perf_counter()
+        metrics = self.learner.update(rows, self.config.loss)
+        return metrics | {"time/learn_s": time.perf_counter() - begin}
+
+    def _asked(self, step: int, rounds: int) -> Asked:
+        """What is rolled out in a step after so many rounds of it."""
+        index, within = locate(self.lengths, step)
+        phase, config = self.config.phases[index], self.config
         samples, kept = self.sets[phase.form]
-        prompts = round(self.config.prompts_per_step * chose.oversample)
-        wanted = self.config.prompts_per_step * self.config.group_size
-        order = derive_seed(self.config.seed, phase_index) % 2**32
-        mine: dict[int, Group] = {}
-        rounds = 0
-        while True:
-            picked = batch_indices(len(kept), prompts, within * chose.max_rounds + rounds, order)
-            places = range(self.learner.rank, prompts, self.learner.world)
-            seed = derive_seed(self.config.seed, "rollout", step, *([rounds] if rounds else []))
-            groups = self.loop.run(self._roll([samples.load(kept[picked[p]]) for p in places], phase, seed))
-            mine |= {rounds * prompts + p: group for p, group in zip(places, groups, strict=True)}
-            rounds += 1
-            found = self._credited(mine, wanted, rounds)
-            if rounds == chose.max_rounds or chosen(found.credit) == wanted:
-                return found
-
-    def _credited(self, mine: dict[int, Group], wanted: int, rounds: int) -> _Rollouts:
-        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
-        from vtcli.engines.distributed import gather
-
-        light = {
-            p: replace(g, sample=replace(g.sample, images=())) for p, g in mine.items()
-        }  # only its rank needs them
-        everyone = dict(sorted(item for part in gather(light) for item in part.items()))
-        groups = list(everyone.values())
-        credit = select(groups, self.config.advantage(groups), wanted, self.config.select)
-        return _Rollouts(mine, groups, credit, rounds)
-
-    async def _roll(self, samples: Sequence[Sample], phase: Phase, seed: int) -> list[Group]:
-        sampling = Sampling(self.config.temperature, self.config.group_size, seed)
-        roll = functools.partial(
-            rollout_group,
-            policy=self.policy,
-            chat=self.chat,
-            open_env=self.worlds,
-            limits=self.config.limits,
-        )
-        found = await asyncio.gather(*(roll(sample, sampling=sampling) for sample in samples))
-        groups: list[Group] = []
-        measured = iter(await self.measure([member for members in found for member in members]))
-        for sample, members in zip(samples, found, strict=True):
-            signals = list(itertools.islice(measured, len(members)))
-            verdicts = phase.reward(signals)
-            scored = tuple(Scored(t, s, v) for t, s, v in zip(members, signals, verdicts, strict=True))
-            groups.append(Group(sample, scored))
-        return groups
-
-    def _rows(self, found: _Rollouts) -> list[list[TrainRow]]:
-        """This rank's rows, by mini-batch."""
-        out: list[list[TrainRow]] = [[] for _ in range(self.config.updates_per_step)]
-        parts = minibatches(found.credit, len(out))
-        for place, group in found.mine.items():
-            for member, value, part in zip(group.members, found.credit[place], parts[place], strict=True):
-                if value is not None and part is not None and member.trajectory.policy_turns:
-                    out[part].append(pack.to_row(member.trajectory, value))
-        return out
+        prompts = round(config.prompts_per_step * config.select.oversample)
+        order = derive_seed(config.seed, index) % 2**32
+        picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + rounds, order)
+        seed = derive_seed(config.seed, "rollout", step, *([rounds] if rounds else []))
+        sampling = Sampling(config.temperature, config.group_size, seed)
+        return Asked(lambda place: samples.load(kept[picked[place]]), prompts, phase.reward, sampling)
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.distributed import barrier

@@ -43,7 +43,10 @@ class Request:
 class Policy(Protocol):
     """Samples tokens. Concurrent calls may be batched."""
 
-    version: int
+    @property
+    def version(self) -> int:
+        """Of the weights: how many steps of the learner are in them."""
+        ...
 
     async def complete(self, request: Request) -> Completion: ...
 

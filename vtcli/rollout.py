@@ -55,38 +55,45 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def draws(sample: Sample, sampling: Sampling) -> list[Sampling]:
+    """How each of the G members of a sample is drawn: its seed depends on the seed given, the sample and its number."""
+    seeds = [derive_seed(sampling.seed, sample.id, sample.form, member) for member in range(sampling.group_size)]
+    return [Sampling(sampling.temperature, 1, seed) for seed in seeds]
+
+
 async def rollout_group(
     sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, sampling: Sampling
 ) -> tuple[Trajectory, ...]:
-    """The G trajectories of one sample. Their seeds depend on the seed given, the sample and the member's number."""
-    seeds = [derive_seed(sampling.seed, sample.id, sample.form, member) for member in range(sampling.group_size)]
-    draws = [Sampling(sampling.temperature, 1, seed) for seed in seeds]
-    return tuple(await asyncio.gather(*(rollout(sample, policy, chat, open_env, limits, draw) for draw in draws)))
+    """The G trajectories of one sample, see ``draws``."""
+    members = (rollout(sample, policy, chat, open_env, limits, draw) for draw in draws(sample, sampling))
+    return tuple(await asyncio.gather(*members))
 
 
 async def rollout(
     sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, draw: Sampling
 ) -> Trajectory:
     """One trajectory, with ``draw.seed``. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
+    Its world is closed however it ends, also when it is cancelled.
 
     Raises:
         VtcliError: what the user has to mend (a dead engine, an unusable row).
     """
     state = _State((), list(sample.images), [])
     env: Env | None = None
-    error: str | None = None
+    stop, error = Stop.BROKEN, None
     try:
         env = open_env(sample)
         stop = await _alternate(state, env, policy, chat, limits, draw)
     except VtcliError:
         raise
     except Exception as problem:
-        stop, error = Stop.BROKEN, f"{type(problem).__name__}: {problem}"
-    if env is not None:
-        try:
-            await _within(limits.timeout_s, env.close(), "close")
-        except Exception as problem:
-            stop, error = Stop.BROKEN, error or f"{type(problem).__name__}: {problem}"
+        error = f"{type(problem).__name__}: {problem}"
+    finally:
+        if env is not None:
+            try:
+                await _within(limits.timeout_s, env.close(), "close")
+            except Exception as problem:
+                stop, error = Stop.BROKEN, error or f"{type(problem).__name__}: {problem}"
     return Trajectory(
         id=f"{sample.id}/{sample.form}/{draw.seed:016x}",
         sample=sample,
@@ -115,12 +122,15 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             seed=derive_seed(draw.seed, turn),
             stop=syntax.stop,
         )
+        version = policy.version
         completion = await policy.complete(request)
+        if policy.version != version:
+            raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
         _check(completion, request, chat)
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             decoded = syntax.read(decoded.text)
-        state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, policy.version))
+        state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
         if completion.finish == "length":
             return Stop.MAX_TOKENS
         if decoded.calls and turn == limits.max_turns:
@@ -138,7 +148,8 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
 
 async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
     try:
-        return await asyncio.wait_for(work, limit_s)
+        async with asyncio.timeout(limit_s):  # not wait_for, which in Python 3.11 may lose a cancellation
+            return await work
     except TimeoutError as error:
         raise TimeoutError(f"the environment's {what} took longer than limits.timeout_s={limit_s:g}") from error
 

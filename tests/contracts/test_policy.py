@@ -273,9 +273,31 @@ def test_a_rollout_that_is_given_up_holds_nothing(policy: Engines) -> None:
     assert asyncio.run(give_up()).token_ids == ask(policy, [requests()[1]])[0].token_ids
 
 
+def test_weights_are_not_taken_while_a_request_is_open(policy: Engines) -> None:
+    """Its tokens would be of two versions."""
+
+    async def ask_and_update() -> Completion:
+        slow = asyncio.ensure_future(policy.complete(replace(requests()[0], max_tokens=200)))
+        await asyncio.sleep(0.01)
+        with pytest.raises(EngineError, match="requests are open during a weight update"):
+            policy.update(reference().state_dict(), 1)
+        return await slow
+
+    done = asyncio.run(ask_and_update())
+    assert policy.version == 0
+    assert done.token_ids == ask(policy, [replace(requests()[0], max_tokens=200)])[0].token_ids
+
+
+def test_an_engine_tells_how_long_it_has_computed(policy: Engines) -> None:
+    clock = getattr(policy, "clock")  # noqa: B009  # not in the protocol: one that is elsewhere does not know
+    before = clock.read()["generate"]
+    ask(policy, requests())
+    assert clock.read()["generate"] > before
+
+
 def test_what_does_not_come_in_time_is_named(policy: Engines) -> None:
     if not isinstance(getattr(policy, "options", None), Engine):
-        pytest.skip("computes in the caller's thread: there is nothing to wait for")
+        pytest.skip("computes and never waits for anybody")
     patient = policy.options
     policy.options = replace(patient, timeout_s=1e-4)
     try:

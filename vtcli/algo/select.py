@@ -22,8 +22,14 @@ class Selection:
     # that called one ("failing to render any image", PyVision-RL 3.3), or all (its released code, ``hasimage``)
     rank: Literal["none", "std"] = "none"  # groups of the largest deviation first; a group may be cut
     max_rounds: int = 1  # of rollouts, until a step is full; what is there then is learnt from
+    stop_when_full: bool = False  # cancel what is left of a round once the groups at hand fill the step
 
     def __post_init__(self) -> None:
+        if self.stop_when_full and self.rank != "none":
+            raise ConfigError(
+                f"rl.select: rank={self.rank} chooses among all groups of a step, and stop_when_full=true leaves it "
+                "only those that were finished first: give up one of the two"
+            )
         if self.oversample < 1 or self.max_rounds < 1:
             raise ConfigError(
                 f"rl.select: oversample={self.oversample} and max_rounds={self.max_rounds} must be at least 1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -204,15 +204,28 @@ class DeepSpeedLearner:
         self.steps_done = int(written["steps_done"])
         set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
 
-    def checkpoint(self, checkpoints: Checkpoints, steps: int, value: float | None = None) -> None:
-        """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it."""
+    def checkpoint(
+        self,
+        checkpoints: Checkpoints,
+        steps: int,
+        value: float | None = None,
+        also: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it. Every rank
+        writes what else belongs to it through ``also(folder)``."""
+
+        def write(folder: Path) -> None:
+            self.save_checkpoint(folder)
+            if also is not None:
+                also(folder)
+
         if self.world == 1:
-            checkpoints.save(steps, self.save_checkpoint, value)
+            checkpoints.save(steps, write, value)
             return
         if self.rank == 0:
             checkpoints.begin()
         barrier()
-        self.save_checkpoint(checkpoints.draft)
+        write(checkpoints.draft)
         barrier()
         if self.rank == 0:
             checkpoints.finish(steps, value)

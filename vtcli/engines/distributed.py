@@ -36,13 +36,19 @@ def init_distributed() -> tuple[int, int]:
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"cannot start torch.distributed ({backend}): {error}") from error
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed insists on what a launcher would set
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        _take_device()
         _keep_from_compiling()
         # DeepSpeed calls collectives by names that torch is about to change, several times a step.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
+    _take_device()
     return dist.get_rank(), dist.get_world_size()
+
+
+def _take_device() -> None:
+    """Every thread has a current device of its own, and the learner may work in another one than it was made in."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 
 
 def _keep_from_compiling() -> None:

@@ -7,8 +7,10 @@ the ids it returns; both are needed for exact resume and for the importance rati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, cast
@@ -20,12 +22,16 @@ from torch.nn import functional
 from transformers import Cache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.clock import Clock
 from vtcli.engines import growing
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
-from vtcli.errors import InputError
+from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request
 from vtcli.schema import Completion
+
+GIVEN_UP_S = 600.0
+"""A weight update waits so long for the token that is computed for requests that nobody waits for any more."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -77,13 +83,17 @@ def hub_folder(name: str) -> Path:
 
 @dataclass
 class HfPolicy:
-    """Completions from a model in this process. Requests that are waiting together are sampled together."""
+    """Completions from a model in this process. Requests that are waiting together are sampled together, in a thread of
+    the policy's own: meanwhile the event loop goes on with tools and judges."""
 
     model: Any
     chat: QwenChat
     view: View
     version: int = 0
     max_batch: int = 256
+    clock: Clock = field(default_factory=Clock)  # runs while it computes
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "hf"))
+    _sampled: Sequence[asyncio.Future[Completion]] = ()
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)  # type: ignore[type-arg]
     _drainer: asyncio.Task[None] | None = None
 
@@ -99,7 +109,14 @@ class HfPolicy:
 
         Raises:
             InputError: the names or shapes differ from the model's; nothing is changed.
+            EngineError: requests are still open.
         """
+        waited_for = [future for future in (*self._sampled, *(f for _, f in self._waiting)) if not future.done()]
+        if waited_for:
+            raise EngineError(
+                f"{len(waited_for)} requests are open during a weight update: their tokens would be mixed"
+            )
+        self._thread.submit(int).result(GIVEN_UP_S)  # what was given up ends at its next token
         own = self.model.state_dict()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())[:5]
@@ -118,7 +135,8 @@ class HfPolicy:
         return seen(request.token_ids, request.images, view=self.view, image_pad=self.chat.image_pad)
 
     def close(self) -> None:
-        """Nothing runs in the background here."""
+        """Ends the policy's thread. Safe to call twice."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def _drain(self) -> None:
         while self._waiting:
@@ -128,22 +146,36 @@ class HfPolicy:
                 for _ in range(8):
                     await asyncio.sleep(0)
             # Sorted by length and seed: little padding, and the same batches whenever the run is repeated.
-            self._waiting.sort(key=lambda item: (len(item[0].token_ids), item[0].seed))
-            batch, self._waiting = self._waiting[: self.max_batch], self._waiting[self.max_batch :]
-            try:
-                done = self.generate([request for request, _ in batch])
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), completion in zip(batch, done, strict=True):
-                if not future.done():
-                    future.set_result(completion)
+            waiting = sorted(
+                ((r, f) for r, f in self._waiting if not f.done()),
+                key=lambda item: (len(item[0].token_ids), item[0].seed),
+            )
+            batch, self._waiting = waiting[: self.max_batch], waiting[self.max_batch :]
+            if batch:
+                await self._sample([request for request, _ in batch], [future for _, future in batch])
 
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Sample every request to its end marker, stop string or token limit."""
+    async def _sample(self, requests: list[Request], futures: list[asyncio.Future[Completion]]) -> None:
+        self._sampled = futures
+        try:
+            work = partial(self.generate, requests, lambda i: futures[i].done())
+            done = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except Exception as error:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        finally:
+            self._sampled = ()
+        for future, completion in zip(futures, done, strict=True):
+            if not future.done():
+                future.set_result(completion)
+
+    def generate(self, requests: Sequence[Request], given_up: Callable[[int], bool] | None = None) -> list[Completion]:
+        """Sample every request to its end marker, stop string or token limit, or until the i-th is ``given_up``."""
+        with self.clock.during("generate"), torch.inference_mode():
+            return self._generate(requests, given_up or (lambda _: False))
+
+    def _generate(self, requests: Sequence[Request], given_up: Callable[[int], bool]) -> list[Completion]:
         keys = [(r.token_ids, tuple(ref.view for ref in r.images)) for r in requests]
         prompts = {key: (r.token_ids, r.images) for key, r in zip(keys, requests, strict=True)}
         batch = collate(
@@ -162,7 +194,7 @@ class HfPolicy:
             cache.batch_select_indices(copies)
             logits, attention, at = logits[copies], attention[copies], at[copies]
         while True:
-            tokens, alive = sampler.take(logits)
+            tokens, alive = sampler.take(logits, given_up)
             if not alive.any():
                 return sampler.completions()
             if int(alive.sum()) <= 0.75 * len(alive):  # drop finished rows from the cache
@@ -203,7 +235,9 @@ class _Sampler:
         self.banned = torch.tensor(chat.banned_ids, device=device)
         self.temperature, self.greedy = temperatures([r.temperature for r in requests], device)
 
-    def take(self, logits: Tensor) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def take(
+        self, logits: Tensor, given_up: Callable[[int], bool]
+    ) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
         """One token for every row (rows, vocabulary) → ids (rows,) and which rows go on."""
         rows = torch.from_numpy(self.rows).to(logits.device)
         steps = [min(len(self.ids[i]), len(self.uniforms[i]) - 1) for i in self.rows]
@@ -211,6 +245,7 @@ class _Sampler:
         tokens, taken = draw(logits, self.temperature[rows], self.greedy[rows], u, self.banned)
         for row, (token, logprob) in enumerate(zip(tokens.tolist(), taken.tolist(), strict=True)):
             self._append(int(self.rows[row]), token, logprob)
+            self.done[self.rows[row]] |= given_up(int(self.rows[row]))
         return tokens, ~self.done[self.rows]
 
     def _append(self, i: int, token: int, logprob: float) -> None:

@@ -24,6 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from vtcli.chat.qwen2_5_vl import QwenChat, check_images, image_tokens
+from vtcli.clock import Clock
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import Engine, Place
 from vtcli.engines.vllm_start import arguments, load, start, statistics, tensors
@@ -52,6 +53,7 @@ class VllmPolicy:
 
     def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
+        self.clock = Clock()  # runs while vLLM computes
         self.chat, self.view, self.options = chat, view, engine
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -81,7 +83,8 @@ class VllmPolicy:
         self._submit(lambda: self._add(name, state))
         limit = self.options.timeout_s
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(state.answer), limit)
+            async with asyncio.timeout(limit):  # not wait_for, which in Python 3.11 may lose a cancellation
+                return await asyncio.wrap_future(state.answer)
         except TimeoutError as error:
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
@@ -148,7 +151,9 @@ class VllmPolicy:
 
     def _step(self) -> None:
         try:
-            for output in self._engine.step():
+            with self.clock.during("generate"):
+                outputs = self._engine.step()
+            for output in outputs:
                 self._deliver(output)
         except Exception as error:
             self._broken = error

@@ -199,7 +199,8 @@ class PooledEpisode:
         self._answer = asyncio.get_running_loop().create_future()
         try:
             wire.send(self._sock, words, blobs, fds)
-            return await asyncio.wait_for(self._answer, within_s)
+            async with asyncio.timeout(within_s):  # not wait_for, which in Python 3.11 may lose a cancellation
+                return await self._answer
         finally:
             self._answer = None
 

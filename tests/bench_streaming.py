@@ -1,0 +1,217 @@
+"""Rollouts with tools: as a stream against turns in lock-step, and where the time of a real run goes.
+
+python tests/bench_streaming.py                       # the comparison; needs vLLM (make setup-vllm)
+python tests/bench_streaming.py --model MODEL         # and steps of rl +recipe=codev from MODEL, in the real sandbox
+
+MODEL: a folder that ``vtcli sft +recipe=tiny_codev`` made. Tools of the comparison sleep: 95 % of the calls about 20 ms
+(log-normal), 5 % a second. Both ways get the same latencies and the same seeds, pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_model
+from fakes import make_sample
+
+from vtcli.algo.metrics import bootstrap
+from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.clock import Clock
+from vtcli.engines import tiny
+from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.protocols import Decoded, Request, Syntax
+from vtcli.rollout import Limits, Sampling
+from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Trajectory, Verdict
+from vtcli.streaming import Stream
+
+PROMPTS, GROUP, TURNS, TOKENS = 8, 8, 3, 16
+USUAL_S, TAIL_S, TAIL = 0.02, 1.0, 0.05
+SPARE = 1.25  # prompts asked for each one wanted, where the rest is cancelled
+
+
+class Slow:
+    """A world whose every call sleeps; ``waits`` are the seconds of its calls."""
+
+    def __init__(self, waits: Sequence[float]) -> None:
+        self.waits = list(waits)
+
+    @property
+    def syntax(self) -> Syntax:
+        return Syntax(read=lambda text: Decoded(text, (Call(text),) if self.waits else (), None))
+
+    async def reset(self) -> tuple[str, str]:
+        return "You are kind.", "<image>Where is the tag?"
+
+    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+        if not turn.calls:
+            return None
+        await asyncio.sleep(self.waits.pop(0))
+        return Observation("Look at this.", (), ())
+
+    async def close(self) -> None: ...
+
+
+class Worlds:
+    """The n-th world that is opened has the n-th row of latencies."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        random = np.random.default_rng(seed)
+        usual = USUAL_S * np.exp(0.3 * random.standard_normal((count, TURNS)))
+        self.waits = np.where(random.random((count, TURNS)) < TAIL, TAIL_S, usual)
+        self.opened = 0
+
+    def __call__(self, sample: Sample) -> Slow:
+        self.opened += 1
+        return Slow(self.waits[self.opened - 1].tolist())
+
+
+class Cut:
+    """Every turn has as many tokens as it may, and is then whole: random weights end none."""
+
+    def __init__(self, policy: Engines) -> None:
+        self.policy = policy
+
+    version = 0
+
+    @property
+    def clock(self) -> Clock:
+        return self.policy.clock  # type: ignore[attr-defined]
+
+    async def complete(self, request: Request) -> Completion:
+        return replace(await self.policy.complete(request), finish="stop")
+
+
+async def nothing(trajectories: Sequence[Trajectory]) -> list[Signals]:
+    return [Signals({}) for _ in trajectories]
+
+
+def ones(signals_G: Sequence[Signals]) -> list[Verdict | None]:
+    return [Verdict(1.0, {}) for _ in signals_G]
+
+
+def opened(folder: Path) -> tuple[Engines, QwenChat]:
+    """vLLM with a random model; its heads are as wide as vLLM's attention on a CPU wants them."""
+    sizes = replace(tiny_model.SIZES, hidden_size=96, max_positions=1024)
+    tiny.build(folder, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
+    chat = QwenChat.load(folder)
+    limits = Limits(max_tokens=512, max_images=4)
+    return open_policy(Engine("vllm", cache_gib=0.25), folder, chat, tiny_model.store().view, limits, Place()), chat
+
+
+def rate(loop: asyncio.Runner, policy: Engines, chat: QwenChat, seed: int, how: str) -> tuple[float, float]:
+    """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
+    prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
+    asked = {i: make_sample(id=f"{seed}-{i}", images=(tiny_model.image(i),)) for i in range(prompts)}
+    limits = Limits(max_turns=TURNS, max_tokens=512, max_turn_tokens=TOKENS)
+    worlds, done = Worlds(seed, prompts * GROUP), list[Group]()
+    stream = Stream(Cut(policy), chat, worlds, limits, nothing, how == "lockstep")
+
+    def full(group: Group) -> bool:
+        done.append(group)
+        return how == "full" and len(done) == PROMPTS
+
+    begin = time.perf_counter()
+    found = loop.run(stream(asked, Sampling(group_size=GROUP, seed=seed), ones, full))
+    wall = time.perf_counter() - begin
+    for group in found.groups.values():
+        assert all(len(m.trajectory.policy_turns) == TURNS + 1 for m in group.members), group.members[0].trajectory
+    return PROMPTS * GROUP / wall, found.seconds["generate"] / wall
+
+
+def compare(pairs: int) -> None:
+    """Prints rates, and ratios with the intervals of their geometric means."""
+    ways = ("lockstep", "stream", "full")
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    busy: dict[str, list[float]] = {way: [] for way in ways}
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
+        policy, chat = opened(Path(folder) / "model")
+        for way in ways:
+            rate(loop, policy, chat, 999, way)  # warm
+        for pair in range(pairs):
+            for way in ways[:: 1 if pair % 2 else -1]:
+                speed, share = rate(loop, policy, chat, pair, way)
+                rates[way].append(speed)
+                busy[way].append(share)
+        policy.close()
+    print(f"{PROMPTS} x {GROUP} trajectories, {TURNS} calls, {TOKENS} tokens a turn; {pairs} pairs; load {_load()}")
+    for way in ways:
+        ratios = [math.log(a / b) for a, b in zip(rates[way], rates["lockstep"], strict=True)]
+        found = bootstrap(ratios, 0)
+        low, high = (math.exp(end) if end is not None else float("nan") for end in (found.low, found.high))
+        print(
+            f"  {way:<9} {statistics.median(rates[way]):6.1f} trajectories/s   engine at work "
+            f"{statistics.mean(busy[way]):4.0%}   x {math.exp(found.value):.2f} [{low:.2f}, {high:.2f}]"
+        )
+
+
+def shares(model: Path, engine: str, steps: int, more: Sequence[str]) -> None:
+    """Steps of rl +recipe=codev: trajectories/s, and shares of the steps' wall clock."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        common = ("+recipe=codev", "scale=tiny", f"home={home}", "tracker=none")
+        counts = [f"data.tasks.zoom.{split}={n}" for split, n in (("train", 64), ("validation", 1), ("test", 1))]
+        _vtcli("synth", *common, *counts, "name=data", "synth.workers=1")
+        wanted = ["rl.data=data:v1", f"rl.model={model}", f"engine={engine}", f"rl.steps_per_phase={steps + 1}"]
+        _vtcli("rl", *common, *wanted, "rl.checkpoint_every=1000", "name=policy", *more)
+        lines = (home / "policy" / "v1" / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines][1:]  # the first step warms up
+    total = {key: sum(line[key] for line in found) for key in found[0] if key.startswith("time/")}
+    wall = total["time/step_s"]
+    rollouts = sum(line["rollouts"] for line in found)
+    parts = {part: total[f"time/{part}_s"] / wall for part in ("generate", "env", "judge", "learn")}
+    busy = total["time/generate_s"] / total["time/rollout_s"]
+    calls = statistics.mean(line["calls"] for line in found)
+    listed = "  ".join(f"{part} {share:.1%}" for part, share in parts.items())
+    print(f"{engine}: {len(found)} steps, {rollouts:.0f} trajectories, {calls:.1f} calls each; load {_load()}")
+    print(f"  {rollouts / wall:.1f} trajectories/s   {listed}   everything else {1 - sum(parts.values()):.1%}")
+    print(f"  engine at work in {busy:.1%} of the rollouts' time", flush=True)
+
+
+def _vtcli(*argv: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "vtcli", *argv], capture_output=True, text=True, timeout=1800)
+    if done.returncode:
+        sys.exit(done.stderr[-3000:])
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+
+
+def main() -> None:
+    reading = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    reading.add_argument("--model", type=Path, help="a trained base for recipe codev")
+    reading.add_argument("--pairs", type=int, default=8)
+    reading.add_argument("--steps", type=int, default=3)
+    reading.add_argument("--engines", default="hf,vllm")
+    reading.add_argument("more", nargs="*", help="overrides for rl")
+    given: Any = reading.parse_args()
+    here = importlib.util.find_spec("vllm") is not None
+    if not here:
+        print("vllm is not installed here: no comparison with lock-step turns (make setup-vllm)")
+    elif given.pairs:
+        compare(given.pairs)
+    if given.model is None:
+        print("no --model: no shares of time with the real sandbox")
+        return
+    for engine in given.engines.split(","):
+        if here or engine != "vllm":
+            shares(given.model.resolve(), engine, given.steps, given.more)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""``rl.steps_ahead=1``: rollouts beside the learner, by weights one update older, and a resume that changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import rl as stage
+from vtcli import records
+from vtcli.algo.optim import Optim
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.data import rotflip
+from vtcli.images import ImageLimits, encode_png
+from vtcli.rollout import Limits
+from vtcli.schema import Sample, Scored, Signals, Verdict
+
+STEPS = 2  # of each phase
+PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}"}
+SIGNALS = {"usage": "vtcli.signals.usage", "sampled": "uneven"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An artifact store with a dataset and a random tiny model."""
+    from vtcli.engines import tiny
+
+    home = tmp_path_factory.mktemp("ahead") / "artifacts"
+    with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
+        for form in ("tool", "answer"):
+            rows = []
+            for i in range(4):
+                item = rotflip.generate(0, i, "train", rotflip.Size(), form=form)
+                sample = Sample(item.id, item.task, form, "train", "Turn it.", item.answer, (), item.tools, item.truth)
+                rows.append((sample, [encode_png(item.pixels)]))
+            records.write_samples(draft.path / f"{form}-train.parquet", rows)
+        draft.commit()
+    sizes = tiny.TinyModel(
+        vocab_size=400, hidden_size=48, layers=1, heads=2, kv_heads=1, intermediate_size=64,
+        vision_hidden_size=32, vision_depth=1, vision_heads=2, vision_intermediate_size=48,
+    )  # fmt: skip
+    with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
+        tiny.build(draft.path, sizes, tiny.train_tokenizer(["Turn it. <answer>K</answer>"] * 3, sizes.vocab_size), 0)
+        draft.commit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent)  # for uneven.py
+        yield home
+
+
+def reward(signals_G: Sequence[Signals]) -> list[Verdict | None]:
+    return [Verdict(s.values["sampled"], {}) for s in signals_G]
+
+
+def run(home: Path, name: str, **changes: Any) -> Artifact:
+    fields: dict[str, Any] = {
+        "data": "data:v1",
+        "model": "model:v1",
+        "phases": [stage.Phase(form, STEPS, form, reward) for form in ("tool", "answer")],
+        "prompts_per_step": 2,
+        "group_size": 2,
+        "prompt": PROMPT,
+        "signals": {name: {"_target_": f"{path}.measure"} for name, path in SIGNALS.items()},
+        "limits": Limits(max_turns=2, max_tokens=1500, max_turn_tokens=12, max_images=6),
+        "images": ImageLimits(56 * 56, 112 * 112),
+        "optim": Optim(lr=1e-2),
+        "steps_ahead": 1,
+    }
+    return stage.run(stage.Config(**(fields | changes), job={"home": str(home), "name": name, "changes": str(changes)}))
+
+
+def lines(made: Artifact) -> list[dict[str, Any]]:
+    """What was logged of every step, but for times."""
+    found = [json.loads(line) for line in (made.path / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in found]
+
+
+def turns(made: Artifact) -> list[tuple[Any, ...]]:
+    """Of every policy turn: whose it is, its version, its tokens and their log-probabilities."""
+    found = [scored.trajectory for scored in records.read(made.path / "trajectories.jsonl", Scored)]
+    return [
+        (t.sample.id, t.sample.form, t.seed, turn.version, turn.token_ids, turn.completion.logprobs)
+        for t in found
+        for turn in t.policy_turns
+    ]
+
+
+class KilledError(BaseException):
+    """Nothing catches it."""
+
+
+def test_a_killed_run_learns_from_the_rollouts_that_were_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(home, "whole")
+    kept = stage.log_step
+
+    def die(*given: Any) -> None:
+        if given[3] == 2:  # after the update of the third step and the rollouts of the fourth
+            raise KilledError
+        kept(*given)
+
+    monkeypatch.setattr(stage, "log_step", die)
+    with pytest.raises(KilledError):
+        run(home, "killed")
+    monkeypatch.setattr(stage, "log_step", kept)
+    (left,) = [p for p in (home / ".work").glob("rl-*") if p.is_dir()]
+    assert sorted(p.name for p in left.glob("checkpoints/step-*/ahead-0.json")) == ["ahead-0.json"] * 2
+    resumed = run(home, "killed")
+    assert (resumed.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+    assert lines(resumed) == lines(whole)
+    assert turns(resumed) == turns(whole)
+    assert all(line["updated"] == 1 for line in lines(whole))
+    assert [line["staleness"] for line in lines(whole)] == [0, 1, 1, 1]
+
+
+def test_a_turn_tells_the_weights_that_sampled_it(home: Path) -> None:
+    """The first batch and the second are of the same weights; from then on each is of the weights one update back."""
+    ahead, plain = run(home, "whole"), run(home, "plain", steps_ahead=0)
+    per_step = 2 * 2
+
+    def versions(made: Artifact) -> list[set[int]]:
+        found = [scored.trajectory for scored in records.read(made.path / "trajectories.jsonl", Scored)]
+        steps = [found[i : i + per_step] for i in range(0, len(found), per_step)]
+        return [{turn.version for t in step for turn in t.policy_turns} for step in steps]
+
+    assert versions(ahead) == [{0}, {0}, {1}, {2}]
+    assert versions(plain) == [{0}, {1}, {2}, {3}]
+    first, other = ([turn for turn in turns(made) if turn[3] == 0] for made in (ahead, plain))
+    assert first[: len(other)] == other  # the same rollouts as long as the weights are the same
+    mismatch = [line["mismatch_kl"] for line in lines(ahead)]
+    assert mismatch[0] < 1e-6 < min(mismatch[1:])  # stale, which the importance weights are told
+    assert max(line["mismatch_kl"] for line in lines(plain)) < 1e-6
