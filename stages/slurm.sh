@@ -22,7 +22,7 @@ in_ranks() {
     local per_node=${SLURM_NTASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} crowd=()
     local cores=$((SLURM_CPUS_ON_NODE / per_node))
     if ((cores == 0)); then
-        echo "$SLURM_JOB_NAME: $per_node processes share $SLURM_CPUS_ON_NODE cores on each node: ask for more, say --cpus-per-task=8" >&2
+        echo "$SLURM_JOB_NAME: $per_node processes of a node share $SLURM_CPUS_ON_NODE of its cores: ask for more, say --cpus-per-task=8" >&2
         cores=1 crowd=(--overcommit)
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
