@@ -1,4 +1,4 @@
-# make quickstart | test | test-sandbox | test-vllm | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup setup-vllm check test test-sandbox test-vllm quickstart reproduce-toolsrl bench bench-sandbox clean
+.PHONY: setup setup-vllm check test test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -54,6 +54,11 @@ test-sandbox: setup
 # Both engines: the contract of a policy, parity with the learner, and a run of rl on vLLM.
 test-vllm: setup-vllm
 	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
+
+# The stages as jobs of a real Slurm of one node, which is started for it: some minutes. Its packages need root, once.
+test-slurm: setup
+	tests/slurm_node.sh install
+	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py
 
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/quickstart.sh

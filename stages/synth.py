@@ -46,7 +46,7 @@ class Images:
 @dataclass(frozen=True, slots=True)
 class SynthConfig:
     """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
-    of its own; ``merge`` lists all of them and puts them together."""
+    of its own, NAME-shard-3-of-16; ``merge`` puts all of them together: 16, or a list of them."""
 
     job: dict[str, Any]
     data: Data
@@ -56,7 +56,7 @@ class SynthConfig:
     workers: int = 0
     forms: tuple[str, ...] = FORMS
     shard: str | None = None
-    merge: tuple[str, ...] = ()
+    merge: int | tuple[str, ...] = ()
     demos: Demos | None = None
     env: partial[Env] | None = None  # conf/env: demonstrations write code; None: they call native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
@@ -68,14 +68,17 @@ def run(config: SynthConfig) -> Artifact:
     if config.workers < 0 or (config.shard and config.merge):
         raise ConfigError("synth: expected workers of 0 (one a core) or more, and not both a shard and a merge")
     kind = "demos" if config.demos else "dataset"
-    suffix = f"-shard-{config.shard.replace('/', '-of-')}" if config.shard else ""
-    settings = RunSettings.of(config.job, kind + suffix)
+    whole = RunSettings.of(config.job, kind)
+    settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
     keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
     keys = (*keys, "env") if config.demos and config.env else keys
     made_from = {key: config.job.get(key) for key in keys}
     parts = _parts(config)
     store = ArtifactStore(settings.home)
-    parents = shards.in_order([store.resolve(ref, kind) for ref in config.merge], made_from, config.seed)
+    refs = config.merge
+    if isinstance(refs, int):
+        refs = shards.newest(store, whole.name, refs, made_from, config.seed)
+    parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
     with open_run(settings, "synth", kind, made_from, parents, runtime_keys=RUNTIME) as stage:
         if stage.reused:
             return stage.reused

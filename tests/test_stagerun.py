@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vtcli import track
+from vtcli import slurm, track
 from vtcli.artifacts import Artifact
 from vtcli.errors import ConfigError, InputError
 from vtcli.stagerun import RunSettings, StageRun, fingerprint, open_run
@@ -174,6 +174,15 @@ def test_other_ranks_see_the_work_but_commit_nothing(tmp_path: Path, monkeypatch
             assert second.work == first.work
             with pytest.raises(InputError, match="first rank"):
                 second.commit(write(first))
+
+
+def test_a_requeued_job_waits_for_its_earlier_self(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "REQUEUED_WAIT_S", 0.3)
+    with open_run(settings(tmp_path), "rl", "model", {}, []), pytest.raises(InputError, match="waited 0 s"):
+        open_run(settings(tmp_path), "rl", "model", {}, []).__enter__()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with open_run(settings(tmp_path), "rl", "model", {}, []), pytest.raises(InputError, match=r"waited 0\.3 s"):
+        open_run(settings(tmp_path), "rl", "model", {}, []).__enter__()
 
 
 def test_only_a_folder_of_the_work_can_be_committed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 STAGES = ("synth", "sft", "rl", "eval", "judge")
 ON_ACCELERATOR = ("sft", "rl", "eval")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
+IN_RANKS = ("sft", "rl")
+SAME_REQUEST_S = 2.0
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
@@ -66,8 +69,17 @@ def main() -> None:
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
+    """A second one ends at once, unless it comes at once: Slurm tells the processes of a step, and so does its srun."""
     del number, frame
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends at once
+    first = time.monotonic()
+
+    def again(number: int, frame: object) -> None:
+        del frame
+        if time.monotonic() - first > SAME_REQUEST_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, again)
     raise SystemExit(TERMINATED)
 
 
@@ -103,8 +115,9 @@ _add_stage(
 
 def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
-    from vtcli import config, doctor
+    from vtcli import config, doctor, slurm
 
+    slurm.adopt_ranks()
     plan = config.plan(stage, argv)
     if plan.note and os.environ.get("RANK", "0") == "0":
         _say(plan.note)
@@ -119,9 +132,12 @@ def run_stage(stage: str, argv: list[str]) -> None:
 
 def work(values: dict[str, Any]) -> str:
     """One job of a stage, here or in a launcher's process: build its config, run it, print and return what it made."""
-    from vtcli import config
+    from vtcli import config, slurm
 
     stage = str(values["stage"])
+    slurm.adopt_ranks()
+    if stage not in IN_RANKS:
+        slurm.require_one_process(stage)
     config_class, run = _stage_parts(stage)
     artifact = run(config.build(config_class, config.Job(stage, values, {})))
     if os.environ.get("RANK", "0") == "0":

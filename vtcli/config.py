@@ -207,13 +207,13 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
 
     ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name.
     """
-    caller, failures = os.getpid(), list[Exception]()
+    caller, failures = _process(), list[Exception]()
 
     def task(cfg: DictConfig) -> Any:
         try:
             return work(_plain(cfg))
         except Exception as error:
-            if os.getpid() != caller:  # a launcher's child: Hydra carries it back
+            if _process() != caller:  # a launcher's child: Hydra carries it back
                 raise
             failures.append(error)  # here: raised below, without Hydra's wrapping
             return None
@@ -231,6 +231,11 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = full_error
     if failures:
         raise failures[0]
+
+
+def _process() -> tuple[str, int]:
+    """Which process this is, on any machine: a launcher's job may run on another one under the same number."""
+    return os.uname().nodename, os.getpid()
 
 
 def options(group: str, own: Path | None = None) -> list[str]:

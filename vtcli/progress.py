@@ -37,6 +37,8 @@ class StepBar:
 
     def __enter__(self) -> StepBar:
         self._bar.start()
+        if self._done:
+            self._line("from a checkpoint")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -47,8 +49,12 @@ class StepBar:
         self._done += 1
         self._bar.update(self._task, completed=self._done, description=f"{self._title} {note}")
         now = time.monotonic()
-        if self._bar.disable and not self._quiet and (now - self._last > LINE_EVERY_S or self._done == self._total):
+        if now - self._last > LINE_EVERY_S or self._done == self._total:
             self._last = now
+            self._line(note)
+
+    def _line(self, note: str) -> None:
+        if self._bar.disable and not self._quiet:
             sys.stderr.write(f"{self._title} {self._done}/{self._total} {note}\n")
 
 

@@ -9,10 +9,40 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from vtcli.artifacts import Artifact
-from vtcli.errors import InputError
+from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.errors import ConfigError, InputError
 from vtcli.records import Demo
 from vtcli.schema import Sample, VideoRef
+
+
+def name_of(whole: str, shard: str) -> str:
+    """The name of a shard's artifact.
+
+    >>> name_of("demos", "3/16")
+    'demos-shard-3-of-16'
+    """
+    return f"{whole}-shard-{shard.replace('/', '-of-')}"
+
+
+def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str, Any], seed: int) -> list[str]:
+    """The references of shards 1/total to total/total of an artifact: the newest that were made with this configuration
+    and seed, so that sweeps may share a name. Raises ``InputError`` with the command that makes what is missing."""
+    if total < 1:
+        raise ConfigError(f"synth.merge={total}: expected the number of shards, or a list of them")
+    refs: dict[str, str] = {}
+    for artifact in store.ls():  # versions in ascending order
+        shard = str(artifact.manifest.config.get("synth", {}).get("shard"))
+        named = artifact.ref.startswith(f"{name_of(whole, shard)}:")
+        if named and artifact.manifest.seed == seed and _whole(artifact.manifest.config) == _whole(made_from):
+            refs[shard] = artifact.ref
+    wanted = [f"{i}/{total}" for i in range(1, total + 1)]
+    if missing := [shard for shard in wanted if shard not in refs]:
+        raise InputError(
+            f"synth.merge={total}: of the shards of {whole} with this configuration and seed {seed}, "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each with this "
+            f"command and synth.shard='{missing[0]}' instead of synth.merge."
+        )
+    return [refs[shard] for shard in wanted]
 
 
 def in_order(shards: Sequence[Artifact], made_from: Mapping[str, Any], seed: int) -> list[Artifact]:

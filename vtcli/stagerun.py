@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vtcli import codec, disk, track
+from vtcli import codec, disk, slurm, track
 from vtcli.artifacts import Artifact, ArtifactStore, Draft, Kind, require_name
 from vtcli.binding import SECTION_OF, bind
 from vtcli.errors import InputError
@@ -99,7 +99,7 @@ def open_run(
 
     ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and the dotted
     ``runtime_keys`` (say "synth.workers") does not count for the fingerprint. Raises ``InputError`` when another
-    process runs the same, or when ``home`` cannot be written.
+    process runs the same, or when ``home`` cannot be written. A requeued Slurm job waits for its earlier self.
     """
     store = ArtifactStore(settings.home)
     key = fingerprint(stage, kind, settings, config, parents, runtime_keys=runtime_keys)
@@ -107,7 +107,8 @@ def open_run(
     if os.environ.get("RANK", "0") != "0":
         yield StageRun(store, work, track.NullTracker(), key, _finished(store, settings, key))
         return
-    with disk.locked(work.with_suffix(".lock"), 0, f"the work folder of {stage} {settings.name}"):
+    patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() else 0.0
+    with disk.locked(work.with_suffix(".lock"), patience_s, f"the work folder of {stage} {settings.name}"):
         done = _finished(store, settings, key)
         if done:
             _log.warning("%s was made by this very command; reuse=false makes it again.", done.ref)

@@ -122,6 +122,22 @@ def test_shards_put_together_are_the_whole(kind: str, whole: Artifact, demos: Ar
         synth(tmp_path, f"synth.merge=[{','.join(refs)}]", "seed=5", *more)
 
 
+def test_shards_of_a_name_are_found_by_how_many_they_are(demos: Artifact, tmp_path: Path) -> None:
+    more = ["+recipe=tiny_base", "name=mine", *ROWS]
+    with pytest.raises(InputError, match=r"of the shards of mine .* 1/3, 2/3, 3/3 are missing"):
+        synth(tmp_path, "synth.merge=3", *more)
+    made = [
+        synth(tmp_path, f"synth.shard='{i}/3'", *more) for i in (1, 2, 3)
+    ]  # of two rows of each kind: the first has none
+    assert [shard.ref for shard in made] == [f"mine-shard-{i}-of-3:v1" for i in (1, 2, 3)]
+    synth(tmp_path, "synth.shard='2/3'", "seed=1", *more)  # another run under the same name
+    merged = synth(tmp_path, "synth.merge=3", *more)
+    assert merged.ref == "mine:v1"
+    assert digests(merged) == digests(demos)
+    with pytest.raises(InputError, match=r"seed 1, 1/3, 3/3 are missing"):
+        synth(tmp_path, "synth.merge=3", "seed=1", *more)
+
+
 def test_killed_and_started_again_it_ends_with_the_same_bytes(whole: Artifact, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vtcli", "synth", *arguments(tmp_path), "synth.workers=2"]
     work = tmp_path / ".work"

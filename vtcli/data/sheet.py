@@ -78,7 +78,7 @@ def packed(strips: Sequence[list[Cell]], columns: int = 6) -> list[list[Cell]]:
         if rows[-1] and len(rows[-1]) + len(strip) > columns:
             rows.append([])
         rows[-1] += strip
-    return rows
+    return [row for row in rows if row]  # a small shard has none
 
 
 def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:

@@ -1,0 +1,203 @@
+"""The stages as jobs of a real Slurm of one node: out of time, preempted and requeued they end as if nothing had been.
+
+``make test-slurm``; `squeue` and the jobs' output can be watched in the folder that it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from vtcli.artifacts import ArtifactStore
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = ROOT / "tests" / "slurm_node.sh"
+HOLD = "VTCLI_TEST_HOLD"  # read by held.py
+LIMIT_S = 420.0  # for anything that a job does, on two slow cores that others use, too
+TASKS = ("rotflip", "zoom", "read_value", "count")
+SIZES = [
+    *("scale=tiny", "tracker=none", "synth.workers=1", "synth.sheet=1"),
+    *(f"data.tasks.{task}.{split}=2" for task in TASKS for split in ("train", "validation", "test")),
+    *("model.architecture.hidden_size=48", "model.architecture.layers=1", "model.architecture.heads=3"),
+    *("model.architecture.kv_heads=1", "model.architecture.intermediate_size=64", "model.architecture.vision_depth=1"),
+    *("model.architecture.vision_hidden_size=32", "model.architecture.vision_heads=2"),
+]
+DEMOS = ["synth.demos.validation=0.2"]
+DEMOS += [f"synth.demos.rows.{task}.{kind}=3" for task in TASKS for kind in ("tool", "answer", "perceive")]
+SFT = ["sft.epochs=2", "sft.rows_per_step=2", "sft.checkpoint_every=1"]  # 36 steps
+PHASE = "{name:all,steps:4,form:tool,reward:{_target_:uneven.reward,of:{_target_:vtcli.rewards.toolsrl.stage1}}}"
+RL = [
+    *("rl.prompts_per_step=2", "rl.group_size=2", "rl.checkpoint_every=1", "rl.limits.max_turn_tokens=24"),
+    f"rl.phases=[{PHASE}]",
+]
+# A group has a gradient whatever its rewards are, and the job waits to be preempted after its first step.
+SIGNALS = ["+signals.sampled._target_=uneven.measure", "+signals.held={_target_:held.measure,free:4}"]
+EVAL = ["eval.max_samples=1", "eval.forms=[tool]"]
+
+pytestmark = pytest.mark.slurm
+
+
+def command(*words: str | Path, env: dict[str, str], cwd: Path | None = None, timeout_s: float = LIMIT_S) -> str:
+    done = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    """What jobs are submitted with, and a cluster of one node with two cores for them."""
+    with tempfile.TemporaryDirectory(prefix="vtcli-slurm-") as above:
+        folder = Path(above) / "node"
+        paths = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        own = {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "CPUS": "2",
+        }
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))} | own
+        command(NODE, "start", folder, env=environ)
+        try:
+            yield environ
+        finally:
+            command(NODE, "stop", folder, env=environ)
+        assert not folder.exists()
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited {LIMIT_S:.0f} s for {what}"
+        time.sleep(0.05)
+
+
+def job(number: str, env: dict[str, str]) -> dict[str, str]:
+    """What scontrol knows of a job: JobState, Restarts, …"""
+    return dict(re.findall(r"(\w+)=(\S*)", command("scontrol", "show", "job", "-o", number, env=env)))
+
+
+def checkpoint(work: Path, stage: str, number: str, env: dict[str, str]) -> None:
+    """Waits for the first whole checkpoint of a job that runs."""
+
+    def there() -> bool:
+        if list(work.glob(f"artifacts/.work/{stage}-*/checkpoints/step-*/done.json")):
+            return True
+        state = job(number, env)["JobState"]
+        assert state in ("PENDING", "RUNNING"), f"{stage} is {state}: {outputs(work)}"
+        return False
+
+    until(there, f"a checkpoint of {stage}")
+
+
+def requeued(number: str, env: dict[str, str]) -> None:
+    """Waits for a job to be pending for the second time, and spares it Slurm's two minutes before it may begin."""
+    until(lambda: job(number, env)["JobState"] == "PENDING" and job(number, env)["Restarts"] == "1", "a requeue")
+    command("scontrol", "update", f"JobId={number}", "StartTime=now", env=env)
+
+
+def ended(numbers: Sequence[str], work: Path, env: dict[str, str]) -> None:
+    until(lambda: not command("squeue", "-h", "-j", ",".join(numbers), env=env).strip(), f"jobs {numbers}")
+    states = {number: job(number, env)["JobState"] for number in numbers}
+    assert set(states.values()) == {"COMPLETED"}, f"{states}: {outputs(work)}"
+
+
+def outputs(work: Path) -> str:
+    return "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in sorted(work.glob("vtcli-*.out")))
+
+
+def numbers_of(table: str) -> dict[str, str]:
+    """The pipeline's jobs by the artifact that they make."""
+    lines = [line.split() for line in table.splitlines() if re.match(r"\d+ ", line)]
+    return {
+        f"{line[1]} {word.removeprefix('name=')}": line[0]
+        for line in lines
+        for word in line
+        if word.startswith("name=")
+    }
+
+
+def made_without_slurm(home: Path, env: dict[str, str]) -> None:
+    """The same artifacts by plain commands in one go; sft in two ranks, as in its job."""
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+    def vtcli(*words: str, launcher: Sequence[str] = ()) -> None:
+        line = [sys.executable, *launcher, "-m", "vtcli", *words, *SIZES, f"home={home}"]
+        command(*line, env=env, cwd=home.parent)
+
+    vtcli("synth", "+recipe=toolsrl", "name=p-data")
+    vtcli("synth", "+recipe=tiny_base", "name=p-demos", *DEMOS)
+    vtcli("sft", "+recipe=tiny_base", "name=p-base", "sft.data=p-demos:v1", *SFT, *SIGNALS, launcher=ranks)
+    vtcli("rl", "+recipe=toolsrl", "name=p-policy", "rl.data=p-data:v1", "rl.model=p-base:v1", *RL, *SIGNALS)
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in found]
+
+
+def test_a_pipeline_that_is_stopped_twice_ends_as_one_that_is_not(env: dict[str, str], tmp_path: Path) -> None:
+    work, hold = tmp_path / "jobs", tmp_path / "hold"
+    work.mkdir()
+    hold.touch()
+    (tmp_path / "urgent.sbatch").write_text("#!/bin/sh\nsleep 1\n")
+    pipeline = {"NAME": "p", "SFT_SBATCH": "--ntasks-per-node=2", HOLD: str(hold)}
+    print(f"\nSLURM_CONF={env['SLURM_CONF']}, output in {work}")
+    overrides = [*SIZES, *DEMOS, *SFT, *RL, *SIGNALS, *EVAL]
+    table = command(ROOT / "stages" / "pipeline.sh", "toolsrl", *overrides, env=env | pipeline, cwd=work)
+    jobs = numbers_of(table)
+    sft, rl = jobs["sft p-base"], jobs["rl p-policy"]
+
+    checkpoint(work, "sft", sft, env)
+    command("scancel", "--batch", "--signal=USR1", sft, env=env)  # as Slurm does two minutes before the time limit
+    requeued(sft, env)
+    checkpoint(work, "rl", rl, env)
+    urgent = command("sbatch", "--parsable", "-p", "urgent", "-n2", tmp_path / "urgent.sbatch", env=env, cwd=work)
+    until(lambda: job(rl, env)["Restarts"] == "1", "the preemption of rl")
+    hold.unlink()
+    requeued(rl, env)
+    ended([*jobs.values(), urgent.strip()], work, env)
+
+    plain = tmp_path / "plain" / "artifacts"
+    plain.parent.mkdir()
+    made_without_slurm(plain, env)
+    here, there = ArtifactStore(work / "artifacts"), ArtifactStore(plain)
+    for name in ("p-data", "p-demos"):
+        merged = here.resolve(f"{name}:v1")
+        assert [parent.ref for parent in merged.manifest.parents] == [f"{name}-shard-{i}-of-4:v1" for i in range(1, 5)]
+        assert merged.digest == there.resolve(f"{name}:v1").digest
+    for name in ("p-base", "p-policy"):
+        stopped, whole = here.resolve(f"{name}:v1").path, there.resolve(f"{name}:v1").path
+        weights = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
+        assert weights
+        for path in weights:
+            assert (stopped / path).read_bytes() == (whole / path).read_bytes(), path
+        assert metrics(stopped) == metrics(whole)
+        assert any(line["updated"] for line in metrics(whole))
+    for stage, number in (("sft", sft), ("rl", rl)):
+        assert re.search(
+            rf"^{stage} \d+/\d+ from a checkpoint$", (work / f"vtcli-{stage}-{number}.out").read_text(), re.M
+        )
+    assert here.newest_version("p-base") == here.newest_version("p-policy") == 1
+    assert not [path for path in (work / "artifacts" / ".work").iterdir() if path.is_dir()]
+
+
+def test_a_sweep_runs_through_the_submitit_launcher(env: dict[str, str], tmp_path: Path) -> None:
+    sweep = [sys.executable, "-m", "vtcli", "synth", "--multirun", "hydra/launcher=submitit_slurm", "seed=0,1", *SIZES]
+    command(*sweep, "hydra.launcher.timeout_min=10", env=env, cwd=tmp_path)
+    seeds = {artifact.manifest.seed for artifact in ArtifactStore(tmp_path / "artifacts").ls()}
+    assert seeds == {0, 1}
+    wrong = [*sweep[:3], "eval", *sweep[4:], "+recipe=toolsrl", "data=dataset@latest", "model=nothing:v1"]
+    done = subprocess.run(wrong, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert "There is no artifact nothing:v1" in done.stderr

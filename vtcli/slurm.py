@@ -1,0 +1,86 @@
+"""What a task of ``srun`` is told by Slurm, as torch wants to hear it; and whether Slurm started this job again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, MutableMapping
+
+from vtcli.errors import ConfigError
+
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Ports of rendezvous: below those that kernels hand out by themselves (from 32768)."""
+
+REQUEUED_WAIT_S = 120.0
+"""How long a job that was requeued waits for its own lock: on network file systems a node that died holds it until its
+lease ends, some 90 s later."""
+
+
+def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the tasks of an ``srun`` step of several.
+
+    What a launcher has set (torchrun, deepspeed, also one in each task) is left alone, and so is a given MASTER_ADDR or
+    MASTER_PORT. A batch script's own environment names no step, so one process in a job of many tasks is alone.
+
+    Raises:
+        ConfigError: a variable of the step is missing.
+    """
+    if "RANK" in environ or int(environ.get("SLURM_STEP_NUM_TASKS") or 1) < 2:
+        return
+    wanted = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST")
+    if missing := [name for name in wanted if not environ.get(name)]:
+        raise ConfigError(
+            f"this is one of {environ['SLURM_STEP_NUM_TASKS']} tasks of a Slurm step (SLURM_STEP_NUM_TASKS), but "
+            f"{', '.join(missing)} is not set. Start it with srun, without --export=NONE, or with torchrun."
+        )
+    given = {name: environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if environ.get(name)}
+    found = {
+        "RANK": environ["SLURM_PROCID"],
+        "LOCAL_RANK": _device(environ),
+        "WORLD_SIZE": environ["SLURM_STEP_NUM_TASKS"],
+        "MASTER_ADDR": _address(environ),
+        "MASTER_PORT": str(_port(int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"]))),
+    }
+    environ.update({**found, **given})
+
+
+def require_one_process(stage: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ``ConfigError`` where several were started: they would do the same work and make the same artifact."""
+    world = int(environ.get("WORLD_SIZE") or 1)
+    if world > 1:
+        raise ConfigError(
+            f"vtcli {stage} is one process, and {world} were started (WORLD_SIZE). Start one, as with "
+            f"`srun --ntasks=1`; sft and rl run in several, and synth in shards (synth.shard=1/4)."
+        )
+
+
+def was_requeued(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a later attempt of the same job."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as Slurm writes it; the first task runs there.
+
+    >>> first_host("gpu[03-05,9],login1"), first_host("rack1-[2-3]n[01-04]")
+    ('gpu03', 'rack1-2n01')
+    """
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group() if first else nodes)
+
+
+def _device(environ: Mapping[str, str]) -> str:
+    """The place among the tasks of this node; 0 in a task that is shown one GPU alone (--gpus-per-task=1)."""
+    shown = environ.get("CUDA_VISIBLE_DEVICES", "")
+    return "0" if shown and "," not in shown else environ["SLURM_LOCALID"]
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    """One machine needs no name that resolves."""
+    one = environ.get("SLURM_STEP_NUM_NODES") == "1"
+    return "127.0.0.1" if one else first_host(environ["SLURM_STEP_NODELIST"])
+
+
+def _port(job: int, step: int) -> int:
+    """The same in all tasks of a step; another for other steps and, as a rule, for other jobs on the same node."""
+    return FIRST_PORT + (31 * job + step) % PORTS
