@@ -39,7 +39,7 @@ from vtcli.rollout import Limits, Sampling
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Trajectory, Verdict
 from vtcli.streaming import Stream
 
-PROMPTS, GROUP, TURNS, TOKENS = 8, 8, 3, 16
+PROMPTS, GROUP, TURNS = 8, 8, 3
 USUAL_S, TAIL_S, TAIL = 0.02, 1.0, 0.05
 SPARE = 1.25  # prompts asked for each one wanted, where the rest is cancelled
 
@@ -113,13 +113,12 @@ def opened(folder: Path) -> tuple[Engines, QwenChat]:
     return open_policy(Engine("vllm", cache_gib=0.25), folder, chat, tiny_model.store().view, limits, Place()), chat
 
 
-def rate(loop: asyncio.Runner, policy: Engines, chat: QwenChat, seed: int, how: str) -> tuple[float, float]:
+def rate(loop: asyncio.Runner, stream: Stream, seed: int, how: str) -> tuple[float, float]:
     """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
     prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
     asked = {i: make_sample(id=f"{seed}-{i}", images=(tiny_model.image(i),)) for i in range(prompts)}
-    limits = Limits(max_turns=TURNS, max_tokens=512, max_turn_tokens=TOKENS)
-    worlds, done = Worlds(seed, prompts * GROUP), list[Group]()
-    stream = Stream(Cut(policy), chat, worlds, limits, nothing, how == "lockstep")
+    stream = replace(stream, open_env=Worlds(seed, prompts * GROUP), lockstep=how == "lockstep")
+    done: list[Group] = []
 
     def full(group: Group) -> bool:
         done.append(group)
@@ -133,22 +132,24 @@ def rate(loop: asyncio.Runner, policy: Engines, chat: QwenChat, seed: int, how: 
     return PROMPTS * GROUP / wall, found.seconds["generate"] / wall
 
 
-def compare(pairs: int) -> None:
+def compare(pairs: int, tokens: int) -> None:
     """Prints rates, and ratios with the intervals of their geometric means."""
     ways = ("lockstep", "stream", "full")
     rates: dict[str, list[float]] = {way: [] for way in ways}
     busy: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
         policy, chat = opened(Path(folder) / "model")
+        limits = Limits(max_turns=TURNS, max_tokens=512, max_turn_tokens=tokens)
+        stream = Stream(Cut(policy), chat, Worlds(0, 0), limits, nothing)
         for way in ways:
-            rate(loop, policy, chat, 999, way)  # warm
+            rate(loop, stream, 999, way)  # warm
         for pair in range(pairs):
             for way in ways[:: 1 if pair % 2 else -1]:
-                speed, share = rate(loop, policy, chat, pair, way)
+                speed, share = rate(loop, stream, pair, way)
                 rates[way].append(speed)
                 busy[way].append(share)
         policy.close()
-    print(f"{PROMPTS} x {GROUP} trajectories, {TURNS} calls, {TOKENS} tokens a turn; {pairs} pairs; load {_load()}")
+    print(f"{PROMPTS} x {GROUP} trajectories, {TURNS} calls, {tokens} tokens a turn; {pairs} pairs; load {_load()}")
     for way in ways:
         ratios = [math.log(a / b) for a, b in zip(rates[way], rates["lockstep"], strict=True)]
         found = bootstrap(ratios, 0)
@@ -178,7 +179,9 @@ def shares(model: Path, engine: str, steps: int, more: Sequence[str]) -> None:
     calls = statistics.mean(line["calls"] for line in found)
     listed = "  ".join(f"{part} {share:.1%}" for part, share in parts.items())
     print(f"{engine}: {len(found)} steps, {rollouts:.0f} trajectories, {calls:.1f} calls each; load {_load()}")
-    print(f"  {rollouts / wall:.1f} trajectories/s   {listed}   everything else {1 - sum(parts.values()):.1%}")
+    rest = total["time/other_s"] / wall
+    print(f"  {rollouts / wall:.1f} trajectories/s   {listed}   everything else {1 - sum(parts.values()):.1%}", end="")
+    print(f" (of which in rollouts {rest:.1%})")
     print(f"  engine at work in {busy:.1%} of the rollouts' time", flush=True)
 
 
@@ -196,6 +199,7 @@ def main() -> None:
     reading = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reading.add_argument("--model", type=Path, help="a trained base for recipe codev")
     reading.add_argument("--pairs", type=int, default=8)
+    reading.add_argument("--tokens", type=int, default=16, help="of a turn of the comparison")
     reading.add_argument("--steps", type=int, default=3)
     reading.add_argument("--engines", default="hf,vllm")
     reading.add_argument("more", nargs="*", help="overrides for rl")
@@ -204,7 +208,7 @@ def main() -> None:
     if not here:
         print("vllm is not installed here: no comparison with lock-step turns (make setup-vllm)")
     elif given.pairs:
-        compare(given.pairs)
+        compare(given.pairs, given.tokens)
     if given.model is None:
         print("no --model: no shares of time with the real sandbox")
         return

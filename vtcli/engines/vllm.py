@@ -53,7 +53,7 @@ class VllmPolicy:
 
     def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
-        self.clock = Clock()  # runs while vLLM computes
+        self.clock = Clock()  # runs while vLLM reads prompts and samples
         self.chat, self.view, self.options = chat, view, engine
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -173,7 +173,8 @@ class VllmPolicy:
             return
         request = state.request
         try:
-            self._engine.add_request(name, self._prompt(request), self._sampling(request))
+            with self.clock.during("generate"):  # images are processed here
+                self._engine.add_request(name, self._prompt(request), self._sampling(request))
         except Exception as error:  # this request's fault: the engine goes on
             state.answer.set_exception(InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}"))
             return
