@@ -1,4 +1,4 @@
-"""One contract over every policy with weights of ours: transformers in this process, vLLM in this process.
+"""One contract over every policy with weights of ours: transformers in this process, vLLM in this process, as a server.
 
 What is expected is computed here by plain transformers, not by either engine.
 """
@@ -35,7 +35,7 @@ without_vllm = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", params=["hf", pytest.param("vllm", marks=without_vllm)])
+@pytest.fixture(scope="module", params=["hf", *(pytest.param(e, marks=without_vllm) for e in ("vllm", "vllm_server"))])
 def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     opened = open_policy(Engine(request.param, cache_gib=0.25), folder(), chat(), view, LIMITS, Place())
     yield opened

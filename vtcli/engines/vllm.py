@@ -18,23 +18,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-import torch
 from PIL import Image
 from torch import Tensor
 
-from vtcli.chat.qwen2_5_vl import QwenChat, check_images, image_tokens
+from vtcli.chat.qwen2_5_vl import QwenChat, check_images
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import Engine, Place
+from vtcli.engines.vllm_forms import FINISH, folded, misread, sampling
+from vtcli.engines.vllm_seen import normalised
 from vtcli.engines.vllm_start import arguments, load, start, statistics, tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request
 from vtcli.rollout import Limits
-from vtcli.schema import Completion, Finish
+from vtcli.schema import Completion
 
 T = TypeVar("T")
-
-FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
 
 @dataclass
@@ -181,7 +179,7 @@ class VllmPolicy:
         said, request = output.outputs[0], state.request
         if not state.ids and tuple(output.prompt_token_ids) != request.token_ids:
             self._drop(output.request_id)
-            state.answer.set_exception(InputError(_misread(output.prompt_token_ids, request)))
+            state.answer.set_exception(InputError(misread(output.prompt_token_ids, request)))
             return
         finish = FINISH.get(said.finish_reason, "error") if output.finished else None
         for token, found in zip(said.token_ids, said.logprobs or (), strict=True):
@@ -225,21 +223,14 @@ class VllmPolicy:
         features = [replace(feature, data=once[feature.mm_hash]) for feature in features]  # shown twice, sent once
         model = self._engine.model_executor.driver_worker.model_runner.model
         positions, _ = model.get_mrope_input_positions(list(core.prompt_token_ids), features)
-        patches = [self._normalised(feature.data["pixel_values"].data) for feature in features]
+        patches = [normalised(feature.data["pixel_values"].data, self._statistics) for feature in features]
         pixels = np.concatenate(patches) if patches else np.empty((0, 0), np.float32)
         self._engine.reset_mm_cache()  # what was looked at here never comes to the worker
         return Seen(tuple(core.prompt_token_ids), pixels, positions.numpy())
 
-    def _normalised(self, values: Tensor) -> npt.NDArray[np.float32]:
-        """Patches (n, 3 · 2 · 14 · 14) as the vision tower reads them: bytes are normalised on the device only."""
-        if values.dtype != torch.uint8:
-            return values.float().numpy()
-        mean, std = (torch.tensor(part).repeat_interleave(values.shape[1] // 3) for part in self._statistics)
-        return ((values / 255 - mean) / std).numpy()
-
     def _prompt(self, request: Request) -> dict[str, Any]:
         """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""
-        ids = _folded(request, self.chat.image_pad)
+        ids = folded(request, self.chat.image_pad)
         if not request.images:
             return {"prompt_token_ids": ids}
         images = [Image.fromarray(self.view(ref)) for ref in request.images]
@@ -252,22 +243,8 @@ class VllmPolicy:
 
     def _sampling(self, request: Request) -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
-        own = {
-            "seed": request.seed,
-            "temperature": request.temperature,
-            "max_tokens": request.max_tokens,
-            "banned": list(self.chat.banned_ids),
-        }
-        return self._vllm.SamplingParams(
-            temperature=0.0,  # takes what vllm_draw has left
-            max_tokens=request.max_tokens,
-            logprobs=0,  # of the sampled token alone
-            stop_token_ids=list(self.chat.end_ids),
-            ignore_eos=True,  # the chat knows which ids end a turn
-            detokenize=False,
-            output_kind=kinds.DELTA if request.stop else kinds.FINAL_ONLY,
-            extra_args={"vtcli": own},
-        )
+        kind = kinds.DELTA if request.stop else kinds.FINAL_ONLY
+        return self._vllm.SamplingParams(**sampling(request, self.chat), output_kind=kind)
 
     # -- in the callers' threads -----------------------------------------------------------------------------------
 
@@ -317,21 +294,3 @@ def _future() -> Future[Any]:
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
-
-
-def _folded(request: Request, image_pad: int) -> list[int]:
-    """The ids with one placeholder per image; vLLM writes the others itself."""
-    out: list[int] = []
-    sizes = iter(request.images)
-    at = 0
-    while at < len(request.token_ids):
-        out.append(request.token_ids[at])
-        at += image_tokens(next(sizes)) if request.token_ids[at] == image_pad else 1
-    return out
-
-
-def _misread(read: Any, request: Request) -> str:
-    return (
-        f"vLLM reads a prompt of {len(request.token_ids)} tokens and {len(request.images)} images as {len(read)} "
-        "tokens: its processor resizes images, or expands placeholders otherwise"
-    )
