@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,17 +164,18 @@ class Fleet:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    async def choose(self, rollout: int) -> Remote:
-        """The server of a rollout: the one that it has begun on, else the one with the least to do.
+    async def choose(self, rollout: int, tried: Collection[Remote] = ()) -> Remote:
+        """The server of a rollout: the one that it has begun on, else the one with the least to do; one that was tried
+        in vain only if there is no other.
 
         Raises:
             EngineError: none is up, and none will be.
         """
         while True:
             up = [server for server in self.servers if server.up]
-            if up:
+            if up := [server for server in up if server not in tried] or up:
                 home = self._homes.get(rollout)
-                if home is None or not home.up:
+                if home is None or home not in up:
                     turn, count = self.circle.rank, len(self.servers)  # ranks do not all begin with the first
                     home = min(up, key=lambda s: (s.open, s.rollouts, (s.number - turn) % count))
                     home.rollouts += 1

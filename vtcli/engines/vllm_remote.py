@@ -39,7 +39,7 @@ def open_session(key: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
 
 
-@dataclass
+@dataclass(eq=False)
 class Remote:
     """A server as this rank sees it. ``up``: it has the weights that the policy's version says."""
 

@@ -121,8 +121,10 @@ class ServerPolicy:
 
     async def _complete(self, request: Request) -> Completion:
         troubles: list[str] = []
+        tried: list[Remote] = []
         while len(troubles) <= self.options.retries:
-            server = await self._fleet.choose(request.rollout)
+            server = await self._fleet.choose(request.rollout, tried)
+            tried.append(server)
             try:
                 return await self._try(server, request)
             except Unread as error:
