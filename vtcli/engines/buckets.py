@@ -72,6 +72,16 @@ def fill(weights: Iterable[tuple[str, Tensor]], limit: int, folder: Path | None)
         yield _closed(entries, size, file)
 
 
+def update_info(bucket: Bucket, total: int) -> dict[str, Any]:
+    """What a vLLM worker is told of a bucket; ``total`` tensors come in all."""
+    return {
+        "path": bucket.path,
+        "size": bucket.size,
+        "entries": [list(entry) for entry in bucket.entries],
+        "total": total,
+    }
+
+
 def unpack(path: str, size: int, entries: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a bucket that another process filled; they hold its memory, nothing is copied.
 

@@ -24,8 +24,8 @@ ROOM, IMAGES = 512, 4
 
 @dataclass(frozen=True)
 class Engine:
-    """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only; what follows ``eager``
-    is for servers."""
+    """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only; what follows
+    ``bucket_mb`` is for servers."""
 
     name: Literal["hf", "vllm", "vllm_server"] = "hf"
     max_batch: int = 256  # sequences that are sampled together
@@ -34,14 +34,14 @@ class Engine:
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
     eager: bool = False  # no compiled graphs: starts at once, and is slower on a GPU
+    tensor_parallel: int = 1  # GPUs that share a model: in process, of the one rank that there may be then
+    bucket_mb: int = 512  # of weights, on their way to other processes at a time
     urls: list[str] = field(default_factory=list[str])  # servers that run already; none: we start some
     servers: int = 1  # that we start, on every node
-    tensor_parallel: int = 1  # GPUs of each of our servers
     gpus: list[int] | None = None  # of the node, for our servers; null: those after the learner's
     retries: int = 2  # of a request that a server did not answer as it should
     restarts: int = 3  # of each of our servers in one run
     silence_s: float = 120.0  # a server that says nothing of itself for so long has failed
-    bucket_mb: int = 512  # of weights, on their way to servers at a time
     keep_weights: bool = True  # in host memory, for a server that comes back in the midst of a step
     spool: str | None = None  # a folder that we and the servers see, for weights; null: memory or HTTP
 

@@ -29,6 +29,8 @@ from vtcli.errors import EngineError, VtcliError
 ASK_S = 30.0
 """For what a server answers at once."""
 POLL_S = 0.5
+HALF = 0.5
+"""Servers that take no more of a GPU's memory may share it with the learner."""
 
 
 class Fleet:
@@ -92,7 +94,7 @@ class Fleet:
                 await server.set_label(label, ASK_S)
                 server.up = True
         if not all(server.up for server in self.servers):
-            raise EngineError("; ".join(f"{server.name}: {server.why}" for server in self.servers if not server.up))
+            raise EngineError("; ".join(f"{server.blamed()}: {server.why}" for server in self.servers if not server.up))
         return [server.url for server in self.servers], self._key, self._run
 
     def _of_my_leader(self, found: list[Any]) -> tuple[list[str], str, str]:
@@ -103,20 +105,22 @@ class Fleet:
         gpus: list[int] = []
         if self.circle.gpus:
             free = self.options.gpus or list(range(self.circle.local_world, self.circle.gpus))
+            if not free and self.options.gpu_memory <= HALF:  # shared with the learner
+                free = list(range(self.circle.gpus))
             gpus = free[number * each : (number + 1) * each]
             if len(gpus) < each:
                 raise EngineError(
                     f"engine.servers={self.options.servers} with engine.tensor_parallel={each} need "
                     f"{self.options.servers * each} GPUs of this node for themselves, and the learner "
                     f"{self.circle.local_world}: it has {self.circle.gpus}. Start fewer ranks or servers, or set "
-                    "engine.gpus"
+                    f"engine.gpus, or engine.gpu_memory to at most {HALF:g} to share them with the learner"
                 )
         return Plan(number, self.settings, self.home, self._key, gpus)
 
     async def _started(self, server: Remote) -> None:
         """Waits until a server of ours answers."""
         assert server.child is not None
-        limit = self.options.start_timeout_s
+        limit, server.troubled = self.options.start_timeout_s, True
         try:
             async with asyncio.timeout(limit):
                 while (port := server.child.port()) is None:
@@ -126,6 +130,7 @@ class Fleet:
                     server.child.port()  # raises when it has ended
                     try:
                         await introduce(server, self.wanted, ASK_S)
+                        server.troubled = False
                         return
                     except Gone:
                         await asyncio.sleep(POLL_S)
@@ -160,7 +165,8 @@ class Fleet:
         end([server.child for server in self.servers if server.child])
         if self._kept:
             self._kept.close()
-        shutil.rmtree(self.home, ignore_errors=True)
+        if not any(server.troubled for server in self.servers):
+            shutil.rmtree(self.home, ignore_errors=True)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -185,7 +191,8 @@ class Fleet:
             mending = [server.mending for server in self.servers if server.mending and not server.mending.done()]
             if not mending:
                 raise EngineError(
-                    "no vLLM server is left: " + "; ".join(f"{server.name}: {server.why}" for server in self.servers)
+                    "no vLLM server is left: "
+                    + "; ".join(f"{server.blamed()}: {server.why}" for server in self.servers)
                 )
             await asyncio.wait(mending, return_when=asyncio.FIRST_COMPLETED)
 
@@ -194,7 +201,7 @@ class Fleet:
         other weights than ours."""
         if not server.up or self._closed:
             return
-        server.up, server.why = False, why
+        server.up, server.why, server.troubled = False, why, True
         server.failed.set()
         server.failed = asyncio.Event()
         server.known.clear()
@@ -277,13 +284,15 @@ class Fleet:
 
     async def _push(self, servers: list[Remote], source: Source, what: str, limit_s: float) -> None:
         if not servers:
-            raise EngineError(f"{what}: no server is left: " + "; ".join(f"{s.name}: {s.why}" for s in self.servers))
+            raise EngineError(
+                f"{what}: no server is left: " + "; ".join(f"{s.blamed()}: {s.why}" for s in self.servers)
+            )
         done = await Push(servers, source, what, limit_s).run()
         for server in servers:
             server.up, server.waiting = server in done, False
             server.known.clear()
         if not done:
-            raise EngineError(f"{what}: no server took it: " + "; ".join(f"{s.name}: {s.why}" for s in servers))
+            raise EngineError(f"{what}: no server took it: " + "; ".join(f"{s.blamed()}: {s.why}" for s in servers))
 
     def _name(self, version: int) -> str:
         """Of weights, on every server: this run's, this version, this update."""
@@ -309,7 +318,7 @@ class Fleet:
                     await self._push(
                         [server],
                         self._source,
-                        f"the weights {self._source.label} for {server.name}",
+                        f"the weights {self._source.label} for {server.blamed()}",
                         self.options.timeout_s,
                     )
                 except EngineError as error:

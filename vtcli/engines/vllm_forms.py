@@ -15,6 +15,7 @@ from typing import Any
 from PIL import Image
 
 from vtcli.chat.qwen2_5_vl import QwenChat, image_tokens
+from vtcli.errors import InputError
 from vtcli.protocols import Pixels, Request
 from vtcli.schema import Completion, Finish
 
@@ -60,8 +61,9 @@ def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
     }
 
 
-def sampling(request: Request, chat: QwenChat) -> dict[str, Any]:
-    """vLLM's sampling parameters."""
+def sampling(request: Request, chat: QwenChat, look: str = "") -> dict[str, Any]:
+    """vLLM's sampling parameters. ``look``: a name under which the workers note how they read the prompt."""
+    own = drawing(request, chat) | ({"look": look} if look else {})
     return {
         "temperature": 0.0,  # takes what vllm_draw has left
         "max_tokens": request.max_tokens,
@@ -69,7 +71,7 @@ def sampling(request: Request, chat: QwenChat) -> dict[str, Any]:
         "stop_token_ids": list(chat.end_ids),
         "ignore_eos": True,  # the chat knows which ids end a turn
         "detokenize": False,
-        "extra_args": {"vtcli": drawing(request, chat)},
+        "extra_args": {"vtcli": own},
     }
 
 
@@ -78,18 +80,32 @@ def body(request: Request, chat: QwenChat, known: Mapping[str, str | None], look
 
     Stop strings are sought by the server, which ends with the token that completes one; ``read`` checks that it did.
     """
-    asked = sampling(request, chat)
-    if look:
-        asked["extra_args"]["vtcli"]["look"] = look
+    asked = sampling(request, chat, look)
     if request.stop:
         asked |= {"stop": list(request.stop), "include_stop_str_in_output": True, "detokenize": True}
         asked |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
     out: dict[str, Any] = {"token_ids": folded(request, chat.image_pad), "sampling_params": asked}
+    if look:
+        out["cache_salt"] = look  # read from the first token on, not from the prefix cache
     if request.images:
         views = [ref.view for ref in request.images]
         out["content_parts"] = [{"type": "image_url", "url": known[view], "uuid": view} for view in views]
         out["return_token_ids"] = True
     return out
+
+
+def same_tensors(weights: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights that are not a model's, before any of them is taken over.
+
+    Raises:
+        InputError: names or shapes differ.
+    """
+    odd = sorted(names.keys() ^ weights.keys())
+    if odd:
+        raise InputError(f"weight update with {len(weights)} tensors for {len(names)}; first differences: {odd[:5]}")
+    for name, value in weights.items():
+        if tuple(value.shape) != names[name]:
+            raise InputError(f"weight update: {name} is {tuple(value.shape)}, the model has {names[name]}")
 
 
 def data_uri(pixels: Pixels) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from vtcli.engines.buckets import Bucket
+from vtcli.engines.buckets import Bucket, update_info
 from vtcli.engines.vllm_child import Child
 from vtcli.engines.vllm_forms import Odd
 from vtcli.errors import EngineError
@@ -52,6 +52,7 @@ class Remote:
     up: bool = False
     why: str = "it was not asked yet"  # it is not up
     waiting: bool = False  # it lives, and lacks weights that nobody has kept
+    troubled: bool = False  # its log is worth keeping
     open: int = 0  # requests
     rollouts: int = 0  # that were given to it since the last update
     known: set[str] = field(default_factory=set[str])  # views that it has
@@ -59,9 +60,9 @@ class Remote:
     mending: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one weight update at a time
 
-    @property
-    def name(self) -> str:
-        """For messages."""
+    def blamed(self) -> str:
+        """Its name, for an error. Its log is named as well, and kept."""
+        self.troubled = True
         log = f", log {self.child.plan.log}" if self.child else ""
         return f"{self.url} (server {self.number}{log})"
 
@@ -115,10 +116,9 @@ class Remote:
 
     async def take(self, bucket: Bucket, total: int, limit_s: float) -> None:
         """A part of ``total`` tensors."""
-        path = bucket.path
+        info = update_info(bucket, total)
         if self.upload:
-            path = (await self.ask("PUT", "/vtcli/bucket", limit_s, bucket.chunks()))["path"]
-        info = {"path": path, "size": bucket.size, "entries": bucket.entries, "total": total}
+            info |= await self.ask("PUT", "/vtcli/bucket", limit_s, bucket.chunks())
         await self.ask("POST", "/update_weights", limit_s, {"update_info": info})
 
     async def finish(self, label: str, limit_s: float) -> None:
@@ -168,13 +168,13 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
     except Refused as error:
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(
-            f"{server.name} is no server for engine=vllm_server: {what}. Start it with python -m "
+            f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
             "vtcli.engines.vllm_serve (docs/engines.md)"
         ) from error
     except (Odd, KeyError, TypeError, AttributeError) as error:
         raise EngineError(
-            f"{server.name} is no server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). Start it "
-            "with python -m vtcli.engines.vllm_serve (docs/engines.md)"
+            f"{server.blamed()} is no server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). "
+            "Start it with python -m vtcli.engines.vllm_serve (docs/engines.md)"
         ) from error
     if faults:
-        raise EngineError(f"{server.name} does not fit: " + "; ".join(faults))
+        raise EngineError(f"{server.blamed()} does not fit: " + "; ".join(faults))

@@ -12,10 +12,17 @@ import torch
 from torch import Tensor
 
 from vtcli.engines.inputs import Seen
+from vtcli.errors import EngineError
 
 
-def from_worker(found: Mapping[str, Any], statistics: tuple[Sequence[float], Sequence[float]]) -> Seen:
-    """Of ``Extension.vtcli_look``'s reply."""
+def from_worker(found: Mapping[str, Any] | None, statistics: tuple[Sequence[float], Sequence[float]]) -> Seen:
+    """Of ``Extension.vtcli_look``'s reply.
+
+    Raises:
+        EngineError: the worker has noted nothing, or could not.
+    """
+    if found is None or "error" in found:
+        raise EngineError(f"vLLM does not tell how it reads a prompt: {(found or {}).get('error', 'it noted nothing')}")
     patches = [normalised(torch.from_numpy(_array(part)), statistics) for part in found["pixels"]]
     pixels = np.concatenate(patches) if patches else np.empty((0, 0), np.float32)
     return Seen(tuple(found["token_ids"]), pixels, _array(found["positions"]).astype(np.int64))

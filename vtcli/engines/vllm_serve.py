@@ -36,8 +36,6 @@ SERVER = {
     **FIXED,
     "enable_scale_out": True,  # /inference/v1/generate: token ids in, token ids out
     "middleware": ["vtcli.engines.vllm_routes.Routes"],
-    "worker_extension_cls": "vtcli.engines.vllm_worker.Extension",
-    "weight_transfer_config": {"backend": "vtcli"},
     "disable_uvicorn_access_log": True,
     "enable_log_requests": False,
 }

@@ -21,7 +21,7 @@ from vtcli.chat.qwen2_5_vl import QwenChat, check_images
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import IMAGES, Engine, Place
 from vtcli.engines.vllm_fleet import Fleet
-from vtcli.engines.vllm_forms import GENERATE, Odd, Stale, Unread, body, data_uri, read
+from vtcli.engines.vllm_forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
 from vtcli.engines.vllm_remote import Gone, Refused, Remote
 from vtcli.engines.vllm_seen import from_worker
 from vtcli.engines.vllm_start import arguments, statistics, tensors
@@ -85,14 +85,7 @@ class ServerPolicy:
             InputError: names or shapes differ from the model's; nothing is changed.
             EngineError: requests are still open, a server refuses, or it took longer than ``engine.timeout_s``.
         """
-        odd = sorted(self._names.keys() ^ weights.keys())
-        if odd:
-            raise InputError(
-                f"weight update with {len(weights)} tensors for {len(self._names)}; first differences: {odd[:5]}"
-            )
-        for name, value in weights.items():
-            if tuple(value.shape) != self._names[name]:
-                raise InputError(f"weight update: {name} is {tuple(value.shape)}, the model has {self._names[name]}")
+        same_tensors(weights, self._names)
         limit, what = self.options.timeout_s, f"the weight update to version {version}"
         self._wait(self._fleet.update(weights, version, limit), what, 2 * limit + GRACE_S)
         self.version = version
@@ -128,7 +121,7 @@ class ServerPolicy:
             try:
                 return await self._try(server, request)
             except Unread as error:
-                raise InputError(f"{server.name}: {error}") from error
+                raise InputError(f"{server.blamed()}: {error}") from error
             except Gone as error:
                 self._fleet.fail(server, str(error))
                 troubles.append(f"{server.url}: {error}")
@@ -155,7 +148,7 @@ class ServerPolicy:
                 raise Gone(server.why)
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
-                f"tokens and {len(request.images)} images; {server.name} has {server.open} requests open"
+                f"tokens and {len(request.images)} images; {server.blamed()} has {server.open} requests open"
             )
         finally:
             server.open -= 1
@@ -174,7 +167,7 @@ class ServerPolicy:
                     server.known -= sent.keys()
                     continue
                 if error.status in (400, 422):
-                    raise InputError(f"vLLM refuses a prompt ({server.name}): {error}") from error
+                    raise InputError(f"vLLM refuses a prompt ({server.blamed()}): {error}") from error
                 raise
             done = read(reply, request, self.chat, label, self._vocabulary)
             server.known |= sent.keys()
@@ -197,7 +190,7 @@ class ServerPolicy:
             await self._ask(server, request, name)
             found = (await server.rpc("vtcli_look", limit, name))[0]
         except (Gone, Refused, Odd) as error:
-            raise EngineError(f"{server.name} does not tell how it reads a prompt: {error}") from error
+            raise EngineError(f"{server.blamed()} does not tell how it reads a prompt: {error}") from error
         return from_worker(found, self._statistics)
 
     # -- in the callers' threads -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 
 from vtcli.chat.qwen2_5_vl import FACTOR
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
-from vtcli.errors import EngineError, InputError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.rollout import Limits
 
 ENVIRONMENT = {
@@ -25,6 +25,7 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output carries results only
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every worker on a CPU takes the same cores, and two need two nodes
 }
 _SMALLEST, _LARGEST = FACTOR**2, 2**31  # pixels of a view: the processor must never resize one
 FIXED: dict[str, Any] = {
@@ -35,6 +36,8 @@ FIXED: dict[str, Any] = {
     "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
     "logprobs_mode": "processed_logits",  # see vllm_draw
     "disable_log_stats": True,
+    "worker_extension_cls": "vtcli.engines.vllm_worker.Extension",
+    "weight_transfer_config": {"backend": "vtcli"},  # what the extension brings
 }
 """vLLM's engine arguments that no choice of a user's changes, in process and in servers."""
 
@@ -60,7 +63,6 @@ def load() -> Any:
 def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dict[str, Any]:
     """vLLM's engine arguments."""
     on_cpu = not torch.cuda.is_available()
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # ranks of the learner: each has an engine on its own device
     room = max(limits.max_tokens, min(ROOM, _positions(folder)))
     side = FACTOR * max(1, math.isqrt(room))  # of the largest image: vLLM tries one, which must not be 2**31 pixels
     cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
@@ -79,8 +81,26 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
             "video": 0,
         },
         "skip_mm_profiling": on_cpu,
-        "distributed_executor_backend": "external_launcher" if several else "uni",
+        "tensor_parallel_size": engine.tensor_parallel,
+        "distributed_executor_backend": _executor(engine),
     }
+
+
+def _executor(engine: Engine) -> str:
+    """Where vLLM's workers run.
+
+    Raises:
+        ConfigError: several ranks, and each would want several GPUs.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and engine.name == "vllm"
+    if several and engine.tensor_parallel > 1:
+        raise ConfigError(
+            f"engine.tensor_parallel={engine.tensor_parallel} in process, with {os.environ['WORLD_SIZE']} ranks that "
+            "have a GPU each: use engine=vllm_server, whose servers have GPUs of their own"
+        )
+    if engine.tensor_parallel > 1:
+        return "mp"
+    return "external_launcher" if several else "uni"  # every rank has an engine on its own device
 
 
 def start(given: Mapping[str, Any]) -> Any:

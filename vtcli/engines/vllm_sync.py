@@ -130,7 +130,9 @@ class Push:
                 server.why = f"{self.what}, at {self.at}: {problem}"
             elif isinstance(problem, Refused | Odd):
                 seconds = time.monotonic() - self.began
-                raise EngineError(f"{self.what}: {server.name} failed at {self.at} after {seconds:.1f} s: {problem}")
+                raise EngineError(
+                    f"{self.what}: {server.blamed()} failed at {self.at} after {seconds:.1f} s: {problem}"
+                )
             else:
                 raise problem
         return left

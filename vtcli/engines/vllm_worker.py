@@ -122,7 +122,10 @@ class Extension:
             known(state)
             own = (getattr(state.sampling_params, "extra_args", None) or {}).get(KEY) or {}
             if "look" in own:
-                self._looks[own["look"]] = _reading(state)
+                try:
+                    self._looks[own["look"]] = _reading(state)
+                except Exception as error:  # the engine samples on, whatever we fail to tell of it
+                    self._looks[own["look"]] = {"error": f"{type(error).__name__}: {error}"}
                 while len(self._looks) > LOOKS:
                     self._looks.popitem(last=False)
 
@@ -134,6 +137,7 @@ class Extension:
 
 
 def _reading(state: Any) -> dict[str, Any]:
+    """Of a prompt of which nothing was in the prefix cache: vLLM leaves out the pixels of what was."""
     features = sorted(state.mm_features, key=lambda feature: feature.mm_position.offset)
     pixels = [feature.data["pixel_values"].data for feature in features]
     return {
