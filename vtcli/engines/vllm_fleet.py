@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from vtcli.errors import EngineError, VtcliError
 ASK_S = 30.0
 """For what a server answers at once."""
 POLL_S = 0.5
+UNWIND_S = 2.0
+"""A request that was given up has ended within this."""
 HALF = 0.5
 """Servers that take no more of a GPU's memory may share it with the learner."""
 
@@ -256,11 +259,11 @@ class Fleet:
 
     async def _idle(self) -> None:
         """No request of this rank is open; what was given up gets a moment to end."""
-        for _ in range(20):
-            if not (count := sum(server.open for server in self.servers)):
-                return
-            await asyncio.sleep(0.1)
-        raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
+        until = time.monotonic() + UNWIND_S
+        while count := sum(server.open for server in self.servers):
+            if time.monotonic() > until:
+                raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
+            await asyncio.sleep(POLL_S / 5)
 
     async def _update(self, weights: Mapping[str, Tensor], name: tuple[str, int], limit_s: float) -> None:
         options, label = self.options, name[0]
