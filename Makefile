@@ -51,9 +51,9 @@ test: setup
 test-sandbox: setup
 	$(BIN)/python -m pytest -q -m rounds tests/sandbox
 
-# Both engines: the contract of a policy, parity with the learner, and a run of rl on vLLM.
+# All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
-	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
+	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/test_vllm_faults.py tests/stages/test_rl_vllm.py
 
 # The stages as jobs of a real Slurm of one node, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

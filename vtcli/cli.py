@@ -243,7 +243,7 @@ def doctor(
     parity: Annotated[
         str, typer.Option(help="Only compare policy and learner on this model: artifact, folder or hub name.")
     ] = "",
-    engine: Annotated[str, typer.Option(help="The policy's engine for --parity: hf or vllm.")] = "hf",
+    engine: Annotated[str, typer.Option(help="The policy's engine for --parity: hf, vllm or vllm_server.")] = "hf",
     dtype: Annotated[str, typer.Option(help="For --parity: float32 or bfloat16.")] = "float32",
 ) -> None:
     """Show what is installed, which engines and devices work, and what to do about what does not."""

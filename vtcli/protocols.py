@@ -37,6 +37,7 @@ class Request:
     temperature: float  # 0 is greedy; its log-probabilities are those of temperature 1
     seed: int
     stop: tuple[str, ...] = ()  # the token that completes one of these in the text is kept, as sampled, and is the last
+    rollout: int = 0  # requests with the same one continue each other, and are best kept on one server; 0: none does
 
 
 @runtime_checkable

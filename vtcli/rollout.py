@@ -121,6 +121,7 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             temperature=draw.temperature,
             seed=derive_seed(draw.seed, turn),
             stop=syntax.stop,
+            rollout=draw.seed,
         )
         version = policy.version
         completion = await policy.complete(request)

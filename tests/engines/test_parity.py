@@ -92,5 +92,5 @@ def test_the_doctor_compares_on_demand(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert out.count("ok  ") == 5
     assert "policy (hf) and learner agree on 5 rows in float32" in out
-    with pytest.raises(ConfigError, match=r"--engine\.name: expected one of 'hf', 'vllm'"):
+    with pytest.raises(ConfigError, match=r"--engine\.name: expected one of 'hf', 'vllm', 'vllm_server'"):
         doctor(parity=str(tiny_model.folder()), engine="vlm")

@@ -41,9 +41,13 @@ RL = [
 ]
 
 
-def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = ()) -> None:
     command = [
         sys.executable,
+        *launcher,
         "-m",
         "vtcli",
         stage,
@@ -54,33 +58,49 @@ def run(home: Path, stage: str, arguments: Sequence[str]) -> None:
     ]
     here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
     environ = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=500, cwd=home, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900, cwd=home, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "MainProcess" not in done.stdout  # vLLM's own lines are not results
 
 
-def first_step(log: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]]:
-    """Tokens by sample and seed, of the trajectories that were sampled with the weights of the start."""
-    found = [s.trajectory for s in read(log, Scored) if all(t.version == 0 for t in s.trajectory.policy_turns)]
+def rl(home: Path, engine: str, name: str, launcher: Sequence[str] = ()) -> Path:
+    """Two steps; the artifact."""
+    run(home, "rl", [*RL, f"rl.model={home / 'start'}", f"engine={engine}", f"name={name}"], launcher)
+    return home / name / "v1"
+
+
+def first_step(policy: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]]:
+    """Tokens by sample and seed, of the trajectories of all ranks that were sampled with the weights of the start."""
+    everything = [s.trajectory for log in policy.glob("trajectories*.jsonl") for s in read(log, Scored)]
+    found = [t for t in everything if all(turn.version == 0 for turn in t.policy_turns)]
     return {(t.sample.id, t.sample.form, t.seed): [turn.token_ids for turn in t.policy_turns] for t in found}
 
 
-def test_rl_and_eval_run_on_vllm_and_sample_what_they_sample_on_transformers(tmp_path: Path) -> None:
-    base = tmp_path / "start"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a model, data, and a run on transformers."""
+    found = tmp_path_factory.mktemp("home")
     sizes = replace(tiny_model.SIZES, hidden_size=96, vocab_size=600, max_positions=4096)
-    tiny.build(base, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
-    run(tmp_path, "synth", ["+recipe=toolsrl", "name=data", "synth.workers=1", *COUNTS])
-    for engine in ("hf", "vllm"):
-        run(tmp_path, "rl", [*RL, f"rl.model={base}", f"engine={engine}", f"name=on-{engine}"])
-    one, other = tmp_path / "on-hf" / "v1", tmp_path / "on-vllm" / "v1"
-    expected = first_step(one / "trajectories.jsonl")
-    assert len(expected) == 4
-    assert first_step(other / "trajectories.jsonl") == expected
-    metrics = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    tiny.build(found / "start", sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
+    run(found, "synth", ["+recipe=toolsrl", "name=data", "synth.workers=1", *COUNTS])
+    assert len(first_step(rl(found, "hf", "on-hf"))) == 4
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_rl_on_vllm_samples_what_it_samples_on_transformers(home: Path, engine: str, ranks: int) -> None:
+    policy = rl(home, engine, f"on-{engine}-{ranks}".replace("_", "-"), TWO_RANKS if ranks == 2 else ())
+    assert first_step(policy) == first_step(home / "on-hf" / "v1")
+    metrics = [json.loads(line) for line in (policy / "metrics.jsonl").read_text().splitlines()]
     assert len(metrics) == 2
     for line in metrics:
         assert line["updated"] == 1
         assert line["broken"] == 0
         assert line["logprob_gap_max"] < 1e-4  # after a weight update, too
-    evaluation = ["+recipe=toolsrl", "engine=vllm", "eval.data=data:v1", "eval.model=on-vllm:v1", "eval.max_samples=2"]
-    run(tmp_path, "eval", evaluation)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_eval_runs_on_vllm(home: Path, engine: str) -> None:
+    asked = ["+recipe=toolsrl", f"engine={engine}", "eval.data=data:v1", "eval.model=on-hf:v1", "eval.max_samples=2"]
+    run(home, "eval", [*asked, f"name=eval-{engine}".replace("_", "-")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -24,22 +24,43 @@ ROOM, IMAGES = 512, 4
 
 @dataclass(frozen=True)
 class Engine:
-    """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only."""
+    """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only; what follows
+    ``bucket_mb`` is for servers."""
 
-    name: Literal["hf", "vllm"] = "hf"
+    name: Literal["hf", "vllm", "vllm_server"] = "hf"
     max_batch: int = 256  # sequences that are sampled together
     timeout_s: float = 600.0  # of every wait: for a completion, for a weight update
     start_timeout_s: float = 1800.0  # loading, profiling, graphs
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
     eager: bool = False  # no compiled graphs: starts at once, and is slower on a GPU
+    tensor_parallel: int = 1  # GPUs that share a model: in process, of the one rank that there may be then
+    bucket_mb: int = 512  # of weights, on their way to other processes at a time
+    urls: list[str] = field(default_factory=list[str])  # servers that run already; none: we start some
+    servers: int = 1  # that we start, on every node
+    gpus: list[int] | None = None  # of the node, for our servers; null: those after the learner's
+    retries: int = 2  # of a request that a server did not answer as it should
+    restarts: int = 3  # of each of our servers in one run
+    silence_s: float = 120.0  # a server that says nothing of itself for so long has failed
+    keep_weights: bool = True  # in host memory, for a server that comes back in the midst of a step
+    spool: str | None = None  # a folder that we and the servers see, for weights; null: memory or HTTP
 
     def __post_init__(self) -> None:
-        if min(self.max_batch, self.timeout_s, self.start_timeout_s) <= 0 or not 0 < self.gpu_memory <= 1:
+        limits = (self.max_batch, self.timeout_s, self.start_timeout_s, self.silence_s, self.bucket_mb)
+        if min(limits) <= 0 or not 0 < self.gpu_memory <= 1:
             raise ConfigError(
-                "engine.max_batch, engine.timeout_s and engine.start_timeout_s must be above 0, engine.gpu_memory "
-                "between 0 and 1"
+                "engine.max_batch, engine.timeout_s, engine.start_timeout_s, engine.silence_s and engine.bucket_mb "
+                "must be above 0, engine.gpu_memory between 0 and 1"
             )
+        if min(self.servers, self.tensor_parallel) < 1 or min(self.retries, self.restarts) < 0:
+            raise ConfigError(
+                "engine.servers and engine.tensor_parallel must be at least 1, engine.retries and engine.restarts "
+                "at least 0"
+            )
+        if bad := [url for url in self.urls if not url.startswith(("http://", "https://"))]:
+            raise ConfigError(f"engine.urls: expected http://HOST:PORT, got {bad}")
+        if len(set(self.urls)) < len(self.urls):
+            raise ConfigError(f"engine.urls names a server twice: {self.urls}")
 
 
 @dataclass(frozen=True)
@@ -71,6 +92,10 @@ def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits
         from vtcli.engines.vllm import VllmPolicy
 
         return VllmPolicy(engine, folder, chat, view, limits, place)
+    if engine.name == "vllm_server":
+        from vtcli.engines.vllm_server import ServerPolicy
+
+        return ServerPolicy(engine, folder, chat, view, limits, place)
     from vtcli.engines.hf import HfPolicy, load_model
 
     return HfPolicy(load_model(folder, place.dtype, place.device), chat, view, max_batch=engine.max_batch)

@@ -17,25 +17,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from PIL import Image
 from torch import Tensor
 
-from vtcli.chat.qwen2_5_vl import QwenChat, check_images, image_tokens
+from vtcli.chat.qwen2_5_vl import QwenChat, check_images
 from vtcli.clock import Clock
+from vtcli.engines.buckets import fill, update_info
 from vtcli.engines.inputs import Seen, View
 from vtcli.engines.policies import Engine, Place
+from vtcli.engines.vllm_forms import FINISH, folded, misread, same_tensors, sampling
+from vtcli.engines.vllm_seen import from_worker
 from vtcli.engines.vllm_start import arguments, load, start, statistics, tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request
 from vtcli.rollout import Limits
-from vtcli.schema import Completion, Finish
+from vtcli.schema import Completion
 
 T = TypeVar("T")
-
-FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
 
 @dataclass
@@ -58,7 +56,7 @@ class VllmPolicy:
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
-        self._count = 0
+        self._count = self._looks = 0
         self._broken: BaseException | None = None
         self._doing = "starting"
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
@@ -102,14 +100,7 @@ class VllmPolicy:
             InputError: names or shapes differ from the model's; nothing is changed.
             EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
         """
-        odd = sorted(self._names.keys() ^ weights.keys())
-        if odd:
-            raise InputError(
-                f"weight update with {len(weights)} tensors for {len(self._names)}; first differences: {odd[:5]}"
-            )
-        for name, value in weights.items():
-            if tuple(value.shape) != self._names[name]:
-                raise InputError(f"weight update: {name} is {tuple(value.shape)}, the model has {self._names[name]}")
+        same_tensors(weights, self._names)
         passing = _Passing(weights)
         try:
             self._wait(lambda: self._take(passing), f"the weight update to version {version}", self.options.timeout_s)
@@ -187,7 +178,7 @@ class VllmPolicy:
         said, request = output.outputs[0], state.request
         if not state.ids and tuple(output.prompt_token_ids) != request.token_ids:
             self._drop(output.request_id)
-            state.answer.set_exception(InputError(_misread(output.prompt_token_ids, request)))
+            state.answer.set_exception(InputError(misread(output.prompt_token_ids, request)))
             return
         finish = FINISH.get(said.finish_reason, "error") if output.finished else None
         for token, found in zip(said.token_ids, said.logprobs or (), strict=True):
@@ -212,40 +203,42 @@ class VllmPolicy:
             raise EngineError(
                 f"{len(self._open)} requests are open during a weight update: their tokens would be mixed"
             )
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(passing)})
+        if self.options.tensor_parallel > 1:
+            self._send(passing)
+        else:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(passing)})
         if not self._engine.reset_prefix_cache():
             raise EngineError("vLLM did not give up its prefix cache: blocks of it are still in use")
         self._engine.reset_mm_cache()  # both sides: the renderer's and the worker's
         self._engine.reset_encoder_cache()  # else the next request that reuses an image fails
 
-    def _look(self, request: Request) -> Seen:
-        self._engine.reset_mm_cache()  # an image that the worker has already is not processed again
-        core = self._engine.input_processor.process_inputs(
-            "seen",
-            self._prompt(request),
-            self._sampling(request),
-            supported_tasks=self._engine.get_supported_tasks(),
-        )
-        features = sorted(core.mm_features or (), key=lambda feature: feature.mm_position.offset)
-        once = {feature.mm_hash: feature.data for feature in features if feature.data is not None}
-        features = [replace(feature, data=once[feature.mm_hash]) for feature in features]  # shown twice, sent once
-        model = self._engine.model_executor.driver_worker.model_runner.model
-        positions, _ = model.get_mrope_input_positions(list(core.prompt_token_ids), features)
-        patches = [self._normalised(feature.data["pixel_values"].data) for feature in features]
-        pixels = np.concatenate(patches) if patches else np.empty((0, 0), np.float32)
-        self._engine.reset_mm_cache()  # what was looked at here never comes to the worker
-        return Seen(tuple(core.prompt_token_ids), pixels, positions.numpy())
+    def _send(self, passing: _Passing) -> None:
+        """To workers in processes of their own: in buckets, as to servers."""
+        tell = self._engine.collective_rpc
+        tell("vtcli_abandon")
+        tell("start_weight_update")
+        for bucket in fill(passing, self.options.bucket_mb * 2**20, None):
+            tell("update_weights", kwargs={"update_info": update_info(bucket, len(passing.weights))})
+            bucket.close()
+        tell("finish_weight_update")
 
-    def _normalised(self, values: Tensor) -> npt.NDArray[np.float32]:
-        """Patches (n, 3 · 2 · 14 · 14) as the vision tower reads them: bytes are normalised on the device only."""
-        if values.dtype != torch.uint8:
-            return values.float().numpy()
-        mean, std = (torch.tensor(part).repeat_interleave(values.shape[1] // 3) for part in self._statistics)
-        return ((values / 255 - mean) / std).numpy()
+    def _look(self, request: Request) -> Seen:
+        """A token is sampled after the prompt, and the worker says what it read."""
+        self._engine.collective_rpc("vtcli_watch_prompts")
+        self._looks += 1
+        name = f"look-{self._looks}"
+        prompt = {**self._prompt(request), "cache_salt": name}  # read from the first token on, not from the cache
+        self._engine.add_request(name, prompt, self._sampling(replace(request, max_tokens=1), name))
+        done = False
+        while not done:
+            for output in self._engine.step():
+                self._deliver(output)
+                done = done or (output.request_id == name and output.finished)
+        return from_worker(self._engine.collective_rpc("vtcli_look", args=(name,))[0], self._statistics)
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""
-        ids = _folded(request, self.chat.image_pad)
+        ids = folded(request, self.chat.image_pad)
         if not request.images:
             return {"prompt_token_ids": ids}
         images = [Image.fromarray(self.view(ref)) for ref in request.images]
@@ -256,24 +249,10 @@ class VllmPolicy:
             "multi_modal_uuids": {"image": names},
         }
 
-    def _sampling(self, request: Request) -> Any:
+    def _sampling(self, request: Request, look: str = "") -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
-        own = {
-            "seed": request.seed,
-            "temperature": request.temperature,
-            "max_tokens": request.max_tokens,
-            "banned": list(self.chat.banned_ids),
-        }
-        return self._vllm.SamplingParams(
-            temperature=0.0,  # takes what vllm_draw has left
-            max_tokens=request.max_tokens,
-            logprobs=0,  # of the sampled token alone
-            stop_token_ids=list(self.chat.end_ids),
-            ignore_eos=True,  # the chat knows which ids end a turn
-            detokenize=False,
-            output_kind=kinds.DELTA if request.stop else kinds.FINAL_ONLY,
-            extra_args={"vtcli": own},
-        )
+        kind = kinds.DELTA if request.stop else kinds.FINAL_ONLY
+        return self._vllm.SamplingParams(**sampling(request, self.chat, look), output_kind=kind)
 
     # -- in the callers' threads -----------------------------------------------------------------------------------
 
@@ -323,21 +302,3 @@ def _future() -> Future[Any]:
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
-
-
-def _folded(request: Request, image_pad: int) -> list[int]:
-    """The ids with one placeholder per image; vLLM writes the others itself."""
-    out: list[int] = []
-    sizes = iter(request.images)
-    at = 0
-    while at < len(request.token_ids):
-        out.append(request.token_ids[at])
-        at += image_tokens(next(sizes)) if request.token_ids[at] == image_pad else 1
-    return out
-
-
-def _misread(read: Any, request: Request) -> str:
-    return (
-        f"vLLM reads a prompt of {len(request.token_ids)} tokens and {len(request.images)} images as {len(read)} "
-        "tokens: its processor resizes images, or expands placeholders otherwise"
-    )

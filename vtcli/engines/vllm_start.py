@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import Any
 import torch
 
 from vtcli.chat.qwen2_5_vl import FACTOR
-from vtcli.engines.distributed import init_distributed
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
-from vtcli.errors import EngineError, InputError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.rollout import Limits
 
 ENVIRONMENT = {
@@ -25,8 +25,21 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output carries results only
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every worker on a CPU takes the same cores, and two need two nodes
 }
 _SMALLEST, _LARGEST = FACTOR**2, 2**31  # pixels of a view: the processor must never resize one
+FIXED: dict[str, Any] = {
+    "enable_prefix_caching": True,  # a group's question and earlier turns are read once
+    "async_scheduling": False,  # vllm_draw counts the tokens said
+    "mm_processor_kwargs": {"size": {"shortest_edge": _SMALLEST, "longest_edge": _LARGEST}},
+    "generation_config": "vllm",  # nothing of the model folder's sampling settings
+    "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
+    "logprobs_mode": "processed_logits",  # see vllm_draw
+    "disable_log_stats": True,
+    "worker_extension_cls": "vtcli.engines.vllm_worker.Extension",
+    "weight_transfer_config": {"backend": "vtcli"},  # what the extension brings
+}
+"""vLLM's engine arguments that no choice of a user's changes, in process and in servers."""
 
 
 def load() -> Any:
@@ -50,32 +63,50 @@ def load() -> Any:
 def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dict[str, Any]:
     """vLLM's engine arguments."""
     on_cpu = not torch.cuda.is_available()
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1  # ranks of the learner: each has an engine on its own device
+    room = max(limits.max_tokens, min(ROOM, _positions(folder)))
+    side = FACTOR * max(1, math.isqrt(room))  # of the largest image: vLLM tries one, which must not be 2**31 pixels
     cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
     return {
+        **FIXED,
         "model": str(folder),
         "dtype": place.dtype,
         "seed": 0,
-        "max_model_len": max(limits.max_tokens, min(ROOM, _positions(folder))),
+        "max_model_len": room,
         "max_num_seqs": engine.max_batch,
         "enforce_eager": engine.eager or on_cpu,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
-        "enable_prefix_caching": True,  # a group's question and earlier turns are read once
-        "async_scheduling": False,  # vllm_draw counts the tokens said
-        "limit_mm_per_prompt": {"image": max(limits.max_images, IMAGES), "video": 0},
+        "limit_mm_per_prompt": {
+            "image": {"count": max(limits.max_images, IMAGES), "width": side, "height": side},
+            "video": 0,
+        },
         "skip_mm_profiling": on_cpu,
-        "mm_processor_kwargs": {"size": {"shortest_edge": _SMALLEST, "longest_edge": _LARGEST}},
-        "distributed_executor_backend": "external_launcher" if several else "uni",
-        "generation_config": "vllm",  # nothing of the model folder's sampling settings
-        "logits_processors": ["vtcli.engines.vllm_draw:Draw"],
-        "logprobs_mode": "processed_logits",  # see vllm_draw
-        "disable_log_stats": True,
+        "tensor_parallel_size": engine.tensor_parallel,
+        "distributed_executor_backend": _executor(engine),
     }
+
+
+def _executor(engine: Engine) -> str:
+    """Where vLLM's workers run.
+
+    Raises:
+        ConfigError: several ranks, and each would want several GPUs.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and engine.name == "vllm"
+    if several and engine.tensor_parallel > 1:
+        raise ConfigError(
+            f"engine.tensor_parallel={engine.tensor_parallel} in process, with {os.environ['WORLD_SIZE']} ranks that "
+            "have a GPU each: use engine=vllm_server, whose servers have GPUs of their own"
+        )
+    if engine.tensor_parallel > 1:
+        return "mp"
+    return "external_launcher" if several else "uni"  # every rank has an engine on its own device
 
 
 def start(given: Mapping[str, Any]) -> Any:
     """The engine, in this process and thread. It joins the process group that is there, which must be the learner's."""
+    from vtcli.engines.distributed import init_distributed
+
     init_distributed()
     args = importlib.import_module("vllm.engine.arg_utils").EngineArgs(**given)
     return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(args)
