@@ -7,18 +7,24 @@ import base64
 import io
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tiny_model
 from aiohttp import web
 from PIL import Image
 from torch import Tensor
 
 from vtcli.chat.qwen2_5_vl import FACTOR
 from vtcli.engines.buckets import unpack
+from vtcli.engines.policies import Engine, Place
 from vtcli.engines.vllm_forms import GENERATE
+from vtcli.engines.vllm_server import ServerPolicy
 from vtcli.engines.vllm_start import tensors
+from vtcli.rollout import Limits
 
 Body = dict[str, Any]
 React = Callable[["StandIn", Body], Any]
@@ -56,6 +62,12 @@ class StandIn:
     def stop(self) -> None:
         """As a process that is killed: every connection breaks."""
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+
+    def __enter__(self) -> StandIn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def again(self) -> None:
         """As a process that was started again, on the same port, with the weights of its folder."""
@@ -156,3 +168,17 @@ class StandIn:
                 self.pictures[part["uuid"]] = (picture.width // FACTOR) * (picture.height // FACTOR)
         said = self.react(self, body)
         return said if isinstance(said, web.Response) else web.json_response(said)
+
+
+LIMITS = Limits(max_tokens=256, max_images=4)
+ENGINE = Engine("vllm_server", timeout_s=5, start_timeout_s=5, silence_s=5)
+
+
+@contextmanager
+def policy(*servers: StandIn, **changes: Any) -> Iterator[ServerPolicy]:
+    engine = replace(ENGINE, urls=[server.url for server in servers], **changes)
+    opened = ServerPolicy(engine, tiny_model.folder(), tiny_model.chat(), tiny_model.store().view, LIMITS, Place())
+    try:
+        yield opened
+    finally:
+        opened.close()

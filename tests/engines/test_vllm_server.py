@@ -6,8 +6,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,27 +13,12 @@ import tiny_model
 import torch
 from aiohttp import web
 from safetensors.torch import load_file
-from vllm_stand_in import StandIn
+from vllm_stand_in import StandIn, policy
 
-from vtcli.engines.policies import Engine, Place
 from vtcli.engines.vllm_server import LostError, ServerPolicy
-from vtcli.errors import ConfigError, EngineError, InputError, VtcliError
+from vtcli.errors import EngineError, InputError, VtcliError
 from vtcli.protocols import Request
-from vtcli.rollout import Limits
 from vtcli.schema import Completion
-
-LIMITS = Limits(max_tokens=256, max_images=4)
-ENGINE = Engine("vllm_server", timeout_s=5, start_timeout_s=5, silence_s=5)
-
-
-@contextmanager
-def policy(*servers: StandIn, **changes: Any) -> Iterator[ServerPolicy]:
-    engine = replace(ENGINE, urls=[server.url for server in servers], **changes)
-    opened = ServerPolicy(engine, tiny_model.folder(), tiny_model.chat(), tiny_model.store().view, LIMITS, Place())
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 @pytest.fixture
@@ -349,51 +332,3 @@ def test_no_update_while_requests_are_open(stand_in: Callable[..., StandIn]) -> 
             asked.cancel()
 
         asyncio.run(both())
-
-
-# -- servers that do not fit -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"dtype": "bfloat16"}, "computes in bfloat16, the learner in float32: start it with that --dtype"),
-        ({"max_model_len": 100}, "max_model_len is 100: start it with --max-model-len 256 or more"),
-        ({"images": 1}, "images is 1: start it with"),
-        ({"tensors": {"a.weight": [2, 3]}}, "has other tensors, .* of them; the first is a.weight: .2, 3. there, None"),
-        ({"tensors": None}, "is no server for engine=vllm_server"),
-    ],
-)
-def test_a_server_that_does_not_fit_says_why(stand_in: Callable[..., StandIn], facts: Any, said: str) -> None:
-    server = stand_in()
-    server.facts |= facts
-    with pytest.raises(EngineError, match=f"{server.url} .*{said}"), policy(server):
-        pass
-
-
-def test_what_is_no_server_of_ours_is_named(stand_in: Callable[..., StandIn]) -> None:
-    server = stand_in()
-    server.refuse = {"/vtcli"}
-    with pytest.raises(EngineError, match="is no server for engine=vllm_server: HTTP 500"), policy(server):
-        pass
-    server.refuse, server.key = set(), "secret"
-    with pytest.raises(EngineError, match="the key differs: set VTCLI_SERVER_KEY"), policy(server):
-        pass
-    server.stop()
-    with pytest.raises(EngineError, match=f"no vLLM server at {server.url}: GET /vtcli"), policy(server):
-        pass
-    server.again()
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"urls": ["localhost:8000"]}, "expected http://HOST:PORT"),
-        ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
-        ({"servers": 0}, "engine.servers and engine.tensor_parallel must be at least 1"),
-        ({"bucket_mb": 0}, "engine.bucket_mb must be above 0"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(changes: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        replace(ENGINE, **changes)

@@ -15,10 +15,16 @@ from typing import Any
 
 import vtcli
 from vtcli.engines.owner import GROUP, OWNER
-from vtcli.errors import EngineError
+from vtcli.engines.policies import Engine
+from vtcli.engines.ranks import Circle
+from vtcli.errors import ConfigError, EngineError
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "VLLM_ENABLE_V1_MULTI")
 """A server is no rank of the learner: variables that begin so are not handed on."""
+
+
+HALF = 0.5
+"""Servers that take no more of a GPU's memory may share it with the learner."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Plan:
     settings: Mapping[str, Any]  # vLLM's engine arguments
     home: Path  # for its log
     key: str
-    gpus: Sequence[int]
+    gpus: Sequence[str]  # as CUDA_VISIBLE_DEVICES names them; none: no matter which
 
     @property
     def log(self) -> Path:
@@ -90,6 +96,29 @@ def end(children: Sequence[Child], patience_s: float = 15.0) -> None:
             ) from error
 
 
+def gpus_of(number: int, options: Engine, circle: Circle) -> list[str]:
+    """The GPUs of our server ``number``: those of the node that ``engine.gpus`` names, or that the learner leaves over.
+
+    Raises:
+        ConfigError: there are not as many.
+    """
+    each = options.tensor_parallel
+    free = options.gpus or list(range(circle.local_world, circle.gpus))
+    if not free and options.gpu_memory <= HALF:
+        free = list(range(circle.gpus))
+    mine = free[number * each : (number + 1) * each]
+    if len(mine) < each or max(mine) >= circle.gpus:
+        raise ConfigError(
+            f"engine.servers={options.servers} with engine.tensor_parallel={each} need {options.servers * each} GPUs "
+            f"of this node, beside the learner's {circle.local_world}; it has {circle.gpus}, and engine.gpus is "
+            f"{options.gpus}. Start fewer ranks or servers, or set engine.gpus, or engine.gpu_memory to at most "
+            f"{HALF:g} to share the learner's"
+        )
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = shown.split(",") if shown else [str(n) for n in range(circle.gpus)]
+    return [names[n] for n in mine]
+
+
 def launch(plan: Plan, port: int = 0) -> Child:
     """Starts a server; with ``port`` 0 it chooses one."""
     port_file = plan.home / f"server-{plan.number}-{time.monotonic_ns()}.port"
@@ -103,7 +132,7 @@ def launch(plan: Plan, port: int = 0) -> Child:
         "PYTHONPATH": os.pathsep.join([str(Path(vtcli.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     if plan.gpus:
-        environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.gpus))
+        environ["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
     with plan.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "vtcli.engines.vllm_serve"],

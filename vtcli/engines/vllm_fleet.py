@@ -20,20 +20,18 @@ from torch import Tensor
 
 from vtcli.engines.policies import Engine
 from vtcli.engines.ranks import Circle
-from vtcli.engines.vllm_child import Plan, end, launch
+from vtcli.engines.vllm_child import Plan, end, gpus_of, launch
 from vtcli.engines.vllm_forms import Odd
 from vtcli.engines.vllm_remote import Gone, Refused, Remote, introduce, open_session
 from vtcli.engines.vllm_serve import KEY
 from vtcli.engines.vllm_sync import Keeping, Push, Source, of_folder, of_weights
-from vtcli.errors import EngineError, VtcliError
+from vtcli.errors import ConfigError, EngineError, VtcliError
 
 ASK_S = 30.0
 """For what a server answers at once."""
 POLL_S = 0.5
 UNWIND_S = 2.0
 """A request that was given up has ended within this."""
-HALF = 0.5
-"""Servers that take no more of a GPU's memory may share it with the learner."""
 
 
 class Fleet:
@@ -43,6 +41,8 @@ class Fleet:
         self.options, self.folder, self.wanted, self.settings = options, folder, wanted, settings
         self.circle = Circle(options.start_timeout_s + options.timeout_s)
         self.leads = self.circle.rank == 0 if options.urls else self.circle.local_rank == 0
+        if options.spool and not Path(options.spool).is_dir():
+            raise ConfigError(f"engine.spool={options.spool} is no folder here; servers must see it, too")
         self.servers: list[Remote] = []
         self.label = ""
         self.home = Path(tempfile.mkdtemp(prefix="vtcli-servers-"))
@@ -104,20 +104,7 @@ class Fleet:
         return found[0 if self.options.urls else self.circle.rank - self.circle.local_rank]
 
     def _plan(self, number: int) -> Plan:
-        each = self.options.tensor_parallel
-        gpus: list[int] = []
-        if self.circle.gpus:
-            free = self.options.gpus or list(range(self.circle.local_world, self.circle.gpus))
-            if not free and self.options.gpu_memory <= HALF:  # shared with the learner
-                free = list(range(self.circle.gpus))
-            gpus = free[number * each : (number + 1) * each]
-            if len(gpus) < each:
-                raise EngineError(
-                    f"engine.servers={self.options.servers} with engine.tensor_parallel={each} need "
-                    f"{self.options.servers * each} GPUs of this node for themselves, and the learner "
-                    f"{self.circle.local_world}: it has {self.circle.gpus}. Start fewer ranks or servers, or set "
-                    f"engine.gpus, or engine.gpu_memory to at most {HALF:g} to share them with the learner"
-                )
+        gpus = gpus_of(number, self.options, self.circle) if self.circle.gpus else []
         return Plan(number, self.settings, self.home, self._key, gpus)
 
     async def _started(self, server: Remote) -> None:
