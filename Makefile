@@ -1,4 +1,4 @@
-# make quickstart | test | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup setup-vllm check test test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-sandbox clean
+.PHONY: setup setup-vllm check test test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -72,6 +72,11 @@ reproduce-%: setup
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
+
+# Steps beside TRL's trainers, with its processor, which wants the torchvision of vLLM's environment; ten minutes on an idle machine.
+bench-trl: setup-vllm
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[bench-trl]'
+	$(VLLM)/bin/python tests/bench_trl.py --write docs/benchmarks.md
 
 # Compares with other runners, which this installs; an hour or more, best on an idle machine.
 bench-sandbox: setup

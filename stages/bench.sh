@@ -3,6 +3,7 @@
 set -euo pipefail
 python tests/bench_synth.py conf/data/toolsrl_paper.yaml
 python tests/bench_judge.py
+python tests/bench_memory.py
 # With vLLM where it is installed; BASE is a model that `vtcli sft +recipe=tiny_codev` made, for the part with the real sandbox.
 vllm=.venv-vllm/bin/python
 [ -x "$vllm" ] || vllm=python

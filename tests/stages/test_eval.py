@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import encode_png
+from vtcli.images import ImageStore, encode_png
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
 from vtcli.rollout import Limits
@@ -224,10 +225,12 @@ def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch
     assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
 
 
-def test_broken_rollouts_are_data(home: Path) -> None:
-    wanted = config(home, "broken", policy="oracle", max_samples=3, prompt=PROMPT | {"observation": "<image>"})
-    wanted = replace(wanted, limits=replace(wanted.limits, timeout_s=0.0))  # every step of the world runs out of time
-    made = stage.run(wanted)
+def test_broken_rollouts_are_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
+    made = stage.run(config(home, "broken", policy="oracle", max_samples=3))
     summary = made.manifest.summary
     assert summary["answer.all.broken"] > 0
     measured = summary.get("answer.all.accuracy.n", 0.0)
