@@ -221,17 +221,19 @@ class Fleet:
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    async def update(self, weights: Mapping[str, Tensor], version: int, limit_s: float) -> None:
-        """To all servers that live, with every cache that it concerns emptied. All ranks at the same time.
+    async def update(self, weights: Mapping[str, Tensor], now: tuple[int, int], limit_s: float) -> None:
+        """To all servers that live, with every cache that it concerns emptied. All ranks at the same time. ``now``: the
+        new version, and how many completions this rank waits for.
 
         Raises:
             EngineError: requests are open on some rank, or no server has taken them.
         """
+        version, waited = now
         self._updates += 1
         label = self._name(version)
         self._busy = True
         try:
-            await self.circle.share(self._idle())
+            await self.circle.share(self._idle(waited))
             await self.circle.share(self._update(weights, (label, version), limit_s) if self.leads else None)
             self.label = label
             self._homes.clear()
@@ -244,11 +246,11 @@ class Fleet:
                 if not server.up and not server.waiting and (server.mending is None or server.mending.done()):
                     server.mending = asyncio.create_task(self._mend(server, stale=True))
 
-    async def _idle(self) -> None:
-        """No request of this rank is open; what was given up gets a moment to end."""
+    async def _idle(self, waited: int) -> None:
+        """Nobody waits for a completion; one that was given up gets a moment to end."""
         until = time.monotonic() + UNWIND_S
-        while count := sum(server.open for server in self.servers):
-            if time.monotonic() > until:
+        while count := waited or sum(server.open for server in self.servers):
+            if waited or time.monotonic() > until:
                 raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
             await asyncio.sleep(POLL_S / 5)
 

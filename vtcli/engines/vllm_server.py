@@ -59,6 +59,7 @@ class ServerPolicy:
             "tensors": self._names,
         }
         self._uris: dict[str, str] = {}
+        self._waited = 0  # completions that somebody waits for; what was given up may still be on its way
         self._fleet = Fleet(engine, folder, wanted, arguments(engine, folder, limits, place))
         try:
             self._wait(self._fleet.open(), "the start of vLLM servers", engine.start_timeout_s + engine.timeout_s)
@@ -75,7 +76,11 @@ class ServerPolicy:
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
         check_images(request.token_ids, request.images, self.chat.image_pad)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._complete(request), self._loop))
+        self._waited += 1
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._complete(request), self._loop))
+        finally:
+            self._waited -= 1
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
@@ -87,7 +92,7 @@ class ServerPolicy:
         """
         same_tensors(weights, self._names)
         limit, what = self.options.timeout_s, f"the weight update to version {version}"
-        self._wait(self._fleet.update(weights, version, limit), what, 2 * limit + GRACE_S)
+        self._wait(self._fleet.update(weights, (version, self._waited), limit), what, 2 * limit + GRACE_S)
         self.version = version
 
     def seen(self, request: Request) -> Seen:
