@@ -245,6 +245,22 @@ def test_two_ranks_of_zero_3_killed_in_a_checkpoint_go_on_bit_for_bit(tmp_path):
         learner(zero_stage=3).load_checkpoint(newest[1])
 
 
+KILLED = """
+trained = t.learner(zero_stage=2)
+trained.save_checkpoint(here / "kept")
+if rank == 1:
+    os.kill(os.getpid(), 9)
+trained.step(t.rl_rows())
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_others_which_wait_for_it(tmp_path):
+    two_ranks(tmp_path, KILLED, dies=True)  # within its limit
+    assert not (tmp_path / "rank0").exists()
+    assert (tmp_path / "kept" / "learner.json").is_file()
+
+
 def test_no_row_is_split():
     rows = tiny_model.rows()
     parts = batches(rows, 150)

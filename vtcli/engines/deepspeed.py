@@ -19,6 +19,7 @@ from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
 from vtcli.engines.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.inputs import Batch, View, collate_packed, embed
+from vtcli.engines.storing import export, storing
 from vtcli.engines.trained import merged, prepare
 from vtcli.engines.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
@@ -181,11 +182,16 @@ class DeepSpeedLearner:
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Everything that a resumed run needs of this learner; all ranks write into the same folder."""
-        self.engine.save_checkpoint(str(folder), tag="state")
-        if self.rank == 0:
-            (folder / "learner.json").write_text(json.dumps({"steps_done": self.steps_done, "ranks": self.world}))
-        torch.save(random_state(), folder / f"random-{self.rank}.pt")
+        """Everything that a resumed run needs of this learner; all ranks write into the same folder.
+
+        Raises:
+            InputError: the disk is full, or does not take the files for another reason.
+        """
+        with storing(folder):
+            self.engine.save_checkpoint(str(folder), tag="state")
+            if self.rank == 0:
+                (folder / "learner.json").write_text(json.dumps({"steps_done": self.steps_done, "ranks": self.world}))
+            torch.save(random_state(), folder / f"random-{self.rank}.pt")
 
     def load_checkpoint(self, folder: Path) -> None:
         """
@@ -387,14 +393,3 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if "logprob_gap_max" in out:
         out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)
     return out
-
-
-def export(model: Any, source: Path, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write weights (null: the model's own) and config as a Hugging Face folder, with the tokenizer and processor files
-    of ``source``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, state_dict=weights)
-    for path in sorted(source.iterdir()):
-        wanted = path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name
-        if wanted and path.name != "manifest.json" and not (folder / path.name).exists():
-            (folder / path.name).write_bytes(path.read_bytes())
