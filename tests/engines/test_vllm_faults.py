@@ -92,8 +92,14 @@ def test_a_server_that_hangs_costs_no_completion(policy: ServerPolicy) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
 def test_two_workers_share_a_model(tmp_path: Path, engine: str) -> None:
     """In a process of its own: vLLM's workers import the main module again."""
+    here = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])  # for wide_model.py
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), engine], capture_output=True, text=True, timeout=START_S, check=False
+        [sys.executable, __file__, str(tmp_path), engine],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": here},
     )
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -45,7 +45,7 @@ class Fleet:
             raise ConfigError(f"engine.spool={options.spool} is no folder here; servers must see it, too")
         self.servers: list[Remote] = []
         self.label = ""
-        self.home = Path(tempfile.mkdtemp(prefix="vtcli-servers-"))
+        self.home: Path | None = None  # of the logs of servers of ours
         self._key = os.environ.get(KEY, "") if options.urls else secrets.token_hex(16)
         self._run = secrets.token_hex(4)
         self._updates = 0
@@ -88,7 +88,8 @@ class Fleet:
             await self._push(self.servers, self._source, "the first weights", options.timeout_s)
         else:
             self._source = of_folder(label, self.folder, options.bucket_mb * 2**20, spool)
-            plans = [self._plan(number) for number in range(options.servers)]
+            self.home = Path(tempfile.mkdtemp(prefix="vtcli-servers-"))
+            plans = [self._plan(number, self.home) for number in range(options.servers)]
             self.servers = [Remote(p.number, "", self._session, restarts=options.restarts) for p in plans]
             for server, plan in zip(self.servers, plans, strict=True):
                 server.child = launch(plan)
@@ -103,9 +104,9 @@ class Fleet:
     def _of_my_leader(self, found: list[Any]) -> tuple[list[str], str, str]:
         return found[0 if self.options.urls else self.circle.rank - self.circle.local_rank]
 
-    def _plan(self, number: int) -> Plan:
+    def _plan(self, number: int, home: Path) -> Plan:
         gpus = gpus_of(number, self.options, self.circle) if self.circle.gpus else []
-        return Plan(number, self.settings, self.home, self._key, gpus)
+        return Plan(number, self.settings, home, self._key, gpus)
 
     async def _started(self, server: Remote) -> None:
         """Waits until a server of ours answers."""
@@ -155,7 +156,7 @@ class Fleet:
         end([server.child for server in self.servers if server.child])
         if self._kept:
             self._kept.close()
-        if not any(server.troubled for server in self.servers):
+        if self.home and not any(server.troubled for server in self.servers):
             shutil.rmtree(self.home, ignore_errors=True)
 
     # -- requests --------------------------------------------------------------------------------------------------
