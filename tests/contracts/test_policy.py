@@ -201,7 +201,9 @@ def test_weights_are_not_taken_while_a_request_is_open(policy: Engines) -> None:
 
 
 def test_an_engine_tells_how_long_it_has_computed(policy: Engines) -> None:
-    clock = getattr(policy, "clock")  # noqa: B009  # not in the protocol: one that is elsewhere does not know
+    clock = getattr(policy, "clock", None)  # not in the protocol
+    if clock is None:
+        pytest.skip("computes elsewhere: a stream counts the time that it is waited for")
     before = clock.read()["generate"]
     ask(policy, requests())
     assert clock.read()["generate"] > before
