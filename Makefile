@@ -73,7 +73,7 @@ reproduce-%: setup
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
 
-# Steps beside TRL's trainers, with its processor, which wants the torchvision of vLLM's environment; ten minutes on an idle machine.
+# Steps beside TRL's trainers, with its processor, which wants the torchvision of vLLM's environment; half an hour on an idle machine.
 bench-trl: setup-vllm
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[bench-trl]'
 	$(VLLM)/bin/python tests/bench_trl.py --write docs/benchmarks.md

@@ -1,6 +1,6 @@
 """Optimiser steps beside TRL's: seconds of GRPO and SFT steps, in turns; losses and gradients of the same rows.
 
-python tests/bench_trl.py                             # prints; five turns of six steps each, some minutes
+python tests/bench_trl.py                             # prints; five turns of six steps each, half an hour
 python tests/bench_trl.py --write docs/benchmarks.md  # and puts the tables between that page's marks
 
 Needs TRL (``pip install trl==1.16.0``) beside what ``make setup-vllm`` installs: TRL's processor wants torchvision.
