@@ -148,27 +148,27 @@ def test_the_same_item_gives_the_same_episode() -> None:
 
 def test_where_the_view_shows_the_answer_some_crops_are_for_show_and_the_answer_is_right() -> None:
     """CodeV, section 3: an irrelevant crop and a right answer. The others answer from what they cropped."""
-    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down", "rising", "falling"), lattice=168, bold=0.5)
+    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down", "rising", "falling"), lattice=168, framed=0.5)
     teacher = Teacher(skill=1.0, direct=0.0, decorative=0.6, guess="seen", margin=(0.0, 0.0))
     found: dict[bool, list[tuple[bool, bool]]] = {True: [], False: []}
     for number in range(160):
         item = zoom.generate(0, number, "demo-train", size)
         made = plan(item, stream(0, "zoom", "demo-train", number, purpose=1), "answer", teacher, VIEW["zoom"])
-        found[item.truth["bold"]].append((made.right, parse_answer(made.turns[-1]) == item.answer))
+        found[item.truth["framed"]].append((made.right, parse_answer(made.turns[-1]) == item.answer))
     assert all(made == (True, True) for made in found[False])
     assert all(answered for _, answered in found[True])
     assert np.mean([right for right, _ in found[True]]) == pytest.approx(0.4, abs=0.12)
 
 
-def test_bold_lines_are_asked_about_in_the_whole_view_and_fine_ones_only_in_close_up() -> None:
-    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down"), lattice=168, bold=0.5)
+def test_lines_with_a_frame_are_asked_about_in_the_whole_view_and_others_only_in_close_up() -> None:
+    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down"), lattice=168, framed=0.5)
     asked = 0
     for number in range(60):
         item = zoom.generate(0, number, "demo-train", size)
         percept = perceive(item, stream(0, "zoom", "demo-train", number, purpose=1), lambda _: VIEW["zoom"], 7)
         if percept.pixels.shape == item.pixels.shape:
             told = dict(percept.turns).get(item.question)
-            assert (told == item.answer) if item.truth["bold"] else (told is None)
+            assert (told == item.answer) if item.truth["framed"] else (told is None)
             asked += told is not None
         else:
             assert percept.turns == ((item.question, item.answer),)

@@ -123,8 +123,8 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
     right = teacher.skill >= 0
     tags = {tag["label"]: tag for tag in item.truth["tags"]}
     height, width = item.pixels.shape[:2]
-    bold = bool(item.truth.get("bold"))
-    decorative = bold and bool(rng.random() < teacher.decorative)
+    framed = bool(item.truth.get("framed"))
+    decorative = framed and bool(rng.random() < teacher.decorative)
     for asked in item.truth["boxes"]:
         mark = pick(rng, item.truth["choices"])
         if teacher.skill >= 0:
@@ -137,7 +137,7 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
                 mark = next((t["mark"] for t in tags.values() if centre_inside(t["box"], crop)), mark)
             arguments: dict[str, Json] = {"bbox_2d": snapped_box(crop, view, teacher.grid)}
             calls.append((ZOOM, arguments | ({"image_index": 0} if calls else {})))
-        marks.append(tags[asked["label"]]["mark"] if bold else mark)
+        marks.append(tags[asked["label"]]["mark"] if framed else mark)
     return Act(calls, ", ".join(marks), right)
 
 
@@ -159,13 +159,13 @@ def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str
 
 
 def _scene(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """The whole scene: where the tags are and what bold lines say; or one tag in close-up."""
+    """The whole scene: where the tags are and what their frames say; or one tag in close-up."""
     tags = item.truth["tags"]
-    bold = item.truth.get("bold")
-    if rng.random() < (0.4 if bold is None else 0.6 if bold else 0.2):  # lines in the view are the harder to learn
+    framed = item.truth.get("framed")
+    if rng.random() < (0.4 if framed is None else 0.5 if framed else 0.25):
         scale = view(item.pixels)
         turns = [(f"Where is the {tag['label']}?", str(snapped_box(tag["box"], scale, grid))) for tag in tags]
-        turns += [(item.truth["ask"].format(tag["label"]), tag["mark"]) for tag in tags if bold]
+        turns += [(item.truth["ask"].format(tag["label"]), tag["mark"]) for tag in tags if framed]
         return Percept(item.pixels, some(rng, turns))
     height, width = item.pixels.shape[:2]
     tag = pick(rng, tags)

@@ -11,8 +11,9 @@ For models that cannot learn letters in minutes the mark is a hatching: fine lin
 that any patch of a close-up shows, and finer than the view can hold: a CNN reads 26 % of four directions there, chance.
 Or only one quarter of the tag is hatched, and the mark is the corner where it is: what a turn of the picture changes.
 
-A share of the scenes may have bold lines, which the view shows as well: questions that can be answered without looking
-where one claims to look, as CodeV's section 3 finds them in benchmarks. The others still need the close-up.
+In a share of the scenes tags may have a frame whose colour goes with their lines, and which the view shows: questions
+that can be answered without looking where one claims to look, as CodeV's section 3 finds them in benchmarks. The others
+still need the close-up.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from vtcli.data import canvas
 from vtcli.data.item import ZOOM, Item, item_id, pick, shuffled, stream
 from vtcli.data.rotflip import CORNERS
+from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 
 Box = tuple[int, int, int, int]
@@ -35,6 +37,14 @@ PALE = 0.75
 
 DEPTH = 60
 """A hatching's amplitude, of 255."""
+
+FRAMES: dict[str, canvas.Rgb] = {
+    "across": (250, 250, 250),
+    "down": (10, 10, 10),
+    "rising": (250, 170, 20),
+    "falling": (150, 70, 200),
+}
+"""The colour of the frame that goes with a direction; green, which no light changes, tells them apart."""
 
 _NORMALS = {"across": 90, "down": 0, "rising": 45, "falling": 135}  # degrees of what is at right angles to the lines
 _LETTER = ("What letter is on the {}?", "What letters are on the {}?")
@@ -56,8 +66,8 @@ class Size:
     period: float = (
         4.0  # of a hatching's lines; below the full image's pixels per pixel of the view nothing shows there
     )
-    bold: float = 0.0  # share of the scenes whose lines can be told in the view
-    bold_period: float = 24.0  # of those lines
+    framed: float = 0.0  # share of the scenes whose tags have a frame in the colour that goes with their lines
+    frame: int = 12  # how wide it is
     vanish: float = 1.2  # standard deviation of the blur that is taken off a letter; 0 is plain ink, which leaks
     passes: int = 1  # how often the blur is taken off: 3 leaves nothing in the view, and paler letters
     blotch: tuple[int, int] = (6, 16)  # side of a tag's blotches, and how far they are from its colour; 0 is none
@@ -65,6 +75,12 @@ class Size:
     lattice: int = 0  # tags lie in cells of this side, 2 px of play; 0: anywhere
     lighting: float = 0.0  # see ``canvas.light``
     named: tuple[int, ...] = (1,)  # how many tags a question may name, chosen uniformly: 1 | 2
+
+    def __post_init__(self) -> None:
+        if self.framed and not set(self.hatchings) <= FRAMES.keys():
+            raise ConfigError(
+                f"zoom: framed={self.framed:g} needs hatchings of {', '.join(FRAMES)}; got {self.hatchings}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class Tag:
     colour: str
     mark: str  # a letter, or the direction of a hatching
     box: Box
+    framed: bool = False
 
     @property
     def label(self) -> str:
@@ -85,8 +102,9 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     del form
     rng = stream(seed, "zoom", split, item)
     tags = _tags(rng, size)
-    bold = bool(size.bold and rng.random() < size.bold)
-    pixels = scene(rng, replace(size, period=size.bold_period) if bold else size, tags)
+    framed = bool(size.framed and rng.random() < size.framed)
+    tags = [replace(tag, framed=framed) for tag in tags]
+    pixels = scene(rng, size, tags)
     asked = tags[: pick(rng, size.named)]
     names = " and the ".join(tag.label for tag in asked)
     plural = len(asked) > 1
@@ -105,7 +123,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
             "ask": ask[0],
             "choices": list(size.hatchings or size.letters),
             "lattice": size.lattice,
-            **({"bold": bold} if size.bold else {}),
+            **({"framed": framed} if size.framed else {}),
         },
         tools=(ZOOM,),
     )
@@ -181,6 +199,10 @@ def _face(rng: np.random.Generator, size: Size, tag: Tag) -> Pixels:
     ink = _hatching(rng, size, tag) if size.hatchings else _letter(rng, size, tag)
     strength = rng.uniform(0.8, 1.0)
     shades = colour + (ground - strength * ink)[:, :, None]  # (H, W, 3)
+    if tag.framed:
+        inner = np.zeros((height, width), dtype=bool)
+        inner[size.frame : height - size.frame, size.frame : width - size.frame] = True
+        shades[~inner] = FRAMES[tag.mark]
     return np.clip(np.rint(shades), 0, 255).astype(np.uint8)
 
 

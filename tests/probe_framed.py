@@ -1,5 +1,5 @@
-"""CodeV's miniature where the view shows the answer ("bold" lines) and where it does not, and the first report against
-the others: ``python tests/probe_bold.py artifacts/codev-report/v1 artifacts/codev-report-accuracy/v1 …``.
+"""CodeV's miniature where the view shows the answer ("framed" tags) and where it does not, and the first report against
+the others: ``python tests/probe_framed.py artifacts/codev-report/v1 artifacts/codev-report-accuracy/v1 …``.
 """
 
 import sys
@@ -13,15 +13,15 @@ Values = dict[str, float | None]  # by sample
 
 
 def measures(report: Path) -> dict[tuple[str, str], Values]:
-    """By lines and measure; a rate of right answers has no value where the answer is wrong."""
+    """By tags and measure; a rate of right answers has no value where the answer is wrong."""
     found: dict[tuple[str, str], Values] = {}
     for scored in records.read(report / "trajectories.jsonl", Scored):
         values, sample = scored.signals.values, scored.trajectory.sample
         right, faithful = values.get("answer_correct") == 1, values.get("faithful") == 1
-        for lines in ("all", "bold" if sample.truth.get("bold") else "fine"):
-            found.setdefault((lines, "accuracy"), {})[sample.id] = float(right)
-            found.setdefault((lines, "right and faithful"), {})[sample.id] = float(right and faithful)
-            found.setdefault((lines, "faithful if right"), {})[sample.id] = float(faithful) if right else None
+        for tags in ("all", "framed" if sample.truth.get("framed") else "bare"):
+            found.setdefault((tags, "accuracy"), {})[sample.id] = float(right)
+            found.setdefault((tags, "right and faithful"), {})[sample.id] = float(right and faithful)
+            found.setdefault((tags, "faithful if right"), {})[sample.id] = float(faithful) if right else None
     return found
 
 
