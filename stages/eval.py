@@ -23,6 +23,7 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageStore
+from vtcli.loops import EventLoop, compute
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -113,7 +114,8 @@ def run(config: Config) -> Artifact:
         worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
-        found = asyncio.run(_collect(doing, samples))
+        with EventLoop() as loop:
+            found = loop.run(_collect(doing, samples))
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, parents, found, images)
 
@@ -165,7 +167,7 @@ class _Doing:
         await self.worlds.start()
         await self.measure.start()
         self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
-        return self.opener()
+        return await compute(self.opener)
 
     async def score(self, groups: Sequence[Sequence[Trajectory]]) -> list[Scored]:
         measured = iter(await self.measure([member for group in groups for member in group]))

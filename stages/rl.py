@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import shutil
 import time
@@ -25,6 +24,7 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, EngineError
 from vtcli.images import ImageLimits, ImageStore
+from vtcli.loops import EventLoop
 from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
@@ -156,7 +156,7 @@ class _Trainer:
         place = Place(dtype, str(self.learner.engine.device))
         self.policy = open_policy(config.engine, start, self.chat, self.view, config.limits, place)
         self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
-        self.loop = asyncio.Runner()  # one for all steps: a sandbox belongs to its event loop
+        self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.measure = Measuring(signals, config.judge, images, stage.store.root)
         self.collector = Collector(
@@ -195,7 +195,6 @@ class _Trainer:
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
-                self.collector.close()
                 self.policy.close()
         return self._finish()
 
@@ -220,7 +219,7 @@ class _Trainer:
         from vtcli.engines.distributed import gather
 
         temperature = self.config.temperature
-        own = self.loop.run(parity.agreements(self.policy, self.learner, self.chat, self.view, temperature))
+        own = parity.agreements(self.loop, self.policy, self.learner, self.chat, self.view, temperature)
         parity.require([a for part in gather(own) for a in part], self.config.backend.dtype)
 
     def _resume(self) -> tuple[int, Batch | None]:

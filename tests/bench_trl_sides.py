@@ -14,6 +14,7 @@ from vtcli.algo import pack
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Optim
+from vtcli.loops import EventLoop
 from vtcli.schema import Group, Scored, Signals, TrainRow, Verdict
 
 OPTIM = Optim(lr=LR, beta2=0.999, grad_clip=1.0)
@@ -57,7 +58,7 @@ def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:
             for s, members in zip(samples, found, strict=True)
         ]
 
-    with asyncio.Runner() as loop:
+    with EventLoop() as loop:
         for step in range(steps):
             begin = time.perf_counter()
             groups = loop.run(roll(step))

@@ -16,6 +16,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import Selection
 from vtcli.collecting import Asked, Batch, Collector, Ranks
 from vtcli.errors import ConfigError, EngineError
+from vtcli.loops import EventLoop
 from vtcli.rollout import Sampling
 from vtcli.schema import Completion, Group, Sample
 from vtcli.streaming import Streamed
@@ -57,15 +58,15 @@ class FakeStream:
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
+def loop() -> Iterator[EventLoop]:
+    with EventLoop() as runner:
         yield runner
 
 
 ALONE = Ranks(0, 1, lambda value: [value])
 
 
-def collector(loop: asyncio.Runner, stream: Any, wanted: int = 4, ranks: Ranks = ALONE, **chosen: Any) -> Collector:
+def collector(loop: EventLoop, stream: Any, wanted: int = 4, ranks: Ranks = ALONE, **chosen: Any) -> Collector:
     def asked(step: int, rounds: int) -> Asked:
         return Asked(
             lambda place: make_sample(id=str(10 * rounds + place)), 4, lambda _: [], Sampling(group_size=G, seed=step)
@@ -77,7 +78,7 @@ def collector(loop: asyncio.Runner, stream: Any, wanted: int = 4, ranks: Ranks =
 VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
 
 
-def test_by_default_every_group_is_waited_for(loop: asyncio.Runner) -> None:
+def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
     stream = FakeStream(dict.fromkeys(range(4), VARIED))
     batch = collector(loop, stream).collect(3)
     assert list(batch.everyone) == [0, 1, 2, 3]
@@ -85,7 +86,7 @@ def test_by_default_every_group_is_waited_for(loop: asyncio.Runner) -> None:
     assert batch.metrics()["cancelled"] == 0
 
 
-def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: asyncio.Runner) -> None:
+def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
     batch = collector(loop, stream, drop_equal=True, stop_when_full=True).collect(3)
     assert list(batch.everyone) == [0, 1, 2]  # the first gives nothing to learn from
@@ -94,7 +95,7 @@ def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: asyncio.
     assert [len(rows) for rows in batch.rows(2)] == [2, 2]
 
 
-def test_another_round_is_asked_for_what_is_lacking_alone(loop: asyncio.Runner) -> None:
+def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: SAME, 3: SAME} | dict.fromkeys(range(10, 14), VARIED))
     batch = collector(loop, stream, drop_equal=True, stop_when_full=True, max_rounds=3).collect(3)
     assert stream.asked == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -103,7 +104,7 @@ def test_another_round_is_asked_for_what_is_lacking_alone(loop: asyncio.Runner) 
     assert batch.metrics()["time/rollout_s"] == 8.0
 
 
-def test_a_rank_stops_at_its_own_share(loop: asyncio.Runner) -> None:
+def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
     other = (({1: group(make_sample(id="1"), VARIED)}, 2),)
 
     def gather(value: Any) -> list[Any]:
@@ -123,7 +124,7 @@ def test_ranking_and_stopping_early_do_not_go_together() -> None:
         Selection(rank="std", stop_when_full=True)
 
 
-def test_rollouts_go_on_beside_the_learner(loop: asyncio.Runner) -> None:
+def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
     """The learner waits for the rollouts and they for the learner, so one after the other would never end."""
     learning, rolling = threading.Event(), threading.Event()
 
@@ -140,13 +141,12 @@ def test_rollouts_go_on_beside_the_learner(loop: asyncio.Runner) -> None:
 
     made = collector(loop, Both(dict.fromkeys(range(4), VARIED)))
     done, batch = made.beside(learn, 7)
-    made.close()
     assert done == "learnt"
     assert batch.step == 7
     assert batch.metrics()["staleness"] == 7.0
 
 
-def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: asyncio.Runner) -> None:
+def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> None:
     ended = []
 
     class Endless(FakeStream):
@@ -165,7 +165,7 @@ def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: asyncio.Runner) 
     assert ended
 
 
-def test_rollouts_that_fail_wait_for_the_learner(loop: asyncio.Runner) -> None:
+def test_rollouts_that_fail_wait_for_the_learner(loop: EventLoop) -> None:
     learnt = []
 
     class Dead(FakeStream):
@@ -178,7 +178,7 @@ def test_rollouts_that_fail_wait_for_the_learner(loop: asyncio.Runner) -> None:
     assert learnt == [True]
 
 
-def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path: Path) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: (0.1, 0.3), 3: VARIED})
     made = collector(loop, stream, drop_equal=True, stop_when_full=True)
     batch = made.collect(5)
@@ -192,7 +192,7 @@ def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: asyncio.Runner, tmp_
     assert made.load(tmp_path / "none") is None
 
 
-def test_seconds_add_up_to_those_of_the_rollouts(loop: asyncio.Runner) -> None:
+def test_seconds_add_up_to_those_of_the_rollouts(loop: EventLoop) -> None:
     metrics = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED))).collect(0).metrics()
     parts = [metrics[f"time/{kind}_s"] for kind in ("generate", "env", "judge", "other")]
     assert sum(parts) == metrics["time/rollout_s"] == 4.0

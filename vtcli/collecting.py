@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from vtcli import disk, records
 from vtcli.algo import pack
 from vtcli.algo.monitor import describe
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
+from vtcli.loops import Runs, compute
 from vtcli.protocols import Advantage, Reward
 from vtcli.rollout import Sampling
 from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
@@ -125,7 +125,7 @@ class Collector:
 
     def __init__(
         self,
-        loop: asyncio.Runner,
+        loop: Runs,
         stream: Stream,
         asked: Callable[[int, int], Asked],
         choice: tuple[int, Selection, Advantage],
@@ -133,14 +133,13 @@ class Collector:
     ) -> None:
         self.loop, self.stream, self.asked, self.ranks = loop, stream, asked, ranks
         self.wanted, self.selection, self.advantage = choice
-        self._thread = ThreadPoolExecutor(1, "learner")
 
     def collect(self, step: int) -> Batch:
         """The batch of a step: one round, or as many as the selection needs to fill it."""
         return self._filled(step, self.loop.run(self._round(step, 0, self.wanted)))
 
     def beside(self, work: Callable[[], T], step: int) -> tuple[T, Batch]:
-        """``work``, in a thread, and meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
+        """``work`` in this thread, meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
 
         Only the first round runs beside it: whether another one is needed is for all ranks to find out together, and
         the learner's ranks may be talking.
@@ -148,14 +147,10 @@ class Collector:
         done, found = self.loop.run(self._both(work, self._round(step, 0, self.wanted)))
         return done, self._filled(step, found)
 
-    def close(self) -> None:
-        """Waits for the thread, if ``work`` is still at work."""
-        self._thread.shutdown()
-
     async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, Part]) -> tuple[T, Part]:
         rolling = asyncio.ensure_future(rollouts)
         try:
-            done = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            done = await compute(work)
             return done, await rolling
         finally:  # the learner failed, or we are to stop
             rolling.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from vtcli.engines import parity
 from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.engines.hf import HfPolicy
 from vtcli.errors import ConfigError, EngineError
+from vtcli.loops import EventLoop
 
 
 def compared(policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0) -> list[parity.Agreement]:
@@ -30,7 +30,8 @@ def compared(policy: HfPolicy | None = None, model: Any = None, temperature: flo
         temperature=temperature,
     )
     policy = policy or HfPolicy(tiny_model.model(), chat, view)
-    return asyncio.run(parity.agreements(policy, learner, chat, view, temperature))
+    with EventLoop() as loop:
+        return parity.agreements(loop, policy, learner, chat, view, temperature)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -27,6 +27,7 @@ from vtcli.engines import growing
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.errors import EngineError, InputError
+from vtcli.loops import compute
 from vtcli.protocols import Request
 from vtcli.schema import Completion
 
@@ -83,8 +84,9 @@ def hub_folder(name: str) -> Path:
 
 @dataclass
 class HfPolicy:
-    """Completions from a model in this process. Requests that are waiting together are sampled together, in a thread of
-    the policy's own: meanwhile the event loop goes on with tools and judges."""
+    """Completions from a model in this process. Requests that are waiting together are sampled together, in the thread
+    that waits for the event loop (``loops.compute``), else in one of the policy's own: meanwhile the event loop goes on
+    with tools and judges."""
 
     model: Any
     chat: QwenChat
@@ -158,7 +160,7 @@ class HfPolicy:
         self._sampled = futures
         try:
             work = partial(self.generate, requests, lambda i: futures[i].done())
-            done = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            done = await compute(work, self._thread)
         except Exception as error:
             for future in futures:
                 if not future.done():

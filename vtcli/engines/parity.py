@@ -18,6 +18,7 @@ from vtcli.chat.qwen2_5_vl import QwenChat
 from vtcli.engines.inputs import View, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Engines, Place, open_policy
 from vtcli.errors import EngineError
+from vtcli.loops import EventLoop, Runs
 from vtcli.protocols import Pixels, Request
 from vtcli.rollout import Limits
 from vtcli.schema import ImageRef, TrainRow
@@ -71,14 +72,14 @@ def probe(nth: int) -> ImageRef:
     return ImageRef(f"{_NAME}{nth}", f"{_NAME}{nth}", width, height, width, height)
 
 
-async def agreements(
-    policy: Engines, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
+def agreements(
+    loop: Runs, policy: Engines, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
 ) -> list[Agreement]:
     """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
 
     ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
     """
-    rows = await _rows(policy, chat, temperature)
+    rows = loop.run(_rows(policy, chat, temperature))
     known = learner.logprobs(rows)
     return [_compared(policy, row, known[row.id], chat, view) for row in rows]
 
@@ -133,7 +134,8 @@ def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
     place = Place(dtype, str(learner.engine.device))
     policy = open_policy(engine, folder, chat, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
     try:
-        return asyncio.run(agreements(policy, learner, chat, view))
+        with EventLoop() as loop:
+            return agreements(loop, policy, learner, chat, view)
     finally:
         policy.close()
 

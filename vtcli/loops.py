@@ -1,0 +1,160 @@
+"""An event loop in a thread of its own; the thread that waits for it does the work on tensors.
+
+OpenMP keeps a team of threads for every thread that asks for one. As soon as there are more of them than cores, its
+teams sleep between any two operations instead of spinning, and waking them takes longer than most operations of a
+small model: sampling in one thread and learning in another made both twice as slow (docs/decisions.md). So rollouts
+go on in the loop's thread, and whatever computes comes back to the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from vtcli.errors import EngineError
+
+T = TypeVar("T")
+
+END_S = 30.0
+"""What is still open when the loop is closed has so long to end."""
+
+
+class Runs(Protocol):
+    """``EventLoop``, or ``asyncio.Runner``."""
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T: ...
+
+
+class EventLoop:
+    """As ``asyncio.Runner``, for use as a context manager; but the coroutines of ``run`` run in another thread, and
+    meanwhile the calling one does what they ask for by ``compute``, one thing at a time in the order asked.
+
+    An exception that a signal's handler raises in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine, is held
+    back until that has ended, and goes on; a second one goes on at once.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()  # None: look whether the coroutine is done
+        self._stop = asyncio.Event()
+        self._begun: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._live, name="event loop", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        _loops[self._begun.result(END_S)] = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancels what still goes on and waits for it, but no longer than ``END_S``."""
+        if self._thread.is_alive():
+            self._begun.result().call_soon_threadsafe(self._stop.set)
+            self._thread.join(END_S)
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine returns or raises.
+
+        Raises:
+            EngineError: the loop has ended.
+        """
+        if not self._thread.is_alive():
+            coro.close()
+            raise EngineError("the event loop is not running")
+        running = _Running(coro, contextvars.copy_context(), lambda: self._work.put(None))
+        loop = self._begun.result()
+        loop.call_soon_threadsafe(running.start)
+        try:
+            self._serve(running)
+        except BaseException:
+            loop.call_soon_threadsafe(running.cancel)
+            self._serve(running)
+            raise
+        return running.result()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Work for the thread that waits in ``run``; from any thread."""
+        asked = _Work(work)
+        self._work.put(asked)
+        return cast("Future[T]", asked.done)
+
+    def _serve(self, running: _Running) -> None:
+        while not running.done():
+            if (asked := self._work.get()) is not None:
+                asked.do()
+            elif not self._thread.is_alive():
+                raise EngineError("the event loop has ended")
+
+    def _live(self) -> None:
+        try:
+            asyncio.run(self._until_stopped())
+        finally:
+            self._work.put(None)
+
+    async def _until_stopped(self) -> None:
+        self._begun.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+
+
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, EventLoop] = WeakKeyDictionary()
+
+
+def compute(work: Callable[[], T], otherwise: Executor | None = None) -> Awaitable[T]:
+    """Work on tensors, asked for in a coroutine: done by the thread that waits for the ``EventLoop``. In any other
+    event loop it is done by ``otherwise``, or in some thread."""
+    loop = asyncio.get_running_loop()
+    own = _loops.get(loop)
+    if own is None:
+        return loop.run_in_executor(otherwise, work)
+    return asyncio.wrap_future(own.submit(work))
+
+
+class _Work:
+    """Something to do, and what came of it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.done: Future[Any] = Future()
+
+    def do(self) -> None:
+        if not self.done.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
+        try:
+            found = self.work()
+        except Exception as error:
+            self.done.set_exception(error)
+        except BaseException:  # a signal: ours, and none of the loop's business, which it would end
+            self.done.set_exception(EngineError("interrupted"))
+            raise
+        else:
+            self.done.set_result(found)
+
+
+class _Running:
+    """A coroutine on its way; ``ended`` is called when it is done. ``start`` and ``cancel`` in the loop's thread."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context, ended: Callable[[], None]) -> None:
+        self._coro, self._context, self._ended = coro, context, ended
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coro, context=self._context)
+        self._task.add_done_callback(lambda _: self._ended())
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def done(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def result(self) -> Any:
+        assert self._task is not None
+        return self._task.result()
