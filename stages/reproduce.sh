@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A paper's claim in miniature (docs/results.md): for every seed the recipe, and from the same base model, on the same data and
 # with the same number of steps the recipe without what the claim is about; all on the same held-out questions.
-# Run by `make reproduce-codev` and its like; SEEDS="3 4" measures others. What exists already is not made again.
+# Run by `make reproduce-codev` and its like; SEEDS="3 4" measures others, COMPARE=no the recipe alone. What exists already
+# is not made again.
 set -euo pipefail
 recipe=${1:?which recipe: codev, codevision, codedance, pyvision_image or pyvision_video}
 export VTCLI_HOME=${VTCLI_HOME:-artifacts}
@@ -18,6 +19,7 @@ codedance) others=("deepeyes=$(phase deepeyes vtcli.rewards.deepeyes.conditional
 pyvision_image | pyvision_video) others=("no-bonus=rl.phases.0.reward.per_call=0" "unranked=rl.select.rank=none") ;;
 *) echo "reproduce.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
 esac
+[ "${COMPARE:-yes}" = yes ] || others=()
 
 for seed in ${SEEDS:-0 1 2}; do
     common=(scale=tiny "seed=$seed")
