@@ -85,6 +85,7 @@ def _compared(kind: str, folder: Path, turns: int, steps: int) -> str:
         for side in order:
             found = _asked(folder, kind, side, steps)
             medians[side].append(statistics.median(found["step"][1:]))
+            print(f"{kind}, turn {turn + 1} of {turns}, {side}: {medians[side][-1]:.2f} s a step", file=sys.stderr)
             if side == "vtcli":
                 for name in ("rollout", "learn", "rest", "tokens"):
                     parts.setdefault(name, []).extend(found[name][1:])
