@@ -1,6 +1,6 @@
 """Rollouts with tools: as a stream against turns in lock-step, and where the time of a real run goes.
 
-python tests/bench_streaming.py                       # the comparison; needs vLLM (make setup-vllm)
+python tests/bench_streaming.py                       # the comparison, on hf and vLLM (make setup-vllm)
 python tests/bench_streaming.py --model MODEL         # and steps of rl +recipe=codev from MODEL, in the real sandbox
 
 MODEL: a folder that ``vtcli sft +recipe=tiny_codev`` made. Tools of the comparison sleep: 95 % of the calls about 20 ms
@@ -34,6 +34,7 @@ from vtcli.chat.qwen2_5_vl import QwenChat
 from vtcli.clock import Clock
 from vtcli.engines import tiny
 from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.loops import EventLoop
 from vtcli.protocols import Decoded, Request, Syntax
 from vtcli.rollout import Limits, Sampling
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Trajectory, Verdict
@@ -104,16 +105,17 @@ def ones(signals_G: Sequence[Signals]) -> list[Verdict | None]:
     return [Verdict(1.0, {}) for _ in signals_G]
 
 
-def opened(folder: Path) -> tuple[Engines, QwenChat]:
-    """vLLM with a random model; its heads are as wide as vLLM's attention on a CPU wants them."""
+def opened(folder: Path, name: str) -> tuple[Engines, QwenChat]:
+    """An engine with a random model, whose heads are as wide as vLLM's attention on a CPU wants them."""
     sizes = replace(tiny_model.SIZES, hidden_size=96, max_positions=1024)
     tiny.build(folder, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
     chat = QwenChat.load(folder)
     limits = Limits(max_tokens=512, max_images=4)
-    return open_policy(Engine("vllm", cache_gib=0.25), folder, chat, tiny_model.store().view, limits, Place()), chat
+    engine = Engine("vllm", cache_gib=0.25) if name == "vllm" else Engine("hf", max_batch=32)
+    return open_policy(engine, folder, chat, tiny_model.store().view, limits, Place()), chat
 
 
-def rate(loop: asyncio.Runner, stream: Stream, seed: int, how: str) -> tuple[float, float]:
+def rate(loop: EventLoop, stream: Stream, seed: int, how: str) -> tuple[float, float]:
     """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
     prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
     asked = {i: make_sample(id=f"{seed}-{i}", images=(tiny_model.image(i),)) for i in range(prompts)}
@@ -132,13 +134,13 @@ def rate(loop: asyncio.Runner, stream: Stream, seed: int, how: str) -> tuple[flo
     return PROMPTS * GROUP / wall, found.seconds["generate"] / wall
 
 
-def compare(pairs: int, tokens: int) -> None:
+def compare(pairs: int, tokens: int, engine: str) -> None:
     """Prints rates, and ratios with the intervals of their geometric means."""
     ways = ("lockstep", "stream", "full")
     rates: dict[str, list[float]] = {way: [] for way in ways}
     busy: dict[str, list[float]] = {way: [] for way in ways}
-    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
-        policy, chat = opened(Path(folder) / "model")
+    with tempfile.TemporaryDirectory() as folder, EventLoop() as loop:
+        policy, chat = opened(Path(folder) / "model", engine)
         limits = Limits(max_turns=TURNS, max_tokens=512, max_turn_tokens=tokens)
         stream = Stream(Cut(policy), chat, Worlds(0, 0), limits, nothing)
         for way in ways:
@@ -149,7 +151,8 @@ def compare(pairs: int, tokens: int) -> None:
                 rates[way].append(speed)
                 busy[way].append(share)
         policy.close()
-    print(f"{PROMPTS} x {GROUP} trajectories, {TURNS} calls, {tokens} tokens a turn; {pairs} pairs; load {_load()}")
+    what = f"{PROMPTS} x {GROUP} trajectories, {TURNS} calls, {tokens} tokens a turn"
+    print(f"{engine}: {what}; {pairs} pairs; load {_load()}")
     for way in ways:
         ratios = [math.log(a / b) for a, b in zip(rates[way], rates["lockstep"], strict=True)]
         found = bootstrap(ratios, 0)
@@ -205,16 +208,16 @@ def main() -> None:
     reading.add_argument("more", nargs="*", help="overrides for rl")
     given: Any = reading.parse_args()
     here = importlib.util.find_spec("vllm") is not None
+    engines = [engine for engine in given.engines.split(",") if here or engine != "vllm"]
     if not here:
-        print("vllm is not installed here: no comparison with lock-step turns (make setup-vllm)")
-    elif given.pairs:
-        compare(given.pairs, given.tokens)
+        print("vllm is not installed here: nothing is measured on it (make setup-vllm)")
+    for engine in engines if given.pairs else ():
+        compare(given.pairs, given.tokens, engine)
     if given.model is None:
         print("no --model: no shares of time with the real sandbox")
         return
-    for engine in given.engines.split(","):
-        if here or engine != "vllm":
-            shares(given.model.resolve(), engine, given.steps, given.more)
+    for engine in engines:
+        shares(given.model.resolve(), engine, given.steps, given.more)
 
 
 if __name__ == "__main__":
