@@ -19,6 +19,8 @@ codedance) others=("deepeyes=$(phase deepeyes vtcli.rewards.deepeyes.conditional
 pyvision_image | pyvision_video) others=("no-bonus=rl.phases.0.reward.per_call=0" "unranked=rl.select.rank=none") ;;
 *) echo "reproduce.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
 esac
+size=() # PyVision-RL rolls out twice as many as it learns from, and every run of its code draws a figure
+case $recipe in pyvision_*) size=(rl.prompts_per_step=8) ;; esac
 [ "${COMPARE:-yes}" = yes ] || others=()
 
 for seed in ${SEEDS:-0 1 2}; do
@@ -27,7 +29,7 @@ for seed in ${SEEDS:-0 1 2}; do
     data=$(vtcli synth "+recipe=$recipe" "name=$recipe-data" "${common[@]}" | made)
     base=$(vtcli sft "+recipe=tiny_$recipe" "name=$recipe-base" "sft.data=$demos" "${common[@]}" | made)
 
-    train() { vtcli rl "+recipe=$recipe" "rl.data=$data" "rl.model=$base" "${common[@]}" "$@" | made; }
+    train() { vtcli rl "+recipe=$recipe" "rl.data=$data" "rl.model=$base" "${size[@]}" "${common[@]}" "$@" | made; }
     evaluate() { vtcli eval "+recipe=$recipe" eval.temperature=1.0 "eval.data=$data" "${common[@]}" "$@" | made; }
 
     before=$(evaluate "name=$recipe-report-before" eval.label=before "eval.model=$base")

@@ -85,7 +85,7 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     label, box = item.truth["tag"]["label"], item.truth["boxes"][0]["box"]
     corner = pick(rng, CORNERS)
     plate = item.truth["plates"][corner]
-    if rng.random() < 0.4:
+    if rng.random() < 0.6:
         scale = view(item.pixels)
         places = [(f"the {label}", box), (f"the {corner} plate", plate["box"])]
         turns = [(f"Where is {what}?", str(snapped_box(where, scale, grid))) for what, where in places]
