@@ -31,7 +31,7 @@ KINDS = ("tool", "answer", "perceive")
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools on offer."""
+    """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools."""
 
     id: str
     messages: tuple[Mapping[str, str], ...]
@@ -60,9 +60,9 @@ class MemoryImages:
         return resize(self.full(ref), ref.view_height, ref.view_width)
 
     def kept(self, ref: ImageRef) -> Pixels:
-        """What a row keeps of an image: its view, which is smaller; or the image, where a view of the view would be yet
-        another one. Rounding can leave the limits: at 10 000 to 12 600 pixels 640 x 480 is seen as 112 x 84 (9 408), and
-        that as 140 x 112."""
+        """What a row keeps of an image: its view, which is smaller; or the image, where a view of the view would be
+        another one. Rounding can leave the limits: at 10 000 to 12 600 pixels 640 x 480 is seen as 112 x 84, which is
+        9 408, and that as 140 x 112."""
         again = smart_resize(ref.view_height, ref.view_width, 28, *self._limits)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
