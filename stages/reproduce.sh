@@ -40,7 +40,7 @@ for seed in ${SEEDS:-0 1 2}; do
         policy=$(train "name=$recipe-$label" "${other#*=}")
         report=$(evaluate "name=$recipe-report-$label" "eval.label=$label" "eval.model=$policy" "eval.baseline=$report")
     done
-    evaluate "name=$recipe-report-no-tools" 'eval.label=before, without tools' "eval.model=$base" eval.tools=none
+    evaluate "name=$recipe-report-no-tools" eval.label=before-no-tools "eval.model=$base" eval.tools=none
     evaluate "name=$recipe-report-oracle" eval.label=oracle "eval.model=$base" eval.policy=oracle
     echo "seed $seed: vtcli artifacts show $report"
 done
