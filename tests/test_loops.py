@@ -102,13 +102,16 @@ def test_the_callers_context_is_the_coroutines() -> None:
 
 def test_work_that_nobody_waits_for_any_more_is_not_done() -> None:
     done: list[str] = []
+    given_up = threading.Event()
 
     async def give_up() -> None:
-        first = asyncio.ensure_future(compute(lambda: time.sleep(0.2)))
+        first = asyncio.ensure_future(compute(lambda: given_up.wait(20)))
         second = asyncio.ensure_future(compute(lambda: done.append("second")))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)
         second.cancel()
-        await first
+        await asyncio.sleep(0)
+        given_up.set()
+        assert await first
 
     with EventLoop() as loop:
         loop.run(give_up())
@@ -120,10 +123,14 @@ def test_work_that_nobody_waits_for_any_more_is_not_done() -> None:
 def test_an_interrupt_ends_the_coroutine_in_order_and_goes_on(where: str) -> None:
     ended: list[str] = []
 
+    def interrupt_soon() -> None:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
     async def long() -> None:
         try:
             if where == "computing":
-                await compute(lambda: time.sleep(60))
+                await compute(lambda: (interrupt_soon(), time.sleep(60)))
+            interrupt_soon()
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.05)
@@ -132,7 +139,6 @@ def test_an_interrupt_ends_the_coroutine_in_order_and_goes_on(where: str) -> Non
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
     try:
         with EventLoop() as loop:
-            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             begin = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
                 loop.run(long())
@@ -148,6 +154,25 @@ def test_a_loop_that_has_ended_refuses() -> None:
         pass
     with pytest.raises(EngineError, match="not running"):
         loop.run(here())
+
+
+def while_it_answers(loop: EventLoop) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        loop.run(here())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_ends_under_a_coroutine_is_not_waited_for() -> None:
+    async def end_it() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(3600)
+
+    with EventLoop() as loop:
+        with pytest.raises(asyncio.CancelledError):
+            loop.run(end_it())
+        with pytest.raises(EngineError, match=r"not running|has ended"):
+            while_it_answers(loop)
 
 
 def test_what_is_open_at_the_end_is_cancelled() -> None:

@@ -9,6 +9,7 @@ go on in the loop's thread, and whatever computes comes back to the caller's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -42,8 +43,10 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()  # None: look whether the coroutine is done
+        self._doing: _Work | None = None
         self._stop = asyncio.Event()
         self._begun: Future[asyncio.AbstractEventLoop] = Future()
+        self._ended = threading.Event()  # before the last None: the thread itself is alive a little longer
         self._thread = threading.Thread(target=self._live, name="event loop", daemon=True)
 
     def __enter__(self) -> Self:
@@ -55,9 +58,9 @@ class EventLoop:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Cancels what still goes on and waits for it, but no longer than ``END_S``."""
-        if self._thread.is_alive():
-            self._begun.result().call_soon_threadsafe(self._stop.set)
-            self._thread.join(END_S)
+        with contextlib.suppress(EngineError):
+            self._tell(self._stop.set)
+        self._thread.join(END_S)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """What a coroutine returns or raises.
@@ -65,17 +68,18 @@ class EventLoop:
         Raises:
             EngineError: the loop has ended.
         """
-        if not self._thread.is_alive():
-            coro.close()
-            raise EngineError("the event loop is not running")
         running = _Running(coro, contextvars.copy_context(), lambda: self._work.put(None))
-        loop = self._begun.result()
-        loop.call_soon_threadsafe(running.start)
         try:
+            self._tell(running.start)
             self._serve(running)
+        except EngineError:  # ours: nothing is left to be cancelled
+            coro.close()
+            raise
         except BaseException:
-            loop.call_soon_threadsafe(running.cancel)
-            self._serve(running)
+            with contextlib.suppress(EngineError):
+                self._tell(running.cancel)  # first: else it is cancelled while it winds up for its failed work
+                self._give_up()
+                self._serve(running)
             raise
         return running.result()
 
@@ -88,14 +92,30 @@ class EventLoop:
     def _serve(self, running: _Running) -> None:
         while not running.done():
             if (asked := self._work.get()) is not None:
+                self._doing = asked
                 asked.do()
-            elif not self._thread.is_alive():
+                self._doing = None
+            elif self._ended.is_set() and not running.done():
                 raise EngineError("the event loop has ended")
+
+    def _give_up(self) -> None:
+        """What a signal has interrupted."""
+        interrupted, self._doing = self._doing, None
+        if interrupted is not None and not interrupted.done.done():
+            interrupted.done.set_exception(EngineError("interrupted"))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        """Has the loop's thread call a function."""
+        if self._ended.is_set() or not self._thread.is_alive():
+            raise EngineError("the event loop is not running")
+        with contextlib.suppress(RuntimeError):  # closed just now: _serve finds out
+            self._begun.result().call_soon_threadsafe(what)
 
     def _live(self) -> None:
         try:
             asyncio.run(self._until_stopped())
         finally:
+            self._ended.set()
             self._work.put(None)
 
     async def _until_stopped(self) -> None:
@@ -124,15 +144,13 @@ class _Work:
         self.done: Future[Any] = Future()
 
     def do(self) -> None:
+        """Errors are for whoever asked; what a signal's handler raises goes on, and leaves it open."""
         if not self.done.set_running_or_notify_cancel():
             return  # nobody waits for it any more
         try:
             found = self.work()
         except Exception as error:
             self.done.set_exception(error)
-        except BaseException:  # a signal: ours, and none of the loop's business, which it would end
-            self.done.set_exception(EngineError("interrupted"))
-            raise
         else:
             self.done.set_result(found)
 
