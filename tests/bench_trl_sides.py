@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ def learner(world: World, *, lines: str = "packed", batch_tokens: int = 2048) ->
     from vtcli.engines import deepspeed
     from vtcli.engines.hf import load_model
 
-    if lines == "one":  # a switch for this comparison only: every row a line of its own, padded
-        deepspeed.lines = lambda rows: [[row] for row in rows]
+    if lines == "one":  # a switch for this comparison only: every row as long as its micro-batch's longest
+        deepspeed.batches = padded
     return deepspeed.DeepSpeedLearner(
         load_model(world.folder),
         world.images.view,
@@ -35,6 +37,21 @@ def learner(world: World, *, lines: str = "packed", batch_tokens: int = 2048) ->
         backend=Backend(batch_tokens=batch_tokens),
         total_steps=10_000,
     )
+
+
+def padded(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[list[TrainRow]]:
+    """Micro-batches whose rows times their longest are within the budget, filled up with tokens that nobody learns."""
+    out: list[list[TrainRow]] = [[]]
+    for row in sorted(rows, key=lambda row: len(row.token_ids)):
+        if (len(out[-1]) + 1) * len(row.token_ids) > max_tokens:
+            out.append([])
+        out[-1].append(row)
+    return [[_filled(row, len(part[-1].token_ids)) for row in part] for part in out]
+
+
+def _filled(row: TrainRow, length: int) -> TrainRow:
+    more = (0,) * (length - len(row.token_ids))
+    return replace(row, token_ids=(*row.token_ids, *more), mask=(*row.mask, *more))
 
 
 def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:

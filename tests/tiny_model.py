@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import AutoModelForImageTextToText
 
-from vtcli.chat.qwen2_5_vl import QwenChat
+from vtcli.chat.qwen2_5_vl import QwenChat, grid, patches
 from vtcli.engines.hf import load_model
 from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 from vtcli.images import ImageStore
@@ -90,3 +93,22 @@ def packed_rows() -> list[TrainRow]:
     """``rows`` and one that is long enough to be packed with: adjacent rows with images, one without."""
     said = ["Look at this. Then that. It is there, or of another kind", "Then that.", "Look at this.", "It is there."]
     return [*rows(), row("long", "Which of these is the tag?", said, (1, 3, 0, 2))]
+
+
+def inputs(ids: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
+    """A row as transformers' forward takes it."""
+    tensor = torch.tensor([ids])
+    out = {
+        "input_ids": tensor,
+        "attention_mask": torch.ones_like(tensor),
+        "mm_token_type_ids": (tensor == chat().image_pad).int(),
+    }
+    if images:
+        out["pixel_values"] = torch.cat([torch.from_numpy(patches(store().view(r))) for r in images])
+        out["image_grid_thw"] = torch.tensor([grid(r) for r in images])
+    return out
+
+
+def reference() -> Any:
+    """Plain transformers, without what ``load_model`` changes."""
+    return AutoModelForImageTextToText.from_pretrained(folder()).eval()

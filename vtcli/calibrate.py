@@ -24,6 +24,7 @@ from vtcli.chat.qwen2_5_vl import QwenChat, patches
 from vtcli.engines.deepspeed import TokenLogprobs
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.inputs import collate_packed
+from vtcli.engines.packing import Segment
 from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 from vtcli.errors import ConfigError, EngineError
 from vtcli.images import ImageStore, resize
@@ -33,7 +34,7 @@ from vtcli.plan.steptime import head_flops, text_flops
 from vtcli.protocols import Request
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, TrainRow
 from vtcli.tools import native_tools
 
 REPEATS = 3
@@ -133,20 +134,19 @@ def _this_cpu() -> Gpu:
 def _learner(bench: _Bench, peak: float) -> dict[str, float]:
     """Forward and backward at two sizes of micro-batch: the slope is the efficiency, the rest the overhead."""
     module = TokenLogprobs(bench.model.train(), bench.store.view, 1.0)
-    row = [*bench.prompt, *([5] * (SEEN + SAID))]
+    ids = (*bench.prompt, *([5] * (SEEN + SAID)))
+    mask = (0,) * (len(ids) - SAID) + (1,) * SAID
     small, large = (1, 17) if bench.device == "cpu" else (2, 16)
 
     def step(count: int) -> None:
-        lines = [[(row, [bench.picture])] for _ in range(count)]
-        batch = collate_packed(lines, image_pad=bench.chat.image_pad, device=bench.device)
-        mask = torch.zeros(batch.ids.shape, dtype=torch.bool, device=bench.device)
-        mask[:, -SAID:] = True
-        logprobs, _ = module(batch, mask)
+        rows = [TrainRow(str(i), ids, mask, (bench.picture,)) for i in range(count)]
+        parts = [[Segment(row, 0, len(ids), row.images) for row in rows]]  # nothing is shared
+        logprobs, _ = module(collate_packed(parts, image_pad=bench.chat.image_pad, device=bench.device))
         logprobs.sum().backward()
         bench.model.zero_grad()
 
     few, many = _seconds(lambda: step(small)), _seconds(lambda: step(large))
-    rows = _row_flops(bench, len(row))
+    rows = _row_flops(bench, len(ids))
     slope = (many - few) / (large - small)  # seconds of a row
     overhead = max(few - small * slope, 1e-6)
     layers = bench.arch.text.layers + bench.arch.vision.depth

@@ -16,8 +16,9 @@ from vtcli.algo.advantages import turn_level
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.monitor import describe
-from vtcli.algo.pack import batches, imitation_row, lines
+from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
+from vtcli.engines.packing import batches
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Credit, Group, Scored, Stop, TrainRow
 
@@ -216,10 +217,7 @@ def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
     budget = data.draw(st.integers(max(len(r.token_ids) for r in rows), 60))
     shuffled = list(rows)
     random.shuffle(shuffled)
-    parts = batches(shuffled, budget)
-    assert parts == batches(rows, budget)
-    assert sorted(r.id for part in parts for r in part) == sorted(r.id for r in rows)
-    assert all(len(part) * max(len(r.token_ids) for r in part) <= budget for part in parts)
+    parts = batches(shuffled, budget, image_pad=9)
     if any(n for n, _ in sizes):
         losses = {r.id: float(i + 1) for i, r in enumerate(rows)}  # of every token of a row
         for aggregation in ("token-mean", "seq-mean-token-mean"):
@@ -233,25 +231,7 @@ def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
             assert total == pytest.approx(expected)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms())
-def test_lines_hold_every_row_once_and_none_is_longer_than_the_longest(sizes, random) -> None:
-    rows = [row(n, f"r{i:02}", n) for i, n in enumerate(sizes)]
-    packed = lines(rows)
-    assert sorted(r.id for line in packed for r in line) == [r.id for r in rows]
-    assert max(sum(len(r.token_ids) for r in line) for line in packed) == max(len(r.token_ids) for r in rows)
-    shuffled = list(rows)
-    random.shuffle(shuffled)
-    assert lines(shuffled) == packed
-
-
-def test_lines_by_hand() -> None:
-    rows = [row(1, name, length) for name, length in (("a", 3), ("b", 8), ("c", 5), ("d", 2), ("e", 6))]
-    assert [[r.id for r in line] for line in lines(rows)] == [["b"], ["e", "d"], ["c", "a"]]
-
-
-def test_a_row_over_the_budget_and_an_empty_mask_are_refused() -> None:
-    with pytest.raises(InputError, match="row long has 9 tokens"):
-        batches([row(3), row(8, "long")], 8)
+def test_an_empty_mask_is_refused() -> None:
     with pytest.raises(InputError, match="empty training mask"):
         imitation_row("x", [((1, 2), False)], [])
     assert imitation_row("x", [((1, 2), False), ((3,), True)], []).mask == (0, 0, 1)

@@ -12,31 +12,12 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.pack import lines
-from vtcli.chat.qwen2_5_vl import grid, patches
+from vtcli.chat.qwen2_5_vl import patches
 from vtcli.engines.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.errors import InputError
 from vtcli.protocols import Request
 from vtcli.schema import TrainRow
-
-
-def inputs(ids, images, image_pad):
-    tensor = torch.tensor([ids])
-    out = {
-        "input_ids": tensor,
-        "attention_mask": torch.ones_like(tensor),
-        "mm_token_type_ids": (tensor == image_pad).int(),
-    }
-    if images:
-        out["pixel_values"] = torch.cat([torch.from_numpy(patches(tiny_model.store().view(r))) for r in images])
-        out["image_grid_thw"] = torch.tensor([grid(r) for r in images])
-    return out
-
-
-def reference():
-    """Plain transformers, without what ``load_model`` changes."""
-    return AutoModelForImageTextToText.from_pretrained(tiny_model.folder()).eval()
 
 
 def learner(**changes):
@@ -65,11 +46,11 @@ def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
 
 @torch.no_grad()
 def test_learner_log_probabilities_are_those_of_a_plain_forward():
-    chat, model = tiny_model.chat(), reference()
+    model = tiny_model.reference()
     rows = tiny_model.rows()
     found = learner(batch_tokens=400).logprobs(rows)
     for row in rows:
-        logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
+        logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
         assert found[row.id] == pytest.approx(expected, abs=1e-4)
 
@@ -80,19 +61,18 @@ def test_a_copy_of_a_model_sees_through_its_own_weights():
     copied = copy.deepcopy(model)
     copied.model.visual.patch_embed.proj.weight.zero_()
     pixels = torch.from_numpy(patches(tiny_model.store().view(tiny_model.image(0))))
-    plain = reference().model.visual.patch_embed(pixels)
+    plain = tiny_model.reference().model.visual.patch_embed(pixels)
     torch.testing.assert_close(model.model.visual.patch_embed(pixels), plain, atol=1e-5, rtol=1e-5)
     assert not copied.model.visual.patch_embed(pixels).any()
 
 
 @torch.no_grad()
 def test_packed_rows_see_only_themselves():
-    chat, model = tiny_model.chat(), reference()
+    model = tiny_model.reference()
     rows = tiny_model.packed_rows()
-    assert max(len(line) for line in lines(rows)) > 1
     found = learner(batch_tokens=4000).logprobs(rows)
     for row in rows:
-        logits = model(**inputs(row.token_ids, row.images, chat.image_pad)).logits[0].float().log_softmax(-1)
+        logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
         assert found[row.id] == pytest.approx(expected, abs=1e-5)
         assert learner().logprobs([row])[row.id] == pytest.approx(expected, abs=1e-5)
@@ -156,10 +136,10 @@ def test_limits_ends_and_banned_ids():
 
 @torch.no_grad()
 def test_greedy_is_transformers_greedy():
-    chat, model = tiny_model.chat(), reference()
+    chat, model = tiny_model.chat(), tiny_model.reference()
     asked = requests(temperature=0.0, tokens=(12, 12, 12, 12))
     for request, completion in zip(asked, policy().generate(asked), strict=True):
-        given = inputs(request.token_ids, request.images, chat.image_pad)
+        given = tiny_model.inputs(request.token_ids, request.images)
         out = model.generate(
             **given, do_sample=False, max_new_tokens=12, suppress_tokens=list(chat.banned_ids), eos_token_id=chat.im_end
         )
@@ -189,8 +169,8 @@ def test_an_exported_folder_loads_with_the_same_logits(tmp_path):
         for parameter in trained.module.parameters():
             parameter.mul_(1.1)
     export(trained.module.model, tiny_model.folder(), tmp_path / "out")
-    row, pad = tiny_model.rows()[0], tiny_model.chat().image_pad
-    given = inputs(row.token_ids, row.images, pad)
+    row = tiny_model.rows()[0]
+    given = tiny_model.inputs(row.token_ids, row.images)
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
     expected = trained.module.model.eval()(**given).logits
     assert torch.equal(load_model(tmp_path / "out")(**given).logits, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vtcli.engines.deepspeed import TokenLogprobs
 from vtcli.engines.hf import load_model
 from vtcli.engines.inputs import collate_packed
+from vtcli.engines.packing import segments
 from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 from vtcli.errors import ConfigError
 from vtcli.plan.architecture import KNOWN, from_folder
@@ -24,7 +26,7 @@ from vtcli.plan.estimate import Plan, estimate
 from vtcli.plan.hardware import parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import BUCKET, GIB, LIVE_PARAMETERS, block_values, layer_values, states
-from vtcli.plan.steptime import head_flops, text_flops, vision_flops
+from vtcli.plan.steptime import Setting, forward_flops, head_flops, text_flops, vision_flops
 
 SEVEN = KNOWN["Qwen2.5-VL-7B"]
 WORK = Workload(prompts=256, learnt=256, group_size=16, steps=400)
@@ -105,9 +107,10 @@ def test_products_of_matrices_are_those_that_torch_counts() -> None:
     row = tiny_model.row("a", "Where is the tag?", ["Look at this. It is there"] * 3, (0, 3, 0))
     arch, model = from_folder(tiny_model.folder()), tiny_model.model()
     module = TokenLogprobs(model, tiny_model.store().view, 1.0)
-    batch = collate_packed([[(row.token_ids, row.images)]], image_pad=tiny_model.chat().image_pad, device="cpu")
+    pad = tiny_model.chat().image_pad
+    batch = collate_packed(segments([row], pad), image_pad=pad, device="cpu")
     with FlopCounterMode(display=False, depth=4) as counter:
-        module(batch, torch.tensor([row.mask], dtype=torch.bool))
+        module(batch)
     counts = {k.removeprefix("TokenLogprobs."): sum(v.values()) for k, v in counter.get_flop_counts().items()}
     tokens, patches = len(row.token_ids), 16 + 32  # the first and the third image are one
     text = text_flops(arch, tokens) - arch.text.layers * 4 * arch.text.q * tokens**2 / 2
@@ -115,6 +118,17 @@ def test_products_of_matrices_are_those_that_torch_counts() -> None:
     assert counts["model.lm_head"] == head_flops(arch, sum(row.mask))
     assert counts["model.model.language_model"] == text
     assert counts["model.model.visual"] == vision
+
+
+def test_a_groups_prompt_counts_once_for_the_rows_that_fit_into_a_micro_batch() -> None:
+    arch, sh = SEVEN, shape(SEVEN, WORK)
+    own = sh.total - sh.prompt
+    setting = Setting(arch, WORK, Layout(), parse_cluster("1x8xH100", {}), sh, Constants())
+    alone = forward_flops(replace(setting, layout=Layout(shared_prompts=False)))
+    for rows, fits in ((16, 40), (5, 5.5), (1, 0.5)):  # of 16
+        layout = Layout(batch_tokens=math.ceil(sh.prompt + fits * own))
+        found = forward_flops(replace(setting, layout=layout))
+        assert found == pytest.approx(alone - (1 - 1 / rows) * text_flops(arch, sh.prompt))
 
 
 def test_the_longest_of_many_is_their_mean_times_the_logarithm_up_to_the_limit() -> None:

@@ -45,7 +45,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Backend:
-    """How the learner runs. ``batch_tokens`` is the padded size of one micro-batch."""
+    """How the learner runs. ``batch_tokens`` is how many tokens of one micro-batch are computed."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -1,4 +1,4 @@
-"""From trajectories to rows and from rows to micro-batches. Pure Python."""
+"""From trajectories to rows. Pure Python."""
 
 from __future__ import annotations
 
@@ -55,46 +55,3 @@ def imitation_row(name: str, segments: Sequence[tuple[Sequence[int], bool]], ima
     if not any(mask):
         raise InputError(f"row {name}: empty training mask, no assistant turn among {len(segments)} segments")
     return TrainRow(id=name, token_ids=ids, mask=mask, images=tuple(images))
-
-
-def batches(rows: Sequence[TrainRow], max_tokens: int) -> list[list[TrainRow]]:
-    """Micro-batches whose padded size (rows × longest) is at most ``max_tokens``; no row is split.
-
-    Rows are sorted by length, so padding is small; equal input gives equal batches.
-
-    Raises:
-        InputError: one row alone is longer than the budget.
-    """
-    out: list[list[TrainRow]] = []
-    current: list[TrainRow] = []
-    for row in sorted(rows, key=lambda r: (len(r.token_ids), r.id)):
-        if len(row.token_ids) > max_tokens:
-            raise InputError(
-                f"row {row.id} has {len(row.token_ids)} tokens, more than the micro-batch budget of {max_tokens}: "
-                "raise batch_tokens or lower limits.max_tokens"
-            )
-        if current and (len(current) + 1) * len(row.token_ids) > max_tokens:  # sorted: this row is the longest
-            out.append(current)
-            current = []
-        current.append(row)
-    if current:
-        out.append(current)
-    return out
-
-
-def lines(rows: Sequence[TrainRow]) -> list[list[TrainRow]]:
-    """The rows of a micro-batch, packed into lines no longer than the longest row: the longest first, each into the
-    first line with room for it."""
-    longest = max(len(row.token_ids) for row in rows)
-    out: list[list[TrainRow]] = []
-    room: list[int] = []
-    for row in sorted(rows, key=lambda r: (-len(r.token_ids), r.id)):
-        size = len(row.token_ids)
-        place = next((i for i, left in enumerate(room) if size <= left), None)
-        if place is None:
-            place = len(out)
-            out.append([])
-            room.append(longest)
-        out[place].append(row)
-        room[place] -= size
-    return out

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
-from vtcli.algo.pack import batches, lines
 from vtcli.checkpoints import Checkpoints
+from vtcli.engines import attention
 from vtcli.engines.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
-from vtcli.engines.inputs import Batch, View, collate_packed, embed
+from vtcli.engines.inputs import Packed, View, collate_packed, embed
+from vtcli.engines.packing import batches, segments
 from vtcli.engines.storing import export, storing
 from vtcli.engines.trained import merged, prepare
 from vtcli.engines.zero import adamw, forget_gradients, settings, whole
@@ -31,26 +32,27 @@ class TokenLogprobs(nn.Module):
 
     def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model = attention.use(model)
         self.view = view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
 
-    def forward(self, batch: Batch, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N,) of the masked tokens in row order, and their entropies (N,), in fp32."""
+    def forward(self, batch: Packed) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``, and their entropies (N,)."""
         blank = self.sharded or torch.is_grad_enabled()
         hidden = self.model.model(
             inputs_embeds=embed(self.model, batch, self.view, blank=blank),
             position_ids=batch.positions,
-            attention_mask=None,  # the text positions say which row a token is of
+            attention_mask=attention.NO_MASKS,
             use_cache=False,
+            blocks=batch.blocks,
         ).last_hidden_state
-        before = hidden[:, :-1][mask[:, 1:]]  # (N, hidden): the state that predicts each masked token
+        before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
         logits = self.model.lm_head(before).float() / self.temperature
         logprobs = logits.log_softmax(-1)
         with torch.no_grad():
             entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(1, batch.ids[:, 1:][mask[:, 1:]][:, None]).squeeze(1), entropy
+        return logprobs.gather(1, batch.targets[:, None]).squeeze(1), entropy
 
 
 @dataclass
@@ -115,7 +117,7 @@ class DeepSpeedLearner:
         imitate = any(gather(any(row.logprobs is None for row in rows)))
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
             rows = [row for row in rows if row.advantages is None or any(row.advantages)]
-        micro = batches(rows, self.backend.batch_tokens)
+        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
         rounds = largest(len(micro))
         idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
         sums = _Sums()
@@ -238,39 +240,30 @@ class DeepSpeedLearner:
         barrier()
 
     @torch.no_grad()
-    def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[list[TrainRow], Tensor]]:
+    def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
         """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
-        micro = batches(rows, self.backend.batch_tokens)
+        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
         idle = largest(len(micro)) - len(micro) if self.sharded else 0
         found = [self._forward(chunk) for chunk in micro]
         for _ in range(idle):
             self._forward([self._idle_row(rows, imitate=True)])
         return found
 
-    def _forward(self, chunk: Sequence[TrainRow]) -> tuple[list[TrainRow], Tensor]:
-        """The rows as they were packed, and the log-probabilities of their masked tokens in that order."""
-        rows, batch, mask = self._packed(chunk)
-        return rows, self.module(batch, mask)[0]
+    def _forward(self, chunk: Sequence[TrainRow]) -> tuple[tuple[TrainRow, ...], Tensor]:
+        """The rows in the order in which they were packed, and the log-probabilities of their trained tokens."""
+        batch = self._packed(chunk)
+        return batch.rows, self.module(batch)[0]
 
-    def _packed(self, chunk: Sequence[TrainRow]) -> tuple[list[TrainRow], Batch, Tensor]:
-        """A micro-batch: its rows in the order of their places, its tensors, and its mask (B, T)."""
-        packed = lines(chunk)
-        batch = collate_packed(
-            [[(row.token_ids, row.images) for row in line] for line in packed],
-            image_pad=self.image_pad,
-            device=self.engine.device,
-        )
-        mask = torch.zeros(batch.ids.shape, dtype=torch.bool)
-        for b, line in enumerate(packed):
-            flat = [m for row in line for m in row.mask]
-            mask[b, : len(flat)] = torch.tensor(flat, dtype=torch.bool)
-        return [row for line in packed for row in line], batch, mask.to(self.engine.device)
+    def _packed(self, chunk: Sequence[TrainRow]) -> Packed:
+        parts = segments(chunk, self.image_pad)
+        return collate_packed(parts, image_pad=self.image_pad, device=self.engine.device)
 
     def _micro_loss(
         self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums
     ) -> Tensor:
-        chunk, batch, mask = self._packed(chunk)
-        logp, entropy = self.engine(batch, mask)
+        batch = self._packed(chunk)
+        chunk = batch.rows
+        logp, entropy = self.engine(batch)
         counts = [sum(row.mask) for row in chunk]
         rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
         weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
@@ -286,7 +279,7 @@ class DeepSpeedLearner:
         per_token = surrogate.loss
         if self.reference is not None and config.kl_coef > 0:
             with torch.no_grad():
-                reference, _ = self.reference(batch, mask)
+                reference, _ = self.reference(batch)
             kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())

@@ -23,7 +23,7 @@ from transformers import Cache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.chat.qwen2_5_vl import QwenChat
 from vtcli.clock import Clock
-from vtcli.engines import growing
+from vtcli.engines import attention, growing
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.errors import EngineError, InputError
@@ -48,7 +48,7 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
-    return _with_linear_patches(cast(Any, model).to(device).eval())
+    return _with_linear_patches(attention.use(cast(Any, model).to(device).eval()))
 
 
 def _with_linear_patches(model: Any) -> Any:

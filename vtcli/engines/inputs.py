@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from vtcli.chat.qwen2_5_vl import MERGE, PATCH, TEMPORAL, check_images, grid, mrope_positions, patches
+from vtcli.engines.attention import Block
+from vtcli.engines.packing import Segment
 from vtcli.protocols import Pixels
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, TrainRow
 
 View = Callable[[ImageRef], Pixels]
 Row = tuple[Sequence[int], Sequence[ImageRef]]  # ids and images
@@ -22,20 +24,30 @@ Row = tuple[Sequence[int], Sequence[ImageRef]]  # ids and images
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows as tensors, packed: ``positions`` are text positions, which restart with every row, and M-RoPE's."""
+    """Rows as tensors."""
 
     ids: Tensor  # (B, T)
-    positions: Tensor  # (4, B, T)
+    positions: Tensor  # (3, B, T): M-RoPE's time, height, width
     unique: tuple[ImageRef, ...]  # each image once
     order: tuple[int, ...]  # for every placeholder run of the batch, row by row, its index in ``unique``
 
 
 @dataclass(frozen=True)
 class Padded(Batch):
-    """One row to a line, to be continued; ``positions`` (3, B, T) are M-RoPE's alone."""
+    """One row to a line, to be continued."""
 
     attention: Tensor  # (B, T)
     next_position: Tensor  # (B,)
+
+
+@dataclass(frozen=True)
+class Packed(Batch):
+    """Segments of rows, one after the other in one line (B = 1)."""
+
+    blocks: tuple[Block, ...]  # what attention computes together
+    before: Tensor  # (N,): the place in the line whose state predicts each trained token, row by row
+    targets: Tensor  # (N,): their ids
+    rows: tuple[TrainRow, ...]  # whose tokens these are, in this order
 
 
 def collate(rows: Sequence[Row], *, image_pad: int, pad: int, device: Any) -> Padded:
@@ -63,31 +75,53 @@ def collate(rows: Sequence[Row], *, image_pad: int, pad: int, device: Any) -> Pa
     return Padded(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order), attention_t, next_t)
 
 
-def collate_packed(lines: Sequence[Sequence[Row]], *, image_pad: int, device: Any) -> Batch:
-    """Several rows to a line, one after the other; each has positions from 0 and sees nothing of the others.
-
-    The text positions, which restart with every row, are how transformers knows rows that are packed. What pads a line
-    goes on with its last row, which cannot see it: attention is causal.
+def collate_packed(parts: Sequence[Sequence[Segment]], *, image_pad: int, device: Any) -> Packed:
+    """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
+    row, and sees what its row has before it and nothing of the others.
 
     Raises:
         InputError: placeholders and images of a row disagree.
     """
-    width = max(sum(len(ids) for ids, _ in line) for line in lines)
-    ids_BT = np.zeros((len(lines), width), dtype=np.int64)
-    positions = np.zeros((4, len(lines), width), dtype=np.int64)
+    flat = [segment for part in parts for segment in part]
+    starts = np.cumsum([0, *map(len, flat)])
+    ids, positions = np.empty((1, starts[-1]), np.int64), np.empty((3, 1, starts[-1]), np.int64)
     gallery = _Gallery()
-    for b, line in enumerate(lines):
-        at = 0
-        for ids, images in line:
-            check_images(ids, images, image_pad)
-            where = slice(at, at + len(ids))
-            ids_BT[b, where] = ids
-            positions[0, b, at:] = np.arange(width - at)
-            positions[1:, b, where], _ = mrope_positions(ids, images, image_pad)
-            gallery.hang(images)
-            at += len(ids)
-    ids_t, positions_t = (torch.from_numpy(array).to(device) for array in (ids_BT, positions))
-    return Batch(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order))
+    for segment, at in zip(flat, starts, strict=False):
+        row, own, where = segment.row, slice(segment.start, segment.stop), slice(at, at + len(segment))
+        check_images(row.token_ids, row.images, image_pad)
+        gallery.hang(segment.images)
+        ids[0, where] = row.token_ids[own]
+        positions[:, 0, where] = mrope_positions(row.token_ids, row.images, image_pad)[0][:, own]
+    arrays = (ids, positions, *_trained(flat, starts))
+    ids_t, positions_t, before_t, targets_t = (torch.from_numpy(array).to(device) for array in arrays)
+    blocks = _blocks(parts, starts.tolist(), device)
+    shown, rows = (tuple(gallery.refs), tuple(gallery.order)), tuple(s.row for s in flat if not s.shared)
+    return Packed(ids_t, positions_t, *shown, blocks, before_t, targets_t, rows)
+
+
+def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of every trained token, row by row, the place of the one before it, and its id."""
+    before, targets = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
+    for segment, at in zip(flat, starts, strict=False):
+        if segment.shared:
+            continue
+        tokens = np.flatnonzero(segment.row.mask[1:]) + 1
+        place = tokens - 1 - segment.start + at
+        if segment.after is not None:
+            place[tokens == segment.start] = starts[segment.after + 1] - 1
+        before.append(place)
+        targets.append(np.asarray(segment.row.token_ids, np.int64)[tokens])
+    return np.concatenate(before), np.concatenate(targets)
+
+
+def _blocks(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: Any) -> tuple[Block, ...]:
+    out: list[Block] = []
+    nth = 0
+    for part in parts:
+        prompts = [(starts[s.after], starts[s.after + 1] - starts[s.after]) for s in part if s.after is not None]
+        out.append(Block.make(starts[nth : nth + len(part)], [len(s) for s in part], prompts, device))
+        nth += len(part)
+    return tuple(out)
 
 
 @dataclass(frozen=True)

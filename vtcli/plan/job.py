@@ -71,6 +71,7 @@ class Layout:
     live: int = 256  # trajectories that one engine generates at a time
     sleep: bool = True  # the engine's memory is free while the learner works
     learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
+    shared_prompts: bool = True  # the learner computes a group's prompt once per micro-batch
 
     def __post_init__(self) -> None:
         if min(self.batch_tokens, self.tensor_parallel, self.live) < 1:

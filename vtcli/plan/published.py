@@ -84,7 +84,9 @@ def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int
         model=model,
         cluster=f"1x8x{kind}",
         work=work,
-        layout=Layout(3, "bfloat16", micro * 4096, True, tensor_parallel=parallel, learner_sleep=True),
+        layout=Layout(
+            3, "bfloat16", micro * 4096, True, tensor_parallel=parallel, learner_sleep=True, shared_prompts=False
+        ),
         published={"update": update, "step": step_s},
         calibrated=calibrated,
     )
@@ -105,7 +107,7 @@ def _deepeyes(kind: str) -> Case:
         model="Qwen2.5-VL-7B",
         cluster=f"1x8x{kind}",
         work=work,
-        layout=Layout(3, "bfloat16", 1024, True, live=1024, learner_sleep=True),
+        layout=Layout(3, "bfloat16", 1024, True, live=1024, learner_sleep=True, shared_prompts=False),
         published={"update": 860.1, "logprobs": 293.3, "generation": 802.1, "step": 2142.4},
     )
 
@@ -124,7 +126,7 @@ def _codev() -> Case:
         model="Qwen2.5-VL-7B",
         cluster="1x8xH200",
         work=work,
-        layout=Layout(3, "bfloat16", 32768, True, live=1024, learner_sleep=True),
+        layout=Layout(3, "bfloat16", 32768, True, live=1024, learner_sleep=True, shared_prompts=False),
         published={"gpu_hours": 288.0},
     )
 

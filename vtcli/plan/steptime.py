@@ -85,7 +85,16 @@ def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
 def forward_flops(s: Setting) -> float:
     """Of one trajectory, as the learner computes it."""
     seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
-    return text_flops(s.arch, s.shape.total) + head_flops(s.arch, s.shape.policy) + seen
+    own = text_flops(s.arch, s.shape.total) - (1 - 1 / sharing(s)) * text_flops(s.arch, s.shape.prompt)
+    return own + head_flops(s.arch, s.shape.policy) + seen
+
+
+def sharing(s: Setting) -> float:
+    """Trajectories of a group whose prompt is computed once: as many as a micro-batch has room for (or 1)."""
+    if not s.layout.shared_prompts:
+        return 1.0
+    own = s.shape.total - s.shape.prompt
+    return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))
 
 
 def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -> float:
@@ -94,9 +103,9 @@ def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -
     Each micro-batch takes its arithmetic or its collectives (``traffic`` in bytes, overlapped), whichever is longer,
     and an overhead per layer.
     """
-    tokens = trajectories * s.shape.total / s.cluster.gpus
-    rows = max(1.0, s.layout.batch_tokens // s.shape.total)  # no row is split
-    micro = max(1.0, math.ceil(tokens / (rows * s.shape.total)))
+    of_row = s.shape.total - (1 - 1 / sharing(s)) * s.shape.prompt  # tokens that are computed
+    rows = max(1.0, s.layout.batch_tokens // of_row)  # no row is split
+    micro = max(1.0, math.ceil(trajectories / s.cluster.gpus / rows))
     compute = passes * forward_flops(s) * trajectories / s.cluster.gpus / s.flops_per_s
     layers = s.arch.text.layers + s.arch.vision.depth
     overhead = s.constants.layer_overhead_s * layers * passes / 4  # calibrated with four passes

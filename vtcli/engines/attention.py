@@ -1,0 +1,117 @@
+"""Attention of rows that stand one after the other in a line, without padding, some after a prompt that they share.
+
+Registered with transformers under ``NAME``, so that its model is used as it is: all but attention treats tokens one by
+one, and attention gets the ``blocks`` that the caller passes to the model's forward. Without blocks it is
+transformers' own (``sdpa``), but for one thing: on a CPU, keys and values are not copied for every query head that
+shares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from vtcli.errors import EngineError
+
+NAME = "vtcli_blocks"
+NO_MASKS = {"full_attention": None, "sliding_attention": None}
+"""What the model is given as masks where it is given blocks."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """n segments of a line that are computed together, padded to L tokens, P of a prompt before them."""
+
+    places: Tensor  # (n, L): where in the line their tokens are; what pads them is any place
+    real: Tensor | None  # which of the n L are no padding; None: all
+    before: Tensor | None  # (n, P): where their prompts' tokens are; None: they begin a row
+    mask: Tensor | None  # (n or 1, 1, L, P + L): what is seen, with ``before``
+
+    @staticmethod
+    def make(starts: Sequence[int], lengths: Sequence[int], prompts: Sequence[tuple[int, int]], device: Any) -> Block:
+        """Of segments that stand one after the other at ``starts``; ``prompts``: where theirs begin and how long they
+        are, or empty."""
+        width = max(lengths)
+        at, size = torch.tensor(starts, device=device), torch.tensor(lengths, device=device)
+        places, inside = _padded(at, size, width)
+        real = None if min(lengths) == width else inside.flatten().nonzero().squeeze(1)
+        if not prompts:
+            return Block(places, real, None, None)
+        at, size = torch.tensor(prompts, device=device).unbind(1)
+        longest = int(size.max())
+        before, seen = _padded(at, size, longest)
+        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
+        if bool(seen.all()):
+            seen = seen[:1]
+        mask = torch.cat([seen[:, None, :].expand(-1, width, -1), causal.expand(len(seen), -1, -1)], -1)
+        return Block(places, real, before, mask[:, None])
+
+
+def _padded(start: Tensor, length: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Places (n, width) of runs, the last one repeated, and which of them are in the run."""
+    steps = torch.arange(width, device=start.device)
+    return start[:, None] + steps.minimum(length[:, None] - 1), steps < length[:, None]
+
+
+def use(model: Any) -> Any:
+    """The model with this attention in its language model; the vision tower keeps its own."""
+    model.config.text_config._attn_implementation = NAME
+    return model
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **given: Any,
+) -> tuple[Tensor, None]:
+    """(B, heads, T, size) each, fewer heads of keys and values → (B, T, heads, size)."""
+    blocks: Sequence[Block] | None = given.pop("blocks", None)
+    if blocks is not None:
+        if given.get("sliding_window") is not None:
+            raise EngineError("rows without padding: models with sliding windows are not supported")
+        return _blockwise(query, key, value, given["scaling"], blocks), None
+    if query.device.type != "cpu" or attention_mask is None:  # the CPU's kernel takes masks and fewer heads together
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+    return _heads_last(query, key, value, given["scaling"], attention_mask), None
+
+
+def _heads_last(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, mask: Tensor | None) -> Tensor:
+    """Causal without a mask. (n, heads, L, size) → (n, L, heads, size)."""
+    if mask is not None and query.device.type != "cpu":  # fewer heads and a mask would take the slow way there
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    out = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scaling, is_causal=mask is None, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, blocks: Sequence[Block]) -> Tensor:
+    """(1, heads, T, size) → (1, T, heads, size): the blocks stand in the line in their order."""
+    heads, kv, size = query.shape[1], key.shape[1], query.shape[3]
+    line = torch.cat([query, key, value], 1)[0].transpose(0, 1).flatten(1)  # (T, (heads + 2 kv) size)
+    seen_line = line[:, heads * size :]
+    out: list[Tensor] = []
+    for block in blocks:
+        own = functional.embedding(block.places, line).unflatten(2, (heads + 2 * kv, size)).transpose(1, 2)
+        q, k, v = own.split([heads, kv, kv], 1)
+        if block.before is not None:
+            past = functional.embedding(block.before, seen_line).unflatten(2, (2 * kv, size)).transpose(1, 2)
+            k, v = torch.cat([past[:, :kv], k], 2), torch.cat([past[:, kv:], v], 2)
+        found = _heads_last(q, k, v, scaling, block.mask).flatten(2).flatten(0, 1)  # (n L, heads size)
+        out.append(found if block.real is None else functional.embedding(block.real, found))
+    return torch.cat(out).view(1, -1, heads, size)
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)
