@@ -1,8 +1,10 @@
-"""Every recipe of a paper whose policy writes code: demonstrations, sft, two steps of rl and an evaluation, with the real
-sandbox, engines and rewards, on a model just large enough to learn how code is written."""
+"""Every recipe of a paper whose policy writes code, on a few questions: demonstrations, sft, two steps of rl and an
+evaluation, with the real sandbox, engines and rewards. The tiny model learns from a few rows how code is written."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,60 +17,68 @@ from vtcli import config, records
 from vtcli.artifacts import Artifact
 from vtcli.schema import Scored
 
-STAGES = {
+RECIPES = ("codev", "codevision", "codedance", "pyvision_image", "pyvision_video")
+STAGES: dict[str, tuple[Any, Any]] = {
     "synth": (synth.SynthConfig, synth.run),
     "sft": (sft.Config, sft.run),
     "rl": (rl.Config, rl.run),
     "eval": (evaluation.Config, evaluation.run),
 }
-RL = ["rl.prompts_per_step=2", "rl.group_size=4", "rl.steps_per_phase=2", "rl.limits.max_turn_tokens=80"]
-WITHOUT = {  # what a recipe's claim is about, left out as stages/reproduce.sh does
-    "codevision": ["rl.phases.0.reward.weights.penalty=0"],
-    "pyvision_video": ["rl.phases.0.reward.per_call=0", "rl.select.rank=none"],
-}
-
-pytestmark = pytest.mark.slow
+SFT = ["sft.data=demos:v1", "sft.first.epochs=0", "sft.epochs=24", "sft.rows_per_step=8", "sft.optim.warmup_steps=4"]
+RL = ["rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=2", "rl.group_size=4", "rl.steps_per_phase=2"]
+EVAL = ["eval.data=data:v1", "eval.model=policy:v1", "eval.max_samples=4"]
 
 
-def words(home: Path, recipe: str, *more: str) -> list[str]:
-    return [f"+recipe={recipe}", "scale=tiny", "tracker=none", f"home={home}", *more]
+def load(stage: str, recipe: str, *more: str) -> config.Job:
+    return config.load(stage, [f"+recipe={recipe}", "scale=tiny", "tracker=none", *more])
 
 
 def make(stage: str, home: Path, recipe: str, *more: str) -> Artifact:
     kind, run = STAGES[stage]
-    return run(config.build(kind, config.load(stage, words(home, recipe, *more))))
+    return run(config.build(kind, load(stage, recipe, f"home={home}", *more)))
 
 
-def small(home: Path, recipe: str) -> list[str]:
-    """Overrides for few samples of every task, and a small model."""
-    given: Any = config.load("synth", words(home, f"tiny_{recipe}")).values
-    tasks = [f"data.tasks.{task}.{split}=6" for task in given["data"]["tasks"] for split in ("train", "validation", "test")]
-    return [*tasks, "synth.workers=1", "synth.sheet=1"]
-
-
-def rows(home: Path, recipe: str) -> list[str]:
-    given: Any = config.load("synth", words(home, f"tiny_{recipe}")).values
-    return [
+def few(recipe: str) -> tuple[list[str], list[str]]:
+    """Overrides for six samples of every task and split, and for sixteen demonstrations of each."""
+    given = load("synth", f"tiny_{recipe}").values
+    samples = [f"data.tasks.{task}.{split}=6" for task in given["data"]["tasks"] for split in ("train", "test")]
+    rows = [
         f"synth.demos.rows.{task}.{kind}={16 if kind == 'answer' else 4}"
         for task, kinds in given["synth"]["demos"]["rows"].items()
         for kind in kinds
     ]
+    return ["synth.workers=1", "synth.sheet=1", *samples], rows
 
 
 def trajectories(made: Artifact) -> Sequence[Scored]:
     return list(records.read(made.path / "trajectories.jsonl", Scored))
 
 
-@pytest.mark.parametrize("recipe", ["codev", "codevision", "codedance", "pyvision_image", "pyvision_video"])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: str) -> None:
     home = tmp_path / "artifacts"
-    few = small(home, recipe)
-    demos = make("synth", home, f"tiny_{recipe}", "name=demos", *few, *rows(home, recipe))
-    data = make("synth", home, recipe, "name=data", *few)
-    base = make("sft", home, f"tiny_{recipe}", f"sft.data=demos:v1", "sft.epochs=12", "sft.rows_per_step=8", *few)
-    policy = make("rl", home, recipe, f"rl.data=data:v1", f"rl.model=base:v1", *RL)
+    samples, rows = few(recipe)
+    make("synth", home, f"tiny_{recipe}", "name=demos", *samples, *rows)
+    make("synth", home, recipe, "name=data", *samples)
+    make("sft", home, f"tiny_{recipe}", "name=base", *SFT)
+    policy = make("rl", home, recipe, "name=policy", *RL)
+    steps = [json.loads(line) for line in (policy.path / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) == 2
+    assert any(step["updated"] for step in steps)
+    assert max(step["logprob_gap_max"] for step in steps if step["updated"]) < 1e-4
     done = trajectories(policy)
-    print(recipe, len(done), [len(s.trajectory.results) for s in done], [s.reward for s in done])
-    assert any(result.status == "ok" for scored in done for result in scored.trajectory.results)
-    report = make("eval", home, recipe, f"eval.data=data:v1", f"eval.model=policy:v1", "eval.max_samples=4")
-    assert len(trajectories(report)) == 4
+    assert len(done) >= 2 * 2 * 4
+    assert any(result.status == "ok" for scored in done for result in scored.trajectory.results)  # code has run
+    assert len({scored.reward for scored in done}) > 1
+    assert len(trajectories(make("eval", home, recipe, *EVAL))) == 4
+
+
+def test_what_a_claim_leaves_out_is_a_key_of_its_recipe() -> None:
+    script = (Path(__file__).parents[2] / "stages" / "reproduce.sh").read_text()
+    comparisons = re.findall(r"^([a-z_ |]+)\) others=\((.*)\) ;;$", script, re.MULTILINE)
+    assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} == set(RECIPES)
+    for names, others in comparisons:
+        for override in re.findall(r'"[a-z-]+=([^"$]+)"', others):
+            for recipe in names.split(" | "):
+                load("rl", recipe, override, "rl.data=data:v1", "rl.model=base:v1")
