@@ -40,24 +40,21 @@ class Block:
         """Of segments that stand one after the other at ``starts``; ``prompts``: where theirs begin and how long they
         are, or empty."""
         width = max(lengths)
-        at, size = torch.tensor(starts, device=device), torch.tensor(lengths, device=device)
-        places, inside = _padded(at, size, width)
-        real = None if min(lengths) == width else inside.flatten().nonzero().squeeze(1)
+        places, inside = _padded(torch.tensor(starts), torch.tensor(lengths), width)
+        real = None if inside.all() else inside.flatten().nonzero().squeeze(1).to(device)
         if not prompts:
-            return Block(places, real, None, None)
-        at, size = torch.tensor(prompts, device=device).unbind(1)
-        longest = int(size.max())
-        before, seen = _padded(at, size, longest)
-        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        if bool(seen.all()):
-            seen = seen[:1]
+            return Block(places.to(device), real, None, None)
+        at, size = torch.tensor(prompts).unbind(1)
+        before, seen = _padded(at, size, int(size.max()))
+        seen = seen[:1] if seen.all() else seen
+        causal = torch.ones(width, width, dtype=torch.bool).tril()
         mask = torch.cat([seen[:, None, :].expand(-1, width, -1), causal.expand(len(seen), -1, -1)], -1)
-        return Block(places, real, before, mask[:, None])
+        return Block(places.to(device), real, before.to(device), mask[:, None].to(device))
 
 
 def _padded(start: Tensor, length: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Places (n, width) of runs, the last one repeated, and which of them are in the run."""
-    steps = torch.arange(width, device=start.device)
+    steps = torch.arange(width)
     return start[:, None] + steps.minimum(length[:, None] - 1), steps < length[:, None]
 
 
