@@ -3,7 +3,8 @@ report's differences to each other one, paired, with 95 % intervals over questio
 ``python tests/probe_split.py artifacts/codedance-report/v1 artifacts/codedance-report-before/v1 --by difficulty``.
 
 Beside a report's measures: ``must use``, the share of the required operations that the code did (a crop by its best
-IoU; CodeVision), and ``superfluous``, rotations and flips that the question does not require.
+IoU; CodeVision); ``superfluous``, rotations and flips that the question does not require; ``needless``, calls where it
+requires nothing.
 """
 
 import argparse
@@ -19,12 +20,17 @@ Values = dict[str, float]  # by sample
 MEASURES: dict[str, Callable[[Scored], float | None]] = {
     "accuracy": lambda scored: scored.signals.values.get("answer_correct"),
     "reward": lambda scored: scored.reward,
-    "calls": lambda scored: scored.signals.values.get("calls"),
+    "calls": lambda scored: _calls(scored),
     "faithful": lambda scored: _faithful(scored),
     "must use": lambda scored: play(scored.signals).must_use if scored.signals.values.get("required") else None,
     "superfluous": lambda scored: _superfluous(scored),
+    "needless": lambda scored: _calls(scored) if scored.signals.values.get("required") == [] else None,
 }
 SHARES = ("accuracy", "faithful")
+
+
+def _calls(scored: Scored) -> float | None:
+    return scored.signals.values.get("calls")
 
 
 def _faithful(scored: Scored) -> float | None:
