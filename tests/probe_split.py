@@ -13,29 +13,21 @@ from pathlib import Path
 
 from vtcli import records
 from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
+from vtcli.algo.rows import make_row
 from vtcli.rewards.codevision import ORIENTATION, play
 from vtcli.schema import Scored
 
 Values = dict[str, float]  # by sample
 MEASURES: dict[str, Callable[[Scored], float | None]] = {
-    "accuracy": lambda scored: scored.signals.values.get("answer_correct"),
+    "accuracy": lambda scored: make_row(scored, None).accuracy,
     "reward": lambda scored: scored.reward,
-    "calls": lambda scored: _calls(scored),
-    "faithful": lambda scored: _faithful(scored),
+    "calls": lambda scored: make_row(scored, None).calls,
+    "faithful": lambda scored: make_row(scored, None).faithful,
     "must use": lambda scored: play(scored.signals).must_use if scored.signals.values.get("required") else None,
     "superfluous": lambda scored: _superfluous(scored),
-    "needless": lambda scored: _calls(scored) if scored.signals.values.get("required") == [] else None,
+    "needless": lambda scored: make_row(scored, None).calls if scored.signals.values.get("required") == [] else None,
 }
 SHARES = ("accuracy", "faithful")
-
-
-def _calls(scored: Scored) -> float | None:
-    return scored.signals.values.get("calls")
-
-
-def _faithful(scored: Scored) -> float | None:
-    values = scored.signals.values
-    return None if values.get("evidence") is None else float(bool(values["answer_correct"] and values["faithful"]))
 
 
 def _superfluous(scored: Scored) -> float | None:

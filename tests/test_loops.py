@@ -126,10 +126,14 @@ def test_an_interrupt_ends_the_coroutine_in_order_and_goes_on(where: str) -> Non
     def interrupt_soon() -> None:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
+    def interrupted() -> None:
+        interrupt_soon()
+        time.sleep(60)
+
     async def long() -> None:
         try:
             if where == "computing":
-                await compute(lambda: (interrupt_soon(), time.sleep(60)))
+                await compute(interrupted)
             interrupt_soon()
             await asyncio.sleep(60)
         finally:

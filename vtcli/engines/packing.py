@@ -71,7 +71,7 @@ def segments(rows: Sequence[TrainRow], image_pad: int) -> list[list[Segment]]:
     """The segments of a micro-batch in lists of like length, shared prompts and whole rows before what follows a
     prompt; ``after`` counts over all lists."""
     families = _families(rows, image_pad)
-    whole = [_whole(family, row) for family in families if len(family.rows) == 1 for row in family.rows]
+    whole = [_whole(family.rows[0]) for family in families if len(family.rows) == 1]
     shared = [_prompt(family) for family in families if len(family.rows) > 1]
     first = _alike([*whole, *shared], len)
     place = {segment.row.id: i for i, segment in enumerate(s for block in first for s in block) if segment.shared}
@@ -124,7 +124,7 @@ def _opening(row: TrainRow, image_pad: int) -> tuple[tuple[int, ...], tuple[str,
     return ids, tuple(views)
 
 
-def _whole(family: _Family, row: TrainRow) -> Segment:
+def _whole(row: TrainRow) -> Segment:
     return Segment(row, 0, len(row.token_ids), row.images)
 
 
