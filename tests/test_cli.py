@@ -147,6 +147,8 @@ def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
         ("from vtcli.errors import InputError; raise InputError('charts:v1 is not there')", "charts:v1 is not there"),
         ("import errno; raise OSError(errno.ENOSPC, 'No space left on device', 'a/b')", "a/b: No space left on device"),
         ("open('/proc/version', 'a')", "no permission"),
+        ("import torch; torch.empty(1 << 45)", "out of memory: "),
+        ("bytes(1 << 50)", "out of memory: MemoryError"),
     ],
 )
 def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str, tmp_path: Path) -> None:

@@ -57,15 +57,15 @@ def main() -> None:
     except OSError as error:
         reason = _disk_problem(error)
         if reason is None:
-            _defect()
+            _unexpected(error)
         _fail(reason)
     except SystemExit as end:
         if end.code in (INTERRUPTED, TERMINATED):
             how = "interrupted" if end.code == INTERRUPTED else "terminated"
             _say(f"{how}; the same command continues where it stopped.")
         raise
-    except Exception:
-        _defect()
+    except Exception as error:
+        _unexpected(error)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
@@ -338,7 +338,26 @@ def _disk_problem(error: OSError) -> str | None:
     return f"{error.filename or 'writing'}: {error.strerror}; {advice}." if advice else None
 
 
-def _defect() -> NoReturn:
+def _memory_problem(error: BaseException) -> str | None:
+    """A sentence for memory that ran out, here or on a GPU; None for anything else. By names and texts, as importing
+    torch for its class would need memory and seconds."""
+    text = str(error).strip() or type(error).__name__
+    named = isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
+    if not named and not any(said in text for said in ("can't allocate memory", "Cannot allocate memory")):
+        return None
+    reason = next((line for line in text.splitlines() if "llocat" in line), text.splitlines()[0])
+    return (
+        f"out of memory: {reason[:300]}\n"
+        "The last checkpoint is whole and the same command continues from it. What takes less: micro-batches of fewer "
+        "tokens (STAGE.backend.batch_tokens=…, the same update), STAGE.backend.activation_checkpointing=true, "
+        "STAGE.backend.offload=optimizer, and for rl engine.max_batch=…; `vtcli plan` says what fits on a GPU."
+    )
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    reason = _memory_problem(error)
+    if reason is not None:
+        _fail(reason)
     traceback.print_exc()
     _say(
         "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "

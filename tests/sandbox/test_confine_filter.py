@@ -118,9 +118,25 @@ def test_arguments_decide() -> None:
     assert {outcome(FREE, 157, option) for option in (4, 8, 22, 24, 28, 38, 47, 0x59616D61)} == {EPERM}
 
 
-def test_times_of_files_may_be_set_only_where_no_foreign_file_can_be_reached() -> None:
+def test_times_of_files_are_set_only_where_no_foreign_file_can_be_reached() -> None:
     assert {outcome(GATED, nr) for nr in TIMES} == {bpf.ALLOW}
     assert {outcome(FREE, nr) for nr in TIMES} == {EPERM}
+
+
+@pytest.mark.parametrize("nr", [121, 124, 143, 145, 274, 302])
+def test_a_process_is_asked_about_itself_only(nr: int) -> None:
+    assert outcome(FREE, nr, 0) == bpf.ALLOW
+    assert {outcome(FREE, nr, pid) for pid in (1, 4242, 2**31)} == {EPERM}
+
+
+def test_priority_cores_and_clocks_are_the_callers_own() -> None:
+    assert outcome(FREE, 140, 0, 0) == bpf.ALLOW
+    assert {outcome(FREE, 140, which, who) for which, who in ((0, 1), (1, 0), (2, 0), (1, 5))} == {EPERM}
+    assert outcome(FREE, 204, 0) == bpf.ALLOW
+    assert outcome(FREE, 204, 7) == ENOSYS
+    for nr in (228, 229, 230):
+        assert {outcome(FREE, nr, clock) for clock in range(12)} == {bpf.ALLOW}
+        assert {outcome(FREE, nr, (~pid << 3 | 2) % 2**32) for pid in (0, 1, 4242)} == {EPERM}
 
 
 def test_a_filter_like_a_containers_refuses_what_it_names_and_nothing_else() -> None:

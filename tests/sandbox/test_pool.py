@@ -25,6 +25,25 @@ def test_names_persist_and_text_comes_back(world: World) -> None:
     assert b.wall_s > 0 and b.cpu_s > 0
 
 
+COPIES = """
+import os, pathlib, shutil
+open("a", "w").write("x")
+shutil.copy2("a", "b")
+pathlib.Path("b").touch()
+pathlib.Path("c").touch()
+os.utime("c")
+try:
+    os.utime("missing")
+except FileNotFoundError:
+    print(sorted(os.listdir()))
+"""
+
+
+def test_copies_with_their_times_and_touched_files_work_where_no_time_may_be_set(world: World) -> None:
+    (result,) = world.runs(COPIES)
+    assert (result.status, result.output) == (Status.OK, "['a', 'b', 'c']\n"), result.error
+
+
 def test_an_image_goes_in_and_its_crop_comes_out(world: World) -> None:
     (result,) = world.runs("image.crop((4, 6, 36, 26)).show()", capture=("pil_show",))
     assert result.status is Status.OK, result.error

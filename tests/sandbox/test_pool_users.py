@@ -26,6 +26,7 @@ async def main():
             "while True: pass",
             "import ctypes; ctypes.string_at(0)",
             "x = 3; print(open('/etc/passwd').read())",
+            "import os, shutil; open('a', 'w').write('b'); shutil.copy2('a', 'c'); print(len(os.listdir('.')))",
             "print(x)",
         ):
             result = await one.run(source)
@@ -40,6 +41,7 @@ ok 1 [] []
 timeout  []
 crash  []
 error  []
+ok 2 []
 ok 1 []
 ['5\\n', '5\\n', '5\\n']
 """

@@ -62,7 +62,6 @@ class TemplateState:
 
     tier: Tier
     uid: int  # of everything below the template
-    owns_nothing: bool  # that user was taken by root, and owns no file of the host
     readable: tuple[str, ...]
     landlock_abi: int
     scratch: str  # the folder of the workspaces, except at tier full
@@ -94,7 +93,6 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     if tier != "none" and not SUPPORTED:
         reason = f"confinement is written for Linux on x86-64, not for {MACHINE}: only tier none is left"
         raise ConfinementError("seccomp", reason)
-    root = os.geteuid() == 0
     paths = () if tier == "none" else readable.paths()
     abi = 0 if tier in ("none", "seccomp") else landlock.abi()
     if tier == "landlock" and abi == 0:
@@ -106,13 +104,12 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
         except OSError as e:
             raise ConfinementError("namespaces", f"{e.strerror} {e.filename or ''}".strip()) from e
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        state = TemplateState(tier, os.geteuid(), root, paths, abi, namespaces.WORKSPACE, 0, proc, own_pids)
+        state = TemplateState(tier, os.geteuid(), paths, abi, namespaces.WORKSPACE, 0, proc, own_pids)
         _build_filters(state)
         return state
     scratch, held = (scratch, None) if scratch else folders.make()
     kept = _leave_root(tier, scratch)
-    owns_nothing = root and os.geteuid() in privileges.CANDIDATES
-    state = TemplateState(tier, os.geteuid(), owns_nothing, paths, abi, scratch, kept, None, None, held)
+    state = TemplateState(tier, os.geteuid(), paths, abi, scratch, kept, None, None, held)
     _build_filters(state)
     return state
 
@@ -230,8 +227,7 @@ def _counted_alone(state: TemplateState) -> bool:
 
 
 def _filter(state: TemplateState, gate: bool) -> bpf.Program:
-    times = state.tier == "full" or state.owns_nothing
-    return bpf.program(forks=gate, count_threads=not _counted_alone(state), times=times)
+    return bpf.program(forks=gate, count_threads=not _counted_alone(state), times=state.tier == "full")
 
 
 def _build_filters(state: TemplateState) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from vtcli.sandbox.abuse.case import BREAKS_ITSELF, DIES, Case, ends
 from vtcli.sandbox.types import Status
 
-ASKED = "whether a process exists, its group, session, cores and priority can be asked for by its number"
 MAYBE_DIES = DIES | ends(Status.OK)
 
 CASES = (
@@ -229,14 +228,17 @@ attempt("wait", lambda: os.waitpid(-1, os.WNOHANG)[0] or os.stat("/nowhere/"))
     ),
     Case(
         "proc.ask_about_others",
-        "facts about the host's process: group, session, cores, priority, scheduler",
+        "facts about the host's process: group, session, cores, priority, scheduler, CPU time, locks",
         """
 for name, act in (("pgid", os.getpgid), ("sid", os.getsid), ("cores", os.sched_getaffinity), ("scheduler", os.sched_getscheduler),
-                  ("priority", lambda pid: os.getpriority(os.PRIO_PROCESS, pid))):
+                  ("priority", lambda pid: os.getpriority(os.PRIO_PROCESS, pid)), ("policy", os.sched_getparam),
+                  ("group priority", lambda pid: os.getpriority(os.PRIO_PGRP, pid)),
+                  ("CPU time", lambda pid: time.clock_gettime(~pid << 3 | 2)),
+                  ("CPU clock", lambda pid: time.clock_getres(~pid << 3 | 2)),
+                  ("locks", lambda pid: syscall(274, pid, ctypes.create_string_buffer(8), ctypes.create_string_buffer(8)))):
     attempt(name, lambda: act(T["victim"]))
 """,
         bites=True,
-        gaps={"landlock": ASKED, "seccomp": ASKED},
     ),
     Case(
         "proc.kill_all",

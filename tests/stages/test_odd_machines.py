@@ -1,0 +1,47 @@
+"""Memory that runs out while the learner works, and a clock that jumps, in real runs of ``vtcli rl``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from small_runs import RL, lines, made_by_every_stage, run, start
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_by_every_stage(tmp_path_factory.mktemp("odd"))
+
+
+def weights(home: Path, name: str) -> dict[str, bytes]:
+    folder = home / name / "v1"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("model.safetensors")}
+
+
+def test_no_memory_left_is_one_error_and_the_same_command_continues_from_the_checkpoint(home: Path) -> None:
+    *others, phases = RL
+    first, second = phases.split("},{name:")
+    starved = [*others, "},{name:".join([first, second.replace("uneven.reward", "odd.reward_then_no_memory")])]
+    starved.append("name=starved")
+    # Every block of more than 64 KiB is asked of the kernel anew, so that none is left over from the step before.
+    process = start(home, "rl", starved, NO_MEMORY="1", MALLOC_MMAP_THRESHOLD_="65536")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2, output[-4000:]
+    assert re.search("^error: out of memory: .*llocat", output, re.M), output[-4000:]  # numpy's or torch's words
+    assert "Traceback" not in output, output[-4000:]
+    assert not (home / "starved").exists()
+    (kept,) = (home / ".work").glob("rl-*/checkpoints/step-*/done.json")
+    assert kept.parent.name == "step-000001"
+    assert "rl 1/2 from a checkpoint" in run(home, "rl", starved)
+    assert weights(home, "starved") == weights(home, "policy")
+
+
+def test_a_clock_that_jumps_changes_nothing(home: Path) -> None:
+    jumping = [a.replace("uneven.measure", "odd.measure_by_a_jumping_clock") for a in RL]
+    run(home, "rl", [*jumping, "name=jumped"])
+    assert weights(home, "jumped") == weights(home, "policy")
+    measured = [value for line in lines(home / "jumped" / "v1" / "metrics.jsonl") for value in line.items()]
+    assert all(0 <= value < 240 for name, value in measured if name.startswith("time/")), measured
