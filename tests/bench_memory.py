@@ -1,6 +1,6 @@
 """Memory of ``vtcli rl`` over 200 steps, with a data set of 1 000 samples and with one of 100 000, images included.
 
-python tests/bench_memory.py                # prints a table; making 100 000 samples takes some minutes
+python tests/bench_memory.py                # prints a table; with 100 000 it takes about half an hour
 python tests/bench_memory.py 200 1000 5000  # steps, then sizes
 
 The model has some hundred thousand parameters, so what is counted is what the loop itself needs: libraries (0.6 GB of
