@@ -171,6 +171,7 @@ AIMS = (
     ("long", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.5),
     ("four_turns", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.35),
     ("four_turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
+    ("four_turns", "vtcli sandbox, transactions", "subprocess per call, OpenCV and pyplot", 10.0),
     ("four_turns", "vtcli sandbox, transactions", "Jupyter kernel per episode", 2.0),
 )
 """Scenario, who, compared with whom, and the least throughput as a multiple of theirs."""

@@ -94,6 +94,7 @@ class ExecSession:
         self.names.clear()
 
 
+MORE = "import cv2, matplotlib.pyplot\n"  # what a policy may use, and finds in the sandbox
 CHILD = """
 import sys
 import numpy as np
@@ -105,12 +106,12 @@ sys.stdout.buffer.write(np.asarray(result).tobytes())
 
 
 class Subprocess:
-    """A fresh interpreter for every call, with numpy and PIL only; the image as a raw file, the result by a pipe."""
+    """A fresh interpreter for every call, with numpy and PIL, or with OpenCV and pyplot as well; the image as a raw
+    file, the result by a pipe."""
 
-    name = "subprocess per call"
-
-    def __init__(self, pixels: Pixels, folder: Path) -> None:
-        self.pixels, self.folder = pixels, folder
+    def __init__(self, pixels: Pixels, folder: Path, more: bool) -> None:
+        self.pixels, self.folder, self.child = pixels, folder, (MORE if more else "") + CHILD
+        self.name = "subprocess per call" + (", OpenCV and pyplot" if more else "")
 
     async def start(self) -> None: ...
 
@@ -119,15 +120,15 @@ class Subprocess:
     async def open(self) -> Session:
         path = self.folder / f"subprocess_{os.urandom(4).hex()}.npy"
         np.save(path, self.pixels)
-        return SubprocessSession(path)
+        return SubprocessSession(path, self.child)
 
 
 class SubprocessSession:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, child: str) -> None:
+        self.path, self.child = path, child
 
     async def turn(self, source: str) -> Pixels:
-        command = [sys.executable, "-I", "-c", CHILD, str(self.path)]
+        command = [sys.executable, "-I", "-c", self.child, str(self.path)]
         done = subprocess.run(
             command, input=source.encode(), capture_output=True, check=True, timeout=WAIT_S, env=os.environ | SINGLE
         )
@@ -276,7 +277,8 @@ def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
         Sandbox(pixels, transactions=True),
         Sandbox(pixels, transactions=True, verify=True),
         Smolagents(pixels),
-        Subprocess(pixels, folder),
+        Subprocess(pixels, folder, more=False),
+        Subprocess(pixels, folder, more=True),
         Jupyter(pixels, folder, png=False),
         Jupyter(pixels, folder, png=True),
     ]
