@@ -115,8 +115,15 @@ def workload(values: Mapping[str, Any]) -> Workload:
 
 
 def layout(values: Mapping[str, Any]) -> Layout:
-    """Of plan.layout."""
-    return convert(values["plan"]["layout"], Layout, "plan.layout")
+    """Of plan.layout; what is null there is the engine's: vLLM servers have GPUs of their own."""
+    section, engine = dict(values["plan"]["layout"]), values["engine"]
+    if section["tensor_parallel"] is None:
+        section["tensor_parallel"] = engine.get("tensor_parallel", 1)
+    if section["serving"] is None:
+        section["serving"] = engine["servers"] * engine["tensor_parallel"] if engine["name"] == "vllm_server" else 0
+    if section["ahead"] is None:
+        section["ahead"] = values["rl"]["steps_ahead"] > 0
+    return convert(section, Layout, "plan.layout")
 
 
 def read_measured(path: Path) -> Measured:

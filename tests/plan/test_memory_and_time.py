@@ -160,6 +160,36 @@ def test_parts_add_up_and_both_phases_count() -> None:
     assert awake.learning == pytest.approx(awake.states + work + awake.policy + awake.cache)
 
 
+def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> None:
+    shared = Layout(2, "bfloat16", 8192, activation_checkpointing=True)
+    apart = replace(shared, serving=4, tensor_parallel=2)
+    found, both = plan("2x8xH200", apart), plan("2x8xH200", shared)
+    n = SEVEN.parameters
+    assert found.memory.optimizer == 16 * n / 8  # eight ranks of sixteen GPUs
+    assert found.memory.learning == pytest.approx(
+        found.memory.states
+        + found.memory.gradients
+        + found.memory.activations
+        + found.memory.vision
+        + found.memory.logits
+    )
+    assert found.memory.generating == found.memory.policy + found.memory.cache
+    assert found.memory.policy == pytest.approx(2 * n / 2 + 3 * GIB)
+    assert found.memory.host == 0  # nobody sleeps
+    four = plan("2x4xH200", replace(shared, tensor_parallel=2)).time  # as many engines, as many ranks
+    assert found.time.generation == pytest.approx(four.generation, rel=0.2)  # more room for the cache
+    assert found.time.learner == pytest.approx(four.learner, rel=1e-6)
+    assert found.time.learner > both.time.learner
+    ahead = plan("2x8xH200", replace(apart, ahead=True)).time
+    rollouts, learning = ahead.images + ahead.generation + ahead.tools, ahead.logprobs + ahead.learner
+    assert ahead.total == pytest.approx(1.1 * (max(rollouts, learning) + ahead.sync))
+    assert plan("2x8xH200", replace(shared, ahead=True)).time.total == both.time.total  # they share GPUs: no gain
+    with pytest.raises(ConfigError, match="none is left for the learner"):
+        plan("1x8xH200", replace(shared, serving=8))
+    with pytest.raises(ConfigError, match="it must divide the 3 GPUs of a machine that generate"):
+        plan("1x8xH200", replace(shared, serving=3, tensor_parallel=2))
+
+
 @pytest.mark.parametrize(
     ("cluster", "model"),
     [("4x8xH200", "Qwen2.5-VL-7B"), ("1x1xH100", "Qwen2.5-VL-3B"), ("1x8xA100-80", "Qwen2.5-VL-32B")],

@@ -38,6 +38,17 @@ def test_the_recipes_sizes_are_planned(tmp_path: Path) -> None:
     assert set(found["constants"]) == set(SOURCES)
 
 
+def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> None:
+    servers = ["engine=vllm_server", "engine.servers=2", "engine.tensor_parallel=2", "rl.steps_ahead=1"]
+    found = plan(*PAPER, "cluster=4x8xH200", *servers, home=tmp_path)
+    assert (found["layout"]["serving"], found["layout"]["tensor_parallel"], found["layout"]["ahead"]) == (4, 2, True)
+    assert found["step_s"]["overlap"] < 0
+    own = plan(*PAPER, "cluster=4x8xH200", *servers, "plan.layout.serving=6", home=tmp_path)
+    assert own["layout"]["serving"] == 6
+    colocated = plan(*PAPER, "cluster=4x8xH200", home=tmp_path)
+    assert (colocated["layout"]["serving"], colocated["layout"]["tensor_parallel"]) == (0, 1)
+
+
 def test_what_is_advised_can_be_given_and_then_fits(tmp_path: Path) -> None:
     argv = [*PAPER, "cluster=1x8xH200", "sft.backend.dtype=float32", "sft.backend.zero_stage=0"]
     argv.append("sft.backend.activation_checkpointing=false")

@@ -75,10 +75,15 @@ class Plan:
 
 def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
     """Raises ``ConfigError`` for engines that cannot be cut that way."""
-    parallel = layout.tensor_parallel
-    if cluster.per_node % parallel:
+    parallel, generating = layout.tensor_parallel, layout.serving or cluster.per_node
+    if layout.serving >= cluster.per_node:
         raise ConfigError(
-            f"{KEYS['tensor_parallel']}={parallel}: it must divide the {cluster.per_node} GPUs of a machine."
+            f"{layout.serving} of the {cluster.per_node} GPUs of a machine are for engines alone (plan.layout.serving, "
+            "or engine.servers times engine.tensor_parallel): none is left for the learner."
+        )
+    if generating % parallel:
+        raise ConfigError(
+            f"{KEYS['tensor_parallel']}={parallel}: it must divide the {generating} GPUs of a machine that generate."
         )
     if arch.text.heads % parallel:
         raise ConfigError(
@@ -138,8 +143,9 @@ def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
     if cluster.gpus > 1:
         yield "zero_stage", 3
     for parallel in (2, 4, 8):
-        if layout.tensor_parallel < parallel <= cluster.per_node and not (
-            cluster.per_node % parallel or arch.text.heads % parallel
+        generating = layout.serving or cluster.per_node
+        if layout.tensor_parallel < parallel <= generating and not (
+            generating % parallel or arch.text.heads % parallel
         ):
             yield "tensor_parallel", parallel
     yield "offload", True

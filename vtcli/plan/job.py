@@ -8,6 +8,7 @@ from typing import Literal
 
 from vtcli.errors import ConfigError
 from vtcli.plan.architecture import Architecture
+from vtcli.plan.hardware import Cluster
 
 Size = tuple[int, int]
 
@@ -60,7 +61,8 @@ class Workload:
 
 @dataclass(frozen=True)
 class Layout:
-    """How learner and policy share the GPUs. Both live on every GPU and take turns."""
+    """How learner and policy share the GPUs. Both live on every GPU and take turns, or, with ``serving``, each has its
+    own."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -72,10 +74,32 @@ class Layout:
     sleep: bool = True  # the engine's memory is free while the learner works
     learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
     shared_prompts: bool = True  # the learner computes a group's prompt once per micro-batch
+    serving: int = 0  # GPUs of each machine that only generate; 0: all of them learn and generate
+    ahead: bool = False  # with ``serving``: the next step's rollouts go on beside the learner
 
     def __post_init__(self) -> None:
-        if min(self.batch_tokens, self.tensor_parallel, self.live) < 1:
-            raise ConfigError("plan.layout: batch_tokens, tensor_parallel and live must be at least 1.")
+        if min(self.batch_tokens, self.tensor_parallel, self.live) < 1 or self.serving < 0:
+            raise ConfigError(
+                "plan.layout: batch_tokens, tensor_parallel and live must be at least 1, and serving at least 0."
+            )
+
+    @property
+    def engine_away(self) -> bool:
+        """The engine's memory is not on the learner's GPUs while it learns."""
+        return self.sleep or self.serving > 0
+
+    @property
+    def learner_away(self) -> bool:
+        """The learner's states are not on the engine's GPUs while it generates."""
+        return self.learner_sleep or self.serving > 0
+
+    def learners(self, cluster: Cluster) -> int:
+        """GPUs that learn: the ranks."""
+        return cluster.nodes * (cluster.per_node - self.serving)
+
+    def engines(self, cluster: Cluster) -> float:
+        """Generating engines."""
+        return cluster.nodes * (self.serving or cluster.per_node) / self.tensor_parallel
 
     @property
     def bytes(self) -> int:

@@ -17,7 +17,8 @@ LOGITS = 18  # bytes per logit: as computed, in fp32, scaled, log-softmax, and t
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the fullest GPU. ``host`` is per machine."""
+    """Bytes on the fullest GPU, of the learner's and of the engine's where these are not the same. ``host`` is per
+    machine."""
 
     weights: float
     gradients: float
@@ -41,11 +42,11 @@ class Memory:
     @property
     def learning(self) -> float:
         work = self.gradients + self.activations + self.vision + self.logits
-        return self.states + work + (0.0 if self.layout.sleep else self.policy + self.cache)
+        return self.states + work + (0.0 if self.layout.engine_away else self.policy + self.cache)
 
     @property
     def generating(self) -> float:
-        return self.policy + self.cache + (0.0 if self.layout.learner_sleep else self.states)
+        return self.policy + self.cache + (0.0 if self.layout.learner_away else self.states)
 
     @property
     def fits(self) -> bool:
@@ -103,18 +104,20 @@ def memory(
     arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, shape: Shape, constants: Constants
 ) -> Memory:
     """Memory of one GPU of the cluster."""
-    weights, gradients, optimizer, host = states(arch.parameters, layout, cluster.gpus)
+    weights, gradients, optimizer, host = states(arch.parameters, layout, layout.learners(cluster))
     tokens = max(layout.batch_tokens, shape.total)  # no row is split
     patches = max(tokens / shape.total, 1.0) * shape.patches
     reference = layout.bytes * arch.parameters if work.reference else 0.0
     kept = weights + optimizer + reference
     engine = layout.bytes * arch.parameters / layout.tensor_parallel
     asleep = (engine if layout.sleep else 0.0) + (kept if layout.learner_sleep else 0.0)
+    if layout.serving:
+        asleep = 0.0  # nobody has to make room
     usable = cluster.gpu.memory * GIB * constants.usable_memory
     policy = engine + constants.engine_gib * GIB
     row = layout.bytes * arch.kv_values / layout.tensor_parallel  # of the cache, per token
-    free = max(usable - policy - (0.0 if layout.learner_sleep else kept), 0.0)
-    share = work.trajectories * layout.tensor_parallel / cluster.gpus  # trajectories per engine
+    free = max(usable - policy - (0.0 if layout.learner_away else kept), 0.0)
+    share = work.trajectories / layout.engines(cluster)  # trajectories per engine
     live = min(layout.live, share, free / (row * shape.total))
     if free < row * work.max_tokens:
         live = 0.0  # not even one of the longest kind
@@ -130,6 +133,6 @@ def memory(
         cache=max(live * shape.total, work.max_tokens) * row,
         live=live,
         usable=usable,
-        host=(host + asleep) * cluster.per_node,
+        host=(host + asleep) * (cluster.per_node - layout.serving),
         layout=layout,
     )

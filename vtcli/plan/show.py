@@ -32,6 +32,7 @@ PARTS = {
     "learner": "forward, backward, AdamW",
     "sync": "weights to the engine",
     "rest": "everything else",
+    "overlap": "rollouts beside the learner (rl.steps_ahead)",
 }
 
 
@@ -54,6 +55,7 @@ def _head(plan: Plan) -> str:
         f"{mean.turns + 1:g} turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"
         f"{on.dtype}, ZeRO {on.zero_stage}, micro-batches of {on.batch_tokens} tokens, checkpointing "
         f"{_yes(on.activation_checkpointing)}, offload {_yes(on.offload)}, tensor parallel {on.tensor_parallel}"
+        + (f"; of each machine {on.serving} GPUs only generate" if on.serving else "")
     )
 
 
@@ -64,7 +66,7 @@ def _yes(value: bool) -> str:
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
     out = Table("GiB per GPU", "learning", "generating", "", title="Memory", title_justify="left")
-    asleep, away = memory.layout.sleep, memory.layout.learner_sleep
+    asleep, away = memory.layout.engine_away, memory.layout.learner_away
     for name, (what, while_learning, while_generating) in PHASES.items():
         learning = while_learning or (not asleep and name in ("policy", "cache"))
         generating = while_generating and not (away and name in ("weights", "optimizer", "reference"))
@@ -80,6 +82,8 @@ def _memory(plan: Plan) -> Table:
 def _time(plan: Plan) -> Table:
     out = Table("seconds per step", "", "share", "", title="Time", title_justify="left")
     for name, value in asdict(plan.time).items():
+        if name == "overlap" and not value:
+            continue
         out.add_row(name, f"{value:.3g}", f"{value / plan.time.total:.0%}", PARTS[name])
     out.add_row("total", f"{plan.time.total:.3g}", "", "", style="bold")
     return out

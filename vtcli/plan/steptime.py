@@ -16,7 +16,7 @@ from vtcli.plan.memory import Memory
 class StepTime:
     """Seconds of a step. ``images``: decoding and resizing on the hosts before the engines see them. ``tools``: what
     calls add to the longest trajectory, and what their CPU time exceeds the generation by. ``logprobs``: of the
-    learner before the update, and of the reference model."""
+    learner before the update, and of the reference model. ``overlap``, at most 0: rollouts beside the learner."""
 
     images: float
     generation: float
@@ -25,6 +25,7 @@ class StepTime:
     learner: float
     sync: float
     rest: float
+    overlap: float = 0.0
 
     @property
     def total(self) -> float:
@@ -41,6 +42,10 @@ class Setting:
     cluster: Cluster
     shape: Shape
     constants: Constants
+
+    @property
+    def learners(self) -> int:
+        return self.layout.learners(self.cluster)
 
     @property
     def flops_per_s(self) -> float:
@@ -105,8 +110,8 @@ def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -
     """
     of_row = s.shape.total - (1 - 1 / sharing(s)) * s.shape.prompt  # tokens that are computed
     rows = max(1.0, s.layout.batch_tokens // of_row)  # no row is split
-    micro = max(1.0, math.ceil(trajectories / s.cluster.gpus / rows))
-    compute = passes * forward_flops(s) * trajectories / s.cluster.gpus / s.flops_per_s
+    micro = max(1.0, math.ceil(trajectories / s.learners / rows))
+    compute = passes * forward_flops(s) * trajectories / s.learners / s.flops_per_s
     layers = s.arch.text.layers + s.arch.vision.depth
     overhead = s.constants.layer_overhead_s * layers * passes / 4  # calibrated with four passes
     return max(compute, micro * traffic / s.link_bytes_per_s) + micro * overhead
@@ -118,15 +123,18 @@ def learner(s: Setting) -> float:
     Per micro-batch ZeRO-2 and 3 reduce the gradients once, ZeRO-3 gathers the weights for forward and backward; ZeRO-0
     and 1 reduce once per update (twice the bytes: reduce and gather).
     """
-    size = s.layout.bytes * s.arch.parameters if s.cluster.gpus > 1 else 0.0
+    size = s.layout.bytes * s.arch.parameters if s.learners > 1 else 0.0
     traffic = {0: 0.0, 1: 0.0, 2: size, 3: 3 * size}[s.layout.zero_stage]
     passes = 4 if s.layout.activation_checkpointing else 3
     work = learner_pass(s, passes, s.work.learnt * s.work.group_size, traffic)
     once = 0.0 if s.layout.zero_stage == 3 else 2 * size / s.link_bytes_per_s
-    shard = s.arch.parameters / (s.cluster.gpus if s.layout.zero_stage else 1)
+    shard = s.arch.parameters / (s.learners if s.layout.zero_stage else 1)
     adam = 28 * shard / s.bytes_per_s  # gradient and three fp32 states read, three written
     if s.layout.offload:  # gradients down, weights up, and AdamW in the host's memory, which all its ranks share
-        adam = 2 * s.layout.bytes * shard / s.host_bytes_per_s + 28 * shard * s.cluster.per_node / HOST_BYTES_PER_S
+        adam = (
+            2 * s.layout.bytes * shard / s.host_bytes_per_s
+            + 28 * shard * s.learners / s.cluster.nodes / HOST_BYTES_PER_S
+        )
     return work + s.work.updates_per_step * (once + adam)
 
 
@@ -142,7 +150,7 @@ def logprobs(s: Setting) -> float:
 
 def images(s: Setting) -> float:
     """A question's images are prepared once per group, an observation's once; every engine has one process for it."""
-    engines = s.cluster.gpus / s.layout.tensor_parallel
+    engines = s.layout.engines(s.cluster)
     area = s.arch.vision.patch**2 / 1e6
     mpixels = area * (s.work.prompts * s.shape.prompt_patches + s.work.trajectories * s.shape.observation_patches)
     return mpixels / engines / s.constants.image_mpixels_per_s
@@ -155,7 +163,7 @@ def generation(s: Setting, live: float) -> float:
     share's tokens over those generated at a time, and then the longest trajectory (Graham's bound for list schedules).
     """
     arch, sh, gpus = s.arch, s.shape, s.layout.tensor_parallel
-    engines = s.cluster.gpus / gpus
+    engines = s.layout.engines(s.cluster)
     mine, groups = s.work.trajectories / engines, s.work.prompts / engines
     prompt = text_flops(arch, sh.prompt) + vision_flops(arch, sh.prompt_patches, sh.image_patches)
     seen = text_flops(arch, sh.observation, sh.prompt) + vision_flops(arch, sh.observation_patches, sh.image_patches)
@@ -182,12 +190,15 @@ def sync(s: Setting, states: float) -> float:
     ``states`` (bytes) to the host and back."""
     size = s.layout.bytes * s.arch.parameters
     gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
-    moved = 2 * states if s.layout.learner_sleep else 0.0
+    moved = 2 * states if s.layout.learner_sleep and not s.layout.serving else 0.0
     return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
 
 
 def step_time(s: Setting, memory: Memory) -> StepTime:
     """All parts of one step."""
     generating = generation(s, memory.live)
-    parts = (images(s), generating, tools(s, generating), logprobs(s), learner(s), sync(s, memory.states))
-    return StepTime(*parts, rest=s.constants.rest_share * sum(parts))
+    rollouts = (images(s), generating, tools(s, generating))
+    learning = (logprobs(s), learner(s))
+    overlap = -min(sum(rollouts), sum(learning)) if s.layout.serving and s.layout.ahead else 0.0
+    parts = (*rollouts, *learning, sync(s, memory.states))
+    return StepTime(*parts, rest=s.constants.rest_share * (sum(parts) + overlap), overlap=overlap)
