@@ -47,6 +47,12 @@ def test_ranked_and_filtered_by_hand() -> None:
     assert kept(groups, 3, rank="std") == [[True, False], [False, False], [True, True]]
 
 
+def test_deviations_are_compared_over_n_members() -> None:
+    full, unjudged = group(1.1, 0, 1.1, 0), group(1.1, 0, 1.1, None)  # 0.55, 0.5185; over n - 1 both are 0.635
+    assert kept([unjudged, full], 4, rank="std")[1] == [True] * 4
+    assert kept([group(0.3, 0.1), group(0.2, 0)], 2, rank="std")[0] == [True] * 2  # equal: in order
+
+
 def test_credit_is_of_the_full_group_before_filtering() -> None:
     one = group(1, 0, 0, stops=(Stop.ANSWERED, Stop.ANSWERED, Stop.MAX_TOKENS))
     found = select([one], group_mean([one], std=False), 3, Selection(drop_stops=(Stop.MAX_TOKENS,)))

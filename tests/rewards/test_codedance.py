@@ -18,7 +18,7 @@ MUS = (0, 0.25, 0.5, 0.625, 0.75, 0.875, 1)
 
 
 def signals(right, *turns, **changes):
-    base = {"stop": "answered", "format_ok": True, "answer_correct": right, "task": "count"}
+    base = {"stop": "answered", "format_codedance": True, "answer_correct": right, "task": "count"}
     return Signals(base | {"turn_calls": [list(turn) for turn in turns]} | changes)
 
 
@@ -57,7 +57,7 @@ def test_a_group_by_hand():
     d = 1 / (1 + math.exp(-2)) - 0.2
     group = [
         signals(1, ["ok"], ["error"], []),  # 1 + 0 + d * 1.5 * 1/2
-        signals(0, ["ok"], ["ok"], [], format_ok=False),  # 0 - 0.2 + d * 0.5 * 1
+        signals(0, ["ok"], ["ok"], [], format_codedance=False),  # 0 - 0.2 + d * 0.5 * 1
         signals(0, []),  # no call: 0
         signals(0, ["no_output"], []),  # comments only: a failed call
     ]
@@ -87,14 +87,14 @@ def test_a_group_of_one_is_its_own_accuracy():
 def test_mathematical_tasks_have_weights_of_their_own():
     """All right: 1.2 + d * 2 * 1; a wrong format costs 0.4."""
     d = difficulty(1.0)
-    group = [signals(1, ["ok"], [], task="geometry"), signals(1, [], task="geometry", format_ok=False)]
+    group = [signals(1, ["ok"], [], task="geometry"), signals(1, [], task="geometry", format_codedance=False)]
     found = adaptive(group, math_tasks=("geometry",))
     assert [v.total for v in found] == pytest.approx([1.2 + 2 * d, 0.8])
 
 
 def test_the_released_code_takes_the_mean_score_for_mu():
     """Scores 1 and 0 - 0.2 have mean 0.4, not 0.5."""
-    group = [signals(1, ["ok"], []), signals(0, [], format_ok=False)]
+    group = [signals(1, ["ok"], []), signals(0, [], format_codedance=False)]
     found = adaptive(group, scaling=Scaling(mu="score"))
     assert found[0].parts["tool"] == pytest.approx(1.5 * difficulty(0.4))
     assert adaptive(group)[0].parts["tool"] == pytest.approx(1.5 * difficulty(0.5))
@@ -150,6 +150,6 @@ def test_wrong_values_and_signals_that_were_not_measured():
     node = {"_target_": "vtcli.rewards.codedance.adaptive"}
     with pytest.raises(ConfigError, match=r"r\.scaling: gamma=4 must not be negative, beta=1 must lie in"):
         bind(node | {"scaling": {"beta": 1}}, "r")
-    for missing in ("answer_correct", "turn_calls", "format_ok"):
+    for missing in ("answer_correct", "turn_calls", "format_codedance"):
         with pytest.raises(ConfigError, match=f"'{missing}'"):
             adaptive([Signals(signals(1, ["ok"], []).values | {missing: None})])

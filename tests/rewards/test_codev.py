@@ -17,7 +17,7 @@ CODE = {"weights": Weights(1.0, 0.5, 0.3), "steps": Steps(red_line=0.0, unit="be
 
 def signals(right=1, evidence=(), lines=None, **changes):
     lines = [[] for _ in evidence] if lines is None else lines
-    base = {"stop": "answered", "format_ok": True, "answer_correct": right, "search": True}
+    base = {"stop": "answered", "format_codev": True, "answer_correct": right, "search": True}
     return Signals(base | {"evidence": list(evidence), "red_lines": list(lines)} | changes)
 
 
@@ -35,7 +35,7 @@ def only(found):
         (signals(1, [1.0, 0.25, 0.25]), 0.25, 1.55),  # 0.5 * 0.5: an irrelevant step costs what it dilutes
         (signals(1, [1.0, 0.25, 1.0], [[], [], RED]), 0.125 / 3, 1.3 + 0.125 / 3),  # 0.5 (1 + 0.25 - 1) / 3
         (signals(1, [1.0], [["scratch_pad", "avoidable_error"]]), -0.5, 0.8),  # two red lines in one step count once
-        (signals(1, [1.0], format_ok=False), 0.5, 1.5),
+        (signals(1, [1.0], format_codev=False), 0.5, 1.5),
         (signals(1, [1.0, 1.0], search=False), 0.0, 1.3),  # "close to zero" without visual search
         (signals(1, [1.0, 1.0], [[], RED], search=False), -0.25, 1.05),  # 0.5 (0 - 1) / 2
     ],
@@ -103,6 +103,15 @@ def test_what_was_not_measured_is_named(changes, words):
     assert words in str(caught.value)
 
 
+def test_the_released_code_judges_every_source():
+    everywhere = Steps(red_line=0.0, unit="best", everywhere=True)
+    given = signals(1, [1.0], search=False)
+    assert only(tapo([given])).total == pytest.approx(1.3)
+    assert only(tapo([given], steps=everywhere)).total == pytest.approx(1.8)
+    unasked = Signals(given.values | {"evidence": None})  # by an oracle, which knows nothing of such tasks
+    assert only(tapo([unasked], steps=everywhere)).total == pytest.approx(1.3)
+
+
 def test_samples_that_do_not_say_whether_there_is_something_to_search():
     given = signals(1, [1.0], search=None)
     assert only(tapo([given], steps=Steps(assume_search=True))).total == pytest.approx(1.8)
@@ -136,7 +145,7 @@ steps_of = st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=6)
 def test_a_wrong_answer_never_beats_a_right_one_of_the_same_format_without_red_lines(right, found, kept, search):
     """lambda_tool < lambda_acc, and r_tool lies in [-1, 1]."""
     evidence, lines = [score for score, _ in found], [["repeated_crop"] if red else [] for _, red in found]
-    verdict = only(tapo([signals(right, evidence, lines, format_ok=kept, search=search)]))
+    verdict = only(tapo([signals(right, evidence, lines, format_codev=kept, search=search)]))
     assert -0.5 <= verdict.parts["tool"] <= 0.5
     wrong_at_best, right_at_worst = 0.5 + 0.3 * kept, 1.0 + 0.3 * kept
     if not any(lines):

@@ -24,7 +24,7 @@ def signals(right=1, required=(), done=(), turns=None, **changes):
     """``done``: names, or (name, iou); one call a turn unless ``turns`` says how they went."""
     operations = [op(entry) if isinstance(entry, str) else op(*entry) for entry in done]
     turns = [["ok"]] * len(operations) if turns is None else turns
-    base = {"stop": "answered", "format_ok": True, "answer_correct": right, "required": list(required)}
+    base = {"stop": "answered", "format_codevision": True, "answer_correct": right, "required": list(required)}
     return Signals(base | {"operations": operations, "turn_calls": [*turns, []]} | changes)
 
 
@@ -174,7 +174,7 @@ def test_the_turn_limit_by_hand(n, calls, paper, code):
         ([], ["rotate_90"], -0.5, -0.5),
         ([], ["rotate_90", "rotate_90"], -0.5, -0.5),  # distinct ones
         ([], ["rotate_90", "flip_vertical"], -1.0, -1.0),
-        ([], ["rotate", "crop"], 0.0, 0.0),  # by another angle: no orientation
+        ([], ["rotate", "crop"], -0.5, 0.0),  # by another angle: an attempt, which the code does not know
         (["crop"], ["rotate_90"], 0.0, -0.5),  # the code: no orientation tool is required
         (["rotate_90"], ["rotate_180"], 0.0, 0.0),
     ],
@@ -219,7 +219,7 @@ def test_the_ablations_switch_a_bracket_off():
     assert parts(given, weights=Weights(penalty=0)) == pytest.approx(
         {name: value for name, value in full.items() if value > 0}
     )
-    assert parts(Signals(given.values | {"format_ok": False}))["turn_limit"] == -1.0
+    assert parts(Signals(given.values | {"format_codevision": False}))["turn_limit"] == -1.0
 
 
 def test_an_answer_without_a_verdict_leaves_open_what_depends_on_it_and_nothing_else():
@@ -239,7 +239,7 @@ def test_broken_rollouts_and_signals_that_were_not_measured():
     fine = signals(1, ["crop"], [("crop", 0.5)])
     assert strategic([Signals({"stop": "broken"}), fine])[0] is None
     assert strategic([Signals({"stop": "broken"}), fine])[1] == only(fine)
-    for missing in ("required", "operations", "turn_calls", "answer_correct", "format_ok"):
+    for missing in ("required", "operations", "turn_calls", "answer_correct", "format_codevision"):
         with pytest.raises(ConfigError, match=f"'{missing}'"):
             only(Signals(fine.values | {missing: None}))
 

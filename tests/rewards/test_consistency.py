@@ -10,7 +10,7 @@ from vtcli.schema import Signals, Verdict
 
 
 def signals(right, follows, **changes):
-    base = {"stop": "answered", "format_ok": True, "answer": "K", "answer_correct": right, "consistency": follows}
+    base = {"stop": "answered", "format_thyme": True, "answer": "K", "answer_correct": right, "consistency": follows}
     return Signals(base | changes)
 
 
@@ -20,7 +20,7 @@ def signals(right, follows, **changes):
         (signals(1, 1), {"answer": 1.0, "consistency": 0.5, "format": 0.5}),
         (signals(1, 0), {"answer": 1.0, "consistency": 0.0, "format": 0.5}),
         (signals(0, 1), {"answer": 0.0, "consistency": 0.0, "format": 0.5}),  # nothing for a consistent wrong answer
-        (signals(0, 0, format_ok=False), {"answer": 0.0, "consistency": 0.0, "format": 0.0}),
+        (signals(0, 0, format_thyme=False), {"answer": 0.0, "consistency": 0.0, "format": 0.0}),
     ],
 )
 def test_by_hand(given, parts):
@@ -31,6 +31,12 @@ def test_by_hand(given, parts):
 def test_thymes_wrong_answers_by_hand():
     found = reward([signals(0, 1), signals(0, 0, answer=None)], wrong=-1.0, format_weight=0.5)
     assert [v.total for v in found] == [-0.5, 0.5]  # -1 + 0 + 0.5; no answer: 0 + 0 + 0.5
+    assert reward([signals(0, 0, answer=" ")], wrong=-1.0)[0].total == 0.5  # an empty one as well
+
+
+def test_the_form_is_one_papers():
+    given = signals(1, 1, format_codev=False)
+    assert [reward([given], form=form)[0].total for form in ("thyme", "codev")] == [2.0, 1.5]
 
 
 def test_a_judge_without_a_verdict_is_asked_for_only_where_it_matters():
@@ -43,7 +49,7 @@ def test_a_judge_without_a_verdict_is_asked_for_only_where_it_matters():
 
 def test_broken_rollouts_and_signals_that_were_not_measured():
     assert reward([Signals({"stop": "broken"})]) == [None]
-    for missing in ("consistency", "answer_correct", "format_ok"):
+    for missing in ("consistency", "answer_correct", "format_thyme"):
         values = signals(0, 1).values | {missing: None}
         with pytest.raises(ConfigError, match=f"'{missing}'"):
             reward([Signals(values)])

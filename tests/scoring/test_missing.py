@@ -74,7 +74,7 @@ def test_missing_signals_are_measured_and_stored_ones_stay(tmp_path: Path) -> No
 
 
 def test_what_is_complete_is_not_touched(tmp_path: Path) -> None:
-    stored = Signals({"format_ok": True})
+    stored = Signals(dict.fromkeys(format_rule.NAMES, True))
     completer = Completer({"format": format_rule.measure}, (), nothing)
     assert asyncio.run(completer.complete(FACTS, stored, trajectory(tmp_path))) is stored
 

@@ -63,11 +63,44 @@ def sample_of(store, size, **changes):
 )
 def test_format(store, texts, ok):
     trajectory = make_trajectory(make_sample(store), texts, store)
-    assert measured(format_signal.measure, trajectory) == {"format_ok": ok}
+    assert measured(format_signal.measure, trajectory)["format_ok"] is ok
+
+
+CALL = '<tool_call>{"name": "f"}</tool_call>'
+RULES = ("codev", "codevision", "codedance", "thyme")
+
+
+@pytest.mark.parametrize(
+    ("texts", "kept"),
+    [
+        (["<think>a</think><answer>b</answer>"], "codev codevision codedance thyme"),
+        (["<answer>b</answer>"], "codev codedance"),
+        (["so <answer>b</answer> it is"], "codev codedance"),
+        (["<think>a <answer>b</answer></think>"], "codev codedance"),  # CodeV's code reads that answer
+        (["<think>a</think><code>x</code><answer>b</answer>"], "codev codevision codedance"),
+        (["<think>a <code>x</code></think><answer>b</answer>"], "codev codevision codedance thyme"),
+        (["<think>a</think><code>x<answer>b</answer>"], "codevision codedance"),
+        (["<think>a</think><answer>b</answer><code>x</code>"], "codedance"),
+        (["<think>a</think><answer>b</answer><think>c</think><answer>d</answer>"], "codev"),
+        (["<think>a</think><answer>b</answer><answer>c</answer>"], ""),
+        (["<think>a</think><think>b</think><answer>c</answer>"], "codev codevision codedance"),
+        (["a<think>b</think><answer>c</answer>"], "codev codedance"),
+        (["<think>a</think><answer>b</answer>\n"], "codev codevision codedance thyme"),
+        (["<think>a<answer>b</answer>"], ""),
+        (["<think>a</think>"], ""),
+        (["<think>a</think>" + CALL, "<think>b</think><answer>c</answer>"], "codev codevision codedance"),
+        ([CALL, "<think>b</think><answer>c</answer>"], "codev codedance"),
+        (["<think>a</think><answer>" + "x" * 1000 + "</answer>"], "codev codevision thyme"),
+    ],
+)
+def test_each_paper_keeps_its_own_form(store, texts, kept):
+    found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
+    assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
 
 
 def test_a_trajectory_without_a_turn_has_no_format(store):
-    assert measured(format_signal.measure, make_trajectory(make_sample(), [])) == {"format_ok": False}
+    found = measured(format_signal.measure, make_trajectory(make_sample(), []))
+    assert found == dict.fromkeys(format_signal.NAMES, False)
 
 
 # Usage

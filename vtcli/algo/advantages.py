@@ -33,8 +33,8 @@ def turn_level(
     """CodeDance's turn-level credit: ``group_mean`` plus ``weight`` times each turn's own advantage.
 
     A turn's advantage is its ``Verdict.per_turn`` minus the mean over its standard deviation (n), both of all turns but
-    the last of all trajectories of the batch that have ``per_turn``; not divided where all are equal. The last turn,
-    which answers, has none.
+    the last of all trajectories of the batch that have a total and ``per_turn``; not divided where all are equal. The
+    last turn, which answers, has none.
 
     Example: one trajectory with turns -0.5, 0, 0 and sequence value 1: the pool -0.5, 0 has mean -0.25 and deviation
     0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vtcli.algo.advantages import group_std
+from vtcli.algo.advantages import group_std, rewards
 from vtcli.errors import ConfigError
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
@@ -100,4 +101,11 @@ def _fit(trajectory: Trajectory, selection: Selection) -> bool:
 def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:
     spreads = [group_std(group) for group in groups]
     order = [i for i, spread in enumerate(spreads) if spread > 0 or not selection.drop_equal]
-    return sorted(order, key=lambda i: -spreads[i]) if selection.rank == "std" else order
+    if selection.rank == "none":
+        return order
+    # PyVision-RL's algorithm 1 divides by the number of members; between groups with and without unjudged ones that
+    # makes another order than n - 1. Equal but for rounding is equal: the order of the data decides.
+    spreads = [
+        round(s * math.sqrt(1 - 1 / len(rewards(g))), 9) if s else 0.0 for s, g in zip(spreads, groups, strict=True)
+    ]
+    return sorted(order, key=lambda i: -spreads[i])

@@ -22,9 +22,9 @@ def need(signals: Signals, name: str) -> Any:
     return value
 
 
-def format_part(signals: Signals, weight: float) -> float:
-    """0 for a trajectory in the expected form, else -weight (DeepEyes' code: -1 times 0.2)."""
-    return 0.0 if need(signals, "format_ok") else -weight
+def format_part(signals: Signals, weight: float, rule: str = "format_ok") -> float:
+    """0 for a trajectory in the expected form, else -weight (DeepEyes' code: -1 times 0.2). ``rule``: the signal."""
+    return 0.0 if need(signals, rule) else -weight
 
 
 def verdict(parts: Mapping[str, float | None], per_turn: tuple[float, ...] | None = None) -> Verdict:

@@ -15,6 +15,8 @@ from typing import Literal
 from vtcli.rewards import broken, format_part, need, scaled, verdict
 from vtcli.schema import Signals, Verdict
 
+FORM = "format_codedance"
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -83,7 +85,7 @@ def group_scale(signals_G: Sequence[Signals], weights: Sequence[Weights], scalin
         if right is not None and scaling.mu == "accuracy":
             scores.append(float(right))
         elif right is not None:
-            scores.append(weight.answer * right + format_part(signals, weight.format))
+            scores.append(weight.answer * right + format_part(signals, weight.format, FORM))
     return difficulty(math.fsum(scores) / len(scores), scaling) if scores else None
 
 
@@ -114,6 +116,6 @@ def _one(signals: Signals, weights: Weights, scale: float | None, turns: Turns) 
     parts = {
         "answer": scaled(weights.answer, right),
         "tool": tool,
-        "format": format_part(signals, weights.format),
+        "format": format_part(signals, weights.format, FORM),
     }
     return verdict(parts, turn_returns(calls, turns))

@@ -39,6 +39,7 @@ class Steps:
     red_line: float = -1.0  # r_t of a step that crosses a red line: "negative", without a number; released code: 0
     unit: Literal["mean", "best"] = "mean"  # Eq. 6; best: one value a trajectory, as the released code has
     assume_search: bool | None = None  # where the truth does not say if there is something to search; None: an error
+    everywhere: bool = False  # also where there is nothing to search: the released code has a rubric for every source
 
     def __post_init__(self) -> None:
         if not -1 <= self.red_line <= 0:
@@ -52,7 +53,8 @@ def tapo(signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, steps: Ste
     """R = w_a r_acc + w_f r_fmt + w_t r_tool, one verdict per member; None for a broken rollout.
 
     A step that crosses a red line has r_t = ``red_line``; any other has its evidence score where the task needs visual
-    search, and 0 where it does not ("we deliberately keep r_t close to zero"). Without a step r_tool is 0.
+    search, and 0 where it does not ("we deliberately keep r_t close to zero"), unless it is judged ``everywhere``.
+    Without a step r_tool is 0.
 
     Right, format kept, steps of evidence 1, 0.25 and a red line: 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 = 1.3417.
     """
@@ -64,7 +66,7 @@ def _one(signals: Signals, weights: Weights, steps: Steps) -> Verdict:
     parts = {
         "answer": scaled(weights.answer, need(signals, "answer_correct")),
         "tool": scaled(weights.tool, _mean(values) if steps.unit == "mean" else _best(signals, values, steps)),
-        "format": weights.format * float(need(signals, "format_ok")),
+        "format": weights.format * float(need(signals, "format_codev")),
     }
     return verdict(parts)
 
@@ -74,6 +76,8 @@ def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
     lines = need(signals, "red_lines")
     search = signals.values.get("search")
     search = steps.assume_search if search is None else search
+    if steps.everywhere and signals.values.get("evidence") is not None:
+        search = True  # a judge was asked; an oracle cannot say anything where there is nothing to search
     if search is None and lines:
         raise ConfigError(
             "the reward codev.tapo needs the signal 'search', whether the task is a visual search, and the truth of "

@@ -41,7 +41,7 @@ class Weights:
 class Rules:
     """How the terms are read; the paper's way first, the released code's second."""
 
-    exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and nothing else | the same set
+    exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and no other of CORE | the same set
     optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
     compared: Literal["optional", "any"] = "optional"  # tools that part a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
@@ -86,7 +86,7 @@ def strategic(
     plays = [None if broken(signals) else play(signals) for signals in signals_G]
     gain = necessity([p for p in plays if p is not None], rules)
     return [
-        None if p is None else verdict(_terms(p, float(need(signals, "format_ok")), gain, (weights, rules)))
+        None if p is None else verdict(_terms(p, float(need(signals, "format_codevision")), gain, (weights, rules)))
         for signals, p in zip(signals_G, plays, strict=True)
     ]
 
@@ -157,7 +157,8 @@ def _compared(p: Play, rules: Rules) -> bool:
 
 def _exact(p: Play, rules: Rules) -> bool:
     """The paper: "the complete sequence ... correctly and in the prescribed order, without any redundant or incorrect
-    steps"; a crop that shows nothing of the target is not correct, nor is a call that fails."""
+    steps"; a crop that shows nothing of the target is not correct, nor is a call that fails. Redundant is what could
+    have been required: a contrast raised on the way is an optional tool."""
     if not p.required:
         return False
     if rules.exact == "set":
@@ -172,6 +173,8 @@ def _turns_over(p: Play, rules: Rules) -> int:
 
 
 def _spurious(p: Play, rules: Rules) -> int:
-    """Distinct orientation operations where there is nothing to set upright."""
-    blamed = not p.required if rules.spurious == "nothing_required" else not ORIENTATION & set(p.required)
-    return len(ORIENTATION & p.used) if blamed else 0
+    """Distinct orientation operations where there is nothing to set upright. For the paper ("any attempt to use an
+    orientation-adjusting tool") a turn by another angle is one; the released code knows none."""
+    if rules.spurious == "nothing_required":
+        return 0 if p.required else len((ORIENTATION | {"rotate"}) & p.used)
+    return 0 if ORIENTATION & set(p.required) else len(ORIENTATION & p.used)

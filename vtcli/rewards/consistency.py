@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from vtcli.rewards import broken, need, scaled, verdict
 from vtcli.schema import Signals, Verdict
@@ -15,12 +16,13 @@ def accuracy_and_consistency(
     wrong: float = 0.0,
     consistency_weight: float = 0.5,
     format_weight: float = 0.5,
+    form: Literal["codev", "thyme"] = "thyme",
 ) -> list[Verdict | None]:
     """R = w_a r_acc + w_c r_cons + w_f r_fmt, one verdict per member; None for a broken rollout.
 
     r_cons says whether the answer follows from the reasoning, and is 0 unless the answer is right. The weights are
     those of Thyme's released code (``plugin/agent_rm.py``), where an answer that its judge calls wrong has r_acc -1
-    instead of ``wrong`` = 0, and none at all 0.
+    instead of ``wrong`` = 0, and an empty one or none at all 0. ``form``: whose rule the format is kept by.
 
     Right, consistent, format kept: 1 + 0.5 + 0.5 = 2. Wrong, consistent, format kept: 0 + 0 + 0.5.
     """
@@ -30,12 +32,12 @@ def accuracy_and_consistency(
             verdicts.append(None)
             continue
         right, follows = need(signals, "answer_correct"), need(signals, "consistency")
-        missed = 0.0 if signals.values.get("answer") is None else wrong
+        missed = wrong if (signals.values.get("answer") or "").strip() else 0.0
         answer = None if right is None else 1.0 if right == 1 else missed
         parts = {
             "answer": scaled(answer_weight, answer),
             "consistency": None if answer is None else scaled(consistency_weight, follows) if answer > 0 else 0.0,
-            "format": format_weight * float(need(signals, "format_ok")),
+            "format": format_weight * float(need(signals, f"format_{form}")),
         }
         verdicts.append(verdict(parts))
     return verdicts

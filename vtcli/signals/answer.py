@@ -53,7 +53,7 @@ async def measure(
 
 def settled(sample: Sample, correct: int) -> bool:
     """Whether the rules have the last word on an answer: it is right by them, or the task has numbers or choices."""
-    return bool(correct or sample.truth.get("choices") or sample.task in ("read_value", "count"))
+    return bool(correct or sample.truth.get("choices") or sample.task in ("read_value", "count", "dots"))
 
 
 async def _ruled(trajectory: Trajectory, text: str, judge: Judge, rubric: str) -> float | None:

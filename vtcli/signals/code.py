@@ -17,6 +17,7 @@ from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajec
 NAMES = ("operations", "required", "search")
 
 TOLERANCE_DEGREES = 5  # CodeVision's released code
+LEAST_FACTOR = 0.05  # the same: factors above 1.05 or below 0.95 count
 OPERATIONS = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
 _NATIVE = {"zoom": "crop", "points": "draw", "hline": "draw", "vline": "draw"}
 _UNDO: Mapping[str, tuple[str, ...]] = {
@@ -62,12 +63,15 @@ def search(truth: Mapping[str, Json]) -> bool | None:
 
 
 def canonical(operation: Mapping[str, Json]) -> str | None:
-    """The canonical name of one operation of the sandbox; None where nothing was done. Degrees are clockwise.
+    """The canonical name of one operation of the sandbox; None where nothing was done or hardly anything: a turn by a
+    few degrees, a factor near 1 (CodeVision's released code), a filter of one pixel. Degrees are clockwise.
 
     >>> canonical({"name": "rotate", "arguments": {"degrees": 268.5}})
     'rotate_270'
     """
     name, given = operation["name"], operation.get("arguments") or {}
+    if _idle(name, given):
+        return None
     if name == "rotate":
         degrees = given.get("degrees")
         for turn in (90, 180, 270):
@@ -79,6 +83,18 @@ def canonical(operation: Mapping[str, Json]) -> str | None:
     if (name == "other" and given.get("kind") in ("unchanged", "lossy")) or given.get("by") == "sandbox":
         return None
     return name if name in OPERATIONS else "other"
+
+
+def _idle(name: Json, given: Mapping[str, Json]) -> bool:
+    def near(value: Json, target: float, by: float) -> bool:
+        return isinstance(value, int | float) and abs(value - target) <= by
+
+    if name == "rotate":
+        degrees = given.get("degrees")
+        return isinstance(degrees, int | float) and near((degrees + 180) % 360, 180, TOLERANCE_DEGREES)
+    if name == "enhance":
+        return near(given.get("factor"), 1.0, LEAST_FACTOR)
+    return name == "filter" and (near(given.get("size"), 1, 0) or near(given.get("radius"), 0, 0))
 
 
 def native(transform: Mapping[str, Json]) -> str | None:
