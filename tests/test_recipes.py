@@ -23,11 +23,11 @@ def rl(*argv: str, stage: str = "rl") -> dict[str, Any]:
     return config.load(stage, ["scale=paper", *argv]).values["rl"]
 
 
-# prompts, group, steps, lr; clip low, clip high, dual clip, KL; turns, tokens, tokens a turn, images
+# prompts, group, steps, lr; clip low, clip high, dual clip, KL; turns with calls, tokens, tokens a turn, images
 CARD = {
-    "codev": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (10, 8192 + 20480, 4096, 32)),
-    "grpo_consistency": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (10, 8192 + 20480, 4096, 32)),
-    "codevision": ((64, 8, 1250, 1e-6), (0.2, 0.28, 10.0, 0.001), (12, 16384 + 16384, 16384, 16)),
+    "codev": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (9, 8192 + 20480, 4096, 32)),
+    "grpo_consistency": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (9, 8192 + 20480, 4096, 32)),
+    "codevision": ((64, 8, 1250, 1e-6), (0.2, 0.28, 10.0, 0.001), (11, 16384 + 16384, 16384, 16)),
     "codedance": ((256, 8, 240, 1e-6), (0.2, 0.2, 3.0, 0.0), (5, 10240 + 10240, 10240, 16)),
     "pyvision_image": ((16, 8, 700, 1e-6), (0.2, 0.2, 3.0, 0.0), (4, 32000 + 20480, 10240, 32)),
     "pyvision_video": ((16, 8, 700, 1e-6), (0.2, 0.2, 3.0, 0.0), (4, 32000 + 20480, 10240, 32)),
@@ -50,6 +50,15 @@ def test_a_recipe_at_paper_scale_is_the_papers_card(recipe: str) -> None:
     assert values["model"] == "Qwen/Qwen2.5-VL-7B-Instruct"
     assert set(values["loss"]) <= set(asdict(LossConfig()))
     assert values.get("reference", False) == (values["loss"]["kl_coef"] > 0)
+
+
+def test_vision_towers_are_frozen_in_sft_where_the_sources_freeze_them() -> None:
+    def frozen(recipe: str, scale: str) -> bool:
+        return config.load("sft", [f"scale={scale}", f"+recipe={recipe}"]).values["sft"]["optim"]["freeze_vision"]
+
+    recipes_of = {name: frozen(name, "paper") for name in CARDS}
+    assert [name for name, value in recipes_of.items() if value] == ["codev", "codevision", "grpo_consistency"]
+    assert not any(frozen(name, "tiny") for name in CARDS)  # from scratch
 
 
 @pytest.mark.parametrize(
@@ -79,6 +88,9 @@ def test_pyvision_selects_what_it_learns_from() -> None:
     assert {"call_failed", "max_images"} <= set(chosen["drop_stops"])
     code = rl("+recipe=pyvision_image", "variant=code")
     assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
+    assert code["updates_per_step"] == 4  # train_batch_size 64 in mini-batches of 16
+    limits = config.load("eval", ["scale=paper", "+recipe=pyvision_video"]).values["eval"]["limits"]
+    assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
     others = [rl(f"+recipe={name}")["select"] for name in ("codev", "codevision", "codedance")]
     assert all((s["oversample"], s["drop_equal"], s["max_rounds"]) == (1.0, False, 1) for s in others)
 
