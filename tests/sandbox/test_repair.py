@@ -19,10 +19,16 @@ REPAIRS = {
     "a fence with text around it": ("Here is the code:\n```py\nx = 1\n```\nDone.\n", "x = 1\n", "fence"),
     "an unclosed fence": ("```python\nx = 1\n", "x = 1\n", "fence"),
     "an indented fence": ("  ```python\n  x = 1\n  print(x)\n  ```\n", "x = 1\nprint(x)\n", "fence"),
+    "two fenced blocks": ("```python\nx = 1\n```\nThen:\n```python\ny = 2\n```\n", "x = 1\n", "only the first of 2"),
     "typographic quotes": ("print(“a”)\n", 'print("a")\n', "quotes"),
     "a no-break space": ("x =\u00a01\n", "x = 1\n", "spaces"),
     "a minus sign": ("x = 3 − 1\n", "x = 3 - 1\n", "signs"),
     "tabs among spaces": ("if 1:\n    x = 1\n\ty = 2\n", "if 1:\n    x = 1\n    y = 2\n", "tabs"),
+    "tabs among spaces and in a string": (
+        's = """a\tb"""\nif s:\n    x = 1\n\ty = 2\n',
+        's = """a\tb"""\nif s:\n    x = 1\n    y = 2\n',
+        "tabs",
+    ),
     "written-out line ends": ("import os\\nprint(1)", "import os\nprint(1)", "line ends"),
 }
 
@@ -73,6 +79,8 @@ REFUSED = {
     "from os import rename as r\nr('a', 'b')": "deleting",
     "import shutil\nshutil.rmtree('.')": "deleting",
     "from pathlib import Path\nPath('a').unlink()": "deleting",
+    "from pathlib import Path\nfor p in Path('.').glob('*'):\n    p.unlink(missing_ok=True)": "deleting",
+    "import pathlib\np = pathlib.Path('a') / 'b'\np.parent.rmdir()": "deleting",
     "import subprocess as s\ns.run(['ls'])": "other programs",
     "import os\nos.system('ls')": "other programs",
     "import os\nos.execv('/bin/ls', [])": "other programs",
@@ -101,11 +109,24 @@ def test_a_refusal_names_line_and_reason(source: str) -> None:
         "d = {}\nd.replace('a', 'b') if 0 else None",
         "'a'.replace('a', 'b')",
         "import os\nos.path.join('a', 'b')\nos.makedirs('x', exist_ok=True)",
+        "import xml.dom.minidom as m\nm.parseString('<a/>').unlink()",
+        "class Node:\n    def unlink(self): return 1\nNode().unlink()",
         "x = (",  # the compiler's own message
     ],
 )
 def test_ordinary_code_is_not_refused(source: str) -> None:
     assert static.refusal(source) is None
+
+
+def test_what_an_earlier_run_defined_is_the_codes_own() -> None:
+    tree = ast.parse("print(input(3))")
+    assert static.refused(tree) is not None
+    assert static.refused(tree, {"input"}) is None
+
+
+def test_a_fence_inside_a_string_is_no_fence() -> None:
+    source = 's = """\n```python\nprint("from the string")\n```\n"""\nprint("real"\n'
+    assert repaired(source, Help()) == (source, ())
 
 
 @given(st.from_regex(r"[a-z]{1,3}(\.[a-z]{1,6}){0,3}\([a-z]{0,2}\)", fullmatch=True))

@@ -128,7 +128,9 @@ class Harness:
             for text in repairs:
                 self.recorder.note(text)
             program = self._compiled(source)
-        refused = static.refused(program.tree) if program is not None and self.setup.help.check else None
+        refused = (
+            static.refused(program.tree, self.namespace) if program is not None and self.setup.help.check else None
+        )
         if refused:
             return Executed("refused", refused, notes=tuple(self.recorder.notes))
         if not self.setup.persist and self.runs > 1:

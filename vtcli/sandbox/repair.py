@@ -12,6 +12,7 @@ import textwrap
 from vtcli.sandbox.types import Help
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w+-]*[ \t]*$")
+_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _SPACES = {"\u00a0": " ", "\u2007": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\ufeff": "", "\u2060": ""}
 _QUOTES = {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2032": "'", "\u2033": '"'}
 _DASHES = {"\u2212": "-", "\u2013": "-", "\uff08": "(", "\uff09": ")", "\uff0c": ",", "\uff1a": ":", "\u00d7": "*"}
@@ -46,17 +47,23 @@ def repaired(source: str, wanted: Help) -> tuple[str, tuple[str, ...]]:
 
 
 def _unfenced(source: str) -> tuple[str, str]:
-    """The first fenced block, or the text without a lone fence. Only whole lines are fences, so that one inside a
-    string of code is met only where the text does not compile with it."""
+    """The first fenced block, or the text without a lone fence. Only whole lines are fences, and none behind quotes
+    that are still open: it is part of a string."""
     lines = source.splitlines()
     fences = [i for i, line in enumerate(lines) if _FENCE.match(line)]
-    if not fences:
+    if not fences or _in_string("\n".join(lines[: fences[0]])):
         return source, ""
-    if len(fences) >= 2:
+    note, blocks = "removed the Markdown fence around the code", len(fences) // 2
+    if blocks:
         kept = lines[fences[0] + 1 : fences[1]]
+        note += f", and ran only the first of {blocks} fenced blocks" if blocks > 1 else ""
     else:
         kept = [line for i, line in enumerate(lines) if i != fences[0]]
-    return "\n".join(kept) + "\n", "removed the Markdown fence around the code"
+    return "\n".join(kept) + "\n", note
+
+
+def _in_string(before: str) -> bool:
+    return any(before.count(quotes) % 2 for quotes in ('"""', "'''"))
 
 
 def _dedented(source: str) -> tuple[str, str]:
@@ -84,7 +91,7 @@ def _retyped(source: str) -> tuple[str, str]:
             found.append(f"typographic {name}")
             text = changed
     if _mixes(text) and not compiles(text):
-        text = textwrap.dedent(text.expandtabs(4))
+        text = textwrap.dedent(_INDENT.sub(lambda found: found[0].expandtabs(4), text))
         found.append("tabs among spaces")
     if "\\n" in text and "\n" not in text.strip() and not compiles(text):
         text = text.replace("\\n", "\n")

@@ -7,7 +7,7 @@ Never counted as security: three lines of ``getattr`` walk past it, and what it 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _DELETES = "deleting, moving or renaming files is not allowed; write a new file instead"
 _COMMANDS = "starting other programs is not allowed; use the Python libraries that are installed"
@@ -30,7 +30,7 @@ _MODULES: dict[str, str] = {
     "ftplib": _NETWORK,
 }
 _FAMILIES = {"os.exec": _COMMANDS, "os.spawn": _COMMANDS, "os.posix_spawn": _COMMANDS}
-_METHODS = {"unlink": _DELETES, "rmdir": _DELETES}  # pathlib's, on whatever stands before the dot
+_METHODS = {"unlink": _DELETES, "rmdir": _DELETES}  # pathlib's; others have methods of these names, too
 _NAMES = {"input": "there is nobody to answer input(); print what is needed and go on"}
 
 
@@ -44,20 +44,45 @@ def refusal(source: str) -> str | None:
     return refused(tree)
 
 
-def refused(tree: ast.Module) -> str | None:
-    """``refusal`` of a text that is parsed already."""
+def refused(tree: ast.Module, known: Container[str] = ()) -> str | None:
+    """``refusal`` of a text that is parsed already. ``known``: names that earlier runs have defined."""
     nodes = list(ast.walk(tree))
     names = _imported(nodes)
-    defined = _defined(nodes)
+    defined, paths = _defined(nodes), _paths(nodes)
     for node in nodes:
-        if isinstance(node, ast.Call) and (why := _why(node, names, defined)):
+        if not isinstance(node, ast.Call):
+            continue
+        asked = node.func.id if isinstance(node.func, ast.Name) else ""
+        why = _NAMES.get(asked) if asked not in defined and asked not in known else None
+        why = why or _why(node, names) or _of_path(node.func, paths)
+        if why:
             return f"not run: line {node.lineno}: `{_shown(node.func)}`: {why}."
     return None
 
 
-def _why(call: ast.Call, names: dict[str, str], defined: set[str]) -> str | None:
-    if isinstance(call.func, ast.Name) and call.func.id in _NAMES and call.func.id not in defined:
-        return _NAMES[call.func.id]
+def _paths(nodes: Sequence[ast.AST]) -> set[str]:
+    """Names that are given something made of a ``Path``, loops over its files included."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Assign) and _mentions_path(node.value):
+            found |= {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+        elif isinstance(node, ast.For | ast.comprehension) and _mentions_path(node.iter):
+            found |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
+    return found
+
+
+def _mentions_path(node: ast.AST) -> bool:
+    return any(getattr(n, "id", getattr(n, "attr", "")) == "Path" for n in ast.walk(node))
+
+
+def _of_path(called: ast.expr, paths: set[str]) -> str | None:
+    if not isinstance(called, ast.Attribute) or called.attr not in _METHODS:
+        return None
+    made = any(isinstance(n, ast.Name) and n.id in paths for n in ast.walk(called.value))
+    return _METHODS[called.attr] if made or _mentions_path(called.value) else None
+
+
+def _why(call: ast.Call, names: dict[str, str]) -> str | None:
     dotted = _dotted(call.func, names)
     if dotted:
         if dotted in _CALLS:
@@ -68,9 +93,6 @@ def _why(call: ast.Call, names: dict[str, str], defined: set[str]) -> str | None
         for prefix, why in _FAMILIES.items():
             if dotted.startswith(prefix):
                 return why
-        return _METHODS.get(call.func.attr) if isinstance(call.func, ast.Attribute) and not call.args else None
-    if isinstance(call.func, ast.Attribute) and not call.args:
-        return _METHODS.get(call.func.attr)
     return None
 
 
