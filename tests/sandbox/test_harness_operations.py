@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli.sandbox import replay
+from vtcli.sandbox.given import Work
 from vtcli.sandbox.operations import LONGEST, checked, judged
 from vtcli.sandbox.types import Operation, Picture, Produced
 
@@ -156,7 +157,7 @@ def test_a_box_is_the_hosts_own_after_turn_flip_crop_and_zoom() -> None:
     ]
     state = PICTURE
     for step in chain:
-        state = replay.redone(state, step)
+        state = replay.redone(state, step, Work()).state
     verdict, found = judged((PICTURE,), chain, np.ascontiguousarray(state))
     assert verdict is True
     assert found[-1].box == (8, 4, 40, 24)
