@@ -192,6 +192,27 @@ def test_a_chain_is_seen_and_gives_the_same_pixels_on_the_host(play: Player, nam
     assert verified((other,), image.operations, image.pixels) is not True
 
 
+def test_all_but_lossy_chains_give_the_very_pixels(play: Player) -> None:
+    """So that one pixel, one level off, is another picture."""
+    for name in CHAINS.keys() - {"jpeg", "figure", "figure saved", "figure, axes off", "figure zoomed by limits"}:
+        image = shown(play, CHAINS[name][0]).executed.images[-1]
+        off = image.pixels.copy()
+        off[3, 4, 1] ^= 1
+        assert verified((PICTURE,), image.operations, off) is False, name
+
+
+def test_a_decoder_weighs_grey_in_its_own_way(play: Player) -> None:
+    image = shown(play, "a = cv2.imread('in.png', cv2.IMREAD_GRAYSCALE)\nok = cv2.imwrite('o.png', a)").executed.images[
+        -1
+    ]
+    assert [o.name for o in image.operations] == ["colour"]
+    assert verified((PICTURE,), image.operations, image.pixels) is True
+    off = image.pixels.astype(np.int16)
+    off[:, :, 0] += 3
+    assert verified((PICTURE,), image.operations, np.clip(off, 0, 255).astype(np.uint8)) is None
+    assert verified((PICTURE,), image.operations, 255 - image.pixels) is False
+
+
 @pytest.mark.parametrize("name", ["crop", "rotate 30", "codev", "line", "jpeg", "cv2 draws", "contrast"])
 def test_a_claim_for_other_pixels_is_refuted(play: Player, name: str) -> None:
     image = shown(play, CHAINS[name][0]).executed.images[-1]

@@ -23,9 +23,11 @@ from vtcli.sandbox.trace import Trace, composed
 from vtcli.sandbox.types import Operation, Picture, Produced
 
 LONGEST = 32  # a chain that is tested
-_EXACT, _LOSSY, _LOSSY_MEAN = 16.0, 40.0, 8.0  # mean difference of an 8 x 8 block; of the whole image
+_GREY = 2  # levels between the ways in which decoders and libraries weigh colours
+_LOSSY, _LOSSY_MEAN = 40.0, 8.0  # mean difference of an 8 x 8 block; of the whole image
 _CELLS, _AGREE = 32, 0.95  # a figure: cells a side, and the share of them that must agree
 _CELL = (6.0, 20.0)  # how far a cell may be off: 0.4 of the picture's own spread, within these
+_SHARE, _GROUND = 0.1, 0.5  # of the figure: the picture's at least; of the rest: the colour of the figure's corner
 _COMPARED_NS = 40.0  # per pixel
 _FORMATS = frozenset({"jpg", "jpeg", "webp", "gif"})
 
@@ -37,8 +39,8 @@ def all_checked(pictures: Sequence[Picture], produced: Sequence[Produced]) -> tu
 
 
 def checked(pictures: Sequence[Picture], produced: Produced, work: Work | None = None) -> Produced:
-    """``produced`` with ``verified`` filled in: True: the claimed chain gives these pixels, up to the rounding of
-    decoders; False: others; None: it cannot be told. Where it is True the
+    """``produced`` with ``verified`` filled in: True: the claimed chain gives these pixels, to the last bit unless it
+    says that they were saved in a lossy format; False: others; None: it cannot be told. Where it is True the
     operations' boxes are the host's own; the claimed ones stay only where ``verified`` is None, and are worth as much
     as any claim.
 
@@ -82,7 +84,7 @@ class _Test:
         self.trace = Trace(index, size, size)
         self.done: list[Operation] = []
         self._work = work
-        self._lossy = self._ended = self._shown = False
+        self._lossy = self._grey = self._ended = self._shown = False
 
     def redo(self, operation: Operation, produced: Pixels) -> None:
         """One more operation. Raises ``CannotTell``, or what its library raises."""
@@ -94,6 +96,8 @@ class _Test:
             made = replay.redone(self.state, operation, self._work)
             self.state, size = made.state, size_of(made.state)
             self.trace = replace(self.trace, size=size, back=composed(self.trace.back, made.step))
+            if (operation.library, operation.arguments.get("conversion")) == ("cv2", "L"):
+                self._grey = True  # `cv2.imread` as grey, which has each decoder's own weights
         self.done.append(replace(operation, box=self.trace.box))
 
     def _other(self, operation: Operation, produced: Pixels) -> None:
@@ -122,26 +126,30 @@ class _Test:
         if self._shown:
             return True
         self._work.pay(_COMPARED_NS * area(produced))
-        return _same(_rgb(self.state), produced, self._lossy)
+        return _same(_rgb(self.state), produced, self._lossy, self._grey)
 
 
 def _rgb(state: State) -> Pixels:
     return np.repeat(state[:, :, None], 3, axis=2) if state.ndim == 2 else state[:, :, :3]
 
 
-def _same(expected: Pixels, produced: Pixels, lossy: bool) -> bool | None:
-    """By blocks, so that a small drawing on a large image is seen."""
+def _same(expected: Pixels, produced: Pixels, lossy: bool, grey: bool) -> bool | None:
+    """To the last bit: the same libraries did the same on the same machine. What a lossy format did to the pixels is
+    not done again: there the image must be alike in every block, so that a small drawing on a large one is seen, if it
+    is a plain one. ``grey``: a decoder made it grey, by weights that may differ a little or, in a JPEG, more."""
     if expected.shape != produced.shape:
         return False
     if np.array_equal(expected, produced):
         return True
-    difference = np.abs(expected.astype(np.int16) - produced).mean(axis=2)
-    worst = float(_blocks(difference).max())
-    if worst <= _EXACT:
-        return True
-    if not lossy or float(difference.mean()) > _LOSSY_MEAN:
+    if not lossy and not grey:
         return False
-    return True if worst <= _LOSSY else None
+    difference = np.abs(expected.astype(np.int16) - produced)
+    if not lossy and difference.max() <= _GREY:
+        return True
+    mean = difference.mean(axis=2)
+    if float(mean.mean()) > _LOSSY_MEAN:
+        return False
+    return True if lossy and float(_blocks(mean).max()) <= _LOSSY else None
 
 
 def _blocks(difference: npt.NDArray[np.float64], side: int = 8) -> npt.NDArray[np.float64]:
@@ -155,11 +163,15 @@ def _blocks(difference: npt.NDArray[np.float64], side: int = 8) -> npt.NDArray[n
 
 def _in_figure(state: State, window: Sequence[float], produced: Pixels) -> bool:
     """Whether the picture stands where the figure is said to show it, seen coarsely: matplotlib's own interpolation is
-    not done again."""
+    not done again. It takes a good part of the figure, and the rest is mostly ground: no other picture."""
     x1, y1, x2, y2 = (round(v) for v in window)
     part = produced[y1:y2, x1:x2]
     h, w = (min(_CELLS, part.shape[i] // 2, state.shape[i] // 2) for i in (0, 1))
-    if h < 4 or w < 4:
+    rest = area(produced) - area(part)
+    if h < 4 or w < 4 or area(part) < _SHARE * area(produced):
+        return False
+    ground = (produced == produced[0, 0]).all(axis=2)
+    if int(ground.sum()) - int(ground[y1:y2, x1:x2].sum()) < _GROUND * rest:
         return False
     cells = [
         np.asarray(Image.fromarray(np.ascontiguousarray(p[:, :, :3])).resize((w, h), Image.Resampling.BOX), np.int16)
