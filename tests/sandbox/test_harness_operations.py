@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli.sandbox import replay
+from vtcli.sandbox.given import Work
 from vtcli.sandbox.operations import LONGEST, checked, judged
 from vtcli.sandbox.types import Operation, Picture, Produced
 
@@ -156,7 +157,7 @@ def test_a_box_is_the_hosts_own_after_turn_flip_crop_and_zoom() -> None:
     ]
     state = PICTURE
     for step in chain:
-        state = replay.redone(state, step)
+        state = replay.redone(state, step, Work()).state
     verdict, found = judged((PICTURE,), chain, np.ascontiguousarray(state))
     assert verdict is True
     assert found[-1].box == (8, 4, 40, 24)
@@ -167,3 +168,38 @@ def test_a_lossy_copy_passes_and_a_different_one_does_not() -> None:
     near = np.clip(PICTURE.astype(int) + np.random.default_rng(0).integers(-8, 9, PICTURE.shape), 0, 255)
     assert judged((PICTURE,), chain, near.astype(np.uint8))[0] is True
     assert judged((PICTURE,), chain, 255 - PICTURE)[0] is False
+
+
+@pytest.mark.parametrize("levels", [1, 16])
+def test_a_faint_drawing_on_an_untouched_crop_is_seen(levels: int) -> None:
+    flat = np.full((96, 128, 3), 200, np.uint8)
+    flat[40:50, 30:90] = 90
+    chain = [operation("crop", box=[0, 0, 120, 90])]
+    written = flat[:90, :120].copy()
+    written[20:30:2, 10:100] -= levels
+    assert judged((flat,), chain, flat[:90, :120].copy())[0] is True
+    assert judged((flat,), chain, written)[0] is False
+
+
+def figure_of(part: np.ndarray, size: tuple[int, int], at: tuple[int, int], paper: Any = 255) -> np.ndarray:
+    """A figure (H, W) = ``size`` that shows ``part``, four times as large, at (y, x)."""
+    made = np.empty((*size, 3), np.uint8)
+    made[:] = paper
+    large = part.repeat(4, 0).repeat(4, 1)
+    made[at[0] : at[0] + large.shape[0], at[1] : at[1] + large.shape[1]] = large
+    return made
+
+
+def test_a_figure_shows_its_picture_large_and_no_other_one() -> None:
+    part = PICTURE[8:32, 8:40]  # 128 x 96 in the figure
+    axes = [40, 30, 168, 126]
+    chain = [
+        operation("crop", box=[8, 8, 40, 32]),
+        operation("other", "matplotlib", kind="figure", axes=axes, images=1),
+    ]
+    shown = figure_of(part, (160, 220), (30, 40))
+    assert judged((PICTURE,), chain, shown)[0] is True
+    assert judged((PICTURE,), chain, figure_of(part, (500, 800), (30, 40)))[0] is None  # a stamp in its corner
+    other = np.random.default_rng(0).integers(0, 256, (160, 220, 3), dtype=np.uint8)
+    assert judged((PICTURE,), chain, figure_of(part, (160, 220), (30, 40), other))[0] is None
+    assert judged((PICTURE,), [*chain, operation("crop", box=[0, 0, 9, 9])], shown)[0] is None

@@ -13,6 +13,7 @@ from PIL import Image
 
 from vtcli.sandbox.operations import judged
 from vtcli.sandbox.types import Help, Operation
+from vtcli.schema import Json
 
 PICTURE = scene()
 HEAD = (
@@ -191,6 +192,27 @@ def test_a_chain_is_seen_and_gives_the_same_pixels_on_the_host(play: Player, nam
     assert verified((other,), image.operations, image.pixels) is not True
 
 
+def test_all_but_lossy_chains_give_the_very_pixels(play: Player) -> None:
+    """So that one pixel, one level off, is another picture."""
+    for name in CHAINS.keys() - {"jpeg", "figure", "figure saved", "figure, axes off", "figure zoomed by limits"}:
+        image = shown(play, CHAINS[name][0]).executed.images[-1]
+        off = image.pixels.copy()
+        off[3, 4, 1] ^= 1
+        assert verified((PICTURE,), image.operations, off) is False, name
+
+
+def test_a_decoder_weighs_grey_in_its_own_way(play: Player) -> None:
+    image = shown(play, "a = cv2.imread('in.png', cv2.IMREAD_GRAYSCALE)\nok = cv2.imwrite('o.png', a)").executed.images[
+        -1
+    ]
+    assert [o.name for o in image.operations] == ["colour"]
+    assert verified((PICTURE,), image.operations, image.pixels) is True
+    off = image.pixels.astype(np.int16)
+    off[:, :, 0] += 3
+    assert verified((PICTURE,), image.operations, np.clip(off, 0, 255).astype(np.uint8)) is None
+    assert verified((PICTURE,), image.operations, 255 - image.pixels) is False
+
+
 @pytest.mark.parametrize("name", ["crop", "rotate 30", "codev", "line", "jpeg", "cv2 draws", "contrast"])
 def test_a_claim_for_other_pixels_is_refuted(play: Player, name: str) -> None:
     image = shown(play, CHAINS[name][0]).executed.images[-1]
@@ -198,6 +220,37 @@ def test_a_claim_for_other_pixels_is_refuted(play: Player, name: str) -> None:
     forged[10:20, 10:30] = (255, 0, 255)
     assert verified((PICTURE,), image.operations, forged) is not True
     assert verified((PICTURE,), image.operations, forged[1:]) is False
+
+
+# Values that mean something to one operation or another, and nothing to most.
+FOREIGN: dict[str, list[Json]] = {
+    "box": [[40, 20, 90, 70]], "every": [[2, 2], [0.25, 0.25]], "factor": [2, 0.5], "thumbnail": [[32, 32]],
+    "size": [[32, 32]], "fx": [2.0], "fy": [2.0], "reducing_gap": [3.0], "requested": [[-5, 0, 900, 9]],
+    "by": ["sandbox"], "degrees": [90], "expand": [True], "center": [[0, 0]], "translate": [[20, 10]],
+    "resample": [0], "matrix": [[[4, 0, -99], [0, 4, -99]]], "flags": [16], "border": [1], "fill": [1],
+    "method": [0, 1], "data": [[4, 0, 9, 0, 4, 9], [9, 9, 40, 40]], "kind": ["affine", "unchanged"],
+    "axis": ["vertical"], "conversion": ["swap"], "index": [0],
+    "xy": [[0, 0, 1, 1]], "radius": [0], "axes": [[0, 0, 9, 9]], "images": [1],
+    "another": [1],
+}  # fmt: skip
+OF_NO_USE = {"every", "matrix", "method", "data", "xy", "index", "conversion", "axis", "another"}
+
+
+def test_an_argument_more_never_moves_the_box_of_what_is_verified(play: Player) -> None:
+    """Every operation that a real run recorded, with any argument that it had not."""
+    for name, (source, _, _) in CHAINS.items():
+        image = shown(play, source).executed.images[-1]
+        chain = image.operations
+        boxes = judged((PICTURE,), chain, image.pixels)[1]
+        for at, honest in enumerate(chain):
+            for key in FOREIGN.keys() - honest.arguments.keys():
+                for value in FOREIGN[key]:
+                    forged = replace(honest, arguments={**honest.arguments, key: value})
+                    tried = [*chain[:at], forged, *chain[at + 1 :]]
+                    verdict, found = judged((PICTURE,), tried, image.pixels)
+                    assert not (verdict and key in OF_NO_USE), (name, forged)
+                    if verdict is True:
+                        assert [f.box for f in found] == [b.box for b in boxes], (name, forged)
 
 
 UNTOLD = {

@@ -108,11 +108,11 @@ def refusal(source: str, limits: RunLimits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does an image's operations
-    again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
+    """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of
+    a run's images again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
 
     slots: asyncio.Semaphore
-    verify: Callable[[Sequence[Picture], Produced], Produced] | None
+    verify: Callable[[Sequence[Picture], Sequence[Produced]], tuple[Produced, ...]] | None
     oom: Callable[[], bool]
     ended: Callable[[PooledEpisode], None]
 
@@ -269,7 +269,6 @@ class PooledEpisode:
         arena.shrink(fd)
         produced = [Produced(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)]
         verify = self._around.verify
-        if verify is None:
+        if verify is None or not any(p.operations for p in produced):
             return tuple(produced)
-        done = [await asyncio.to_thread(verify, self.setup.pictures, p) if p.operations else p for p in produced]
-        return tuple(done)
+        return await asyncio.to_thread(verify, self.setup.pictures, produced)

@@ -90,7 +90,9 @@ class Pool:
         self._shared = arena.SealedPixels()
         self._oom_kills = oom_kills()
         self._closed = False
-        self._around = Surroundings(self._slots, operations.checked if config.verify else None, self._oom, self._ended)
+        self._around = Surroundings(
+            self._slots, operations.all_checked if config.verify else None, self._oom, self._ended
+        )
 
     @classmethod
     async def start(cls, config: PoolConfig | None = None) -> Pool:

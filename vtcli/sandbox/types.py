@@ -139,8 +139,9 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Produced:
     """An image that a run returned. ``operations`` are the chain that led to it as the code's process claims;
-    ``verified``: the host did the chain again on its own copy of the input and got these pixels (True), other pixels
-    (False: the claim is worth nothing), or cannot tell (None)."""
+    ``verified``: the host did the chain again on its own copy of the input and got these very pixels, or ones alike
+    where the chain names a lossy format or a figure (True), other pixels (False: the claim is worth nothing), or cannot
+    tell (None)."""
 
     pixels: Pixels
     origin: Capture
