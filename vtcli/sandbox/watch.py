@@ -123,14 +123,13 @@ class Watch:
             poller.register(guard.gate.fileno(), select.POLLIN)
         if self.runner is not None:
             poller.register(self.runner.death, select.POLLIN)
+        tick = time.monotonic() + TICK_S
         while True:
             limit = self.limits.wall_s if self.runner is not None else START_S
             left = self.started + limit - time.monotonic()
             if left <= 0:
-                if self.runner is None:
-                    raise Broken(Status.PROTOCOL, "the process that keeps the state did not start the run")
-                return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
-            ready = dict(poller.poll(min(left, TICK_S) * 1000 + 1))
+                return self._late()
+            ready = dict(poller.poll(max(min(left, tick - time.monotonic()), 0) * 1000 + 1))
             if guard.host.fileno() in ready:
                 raise HostGone
             if guard.gate is not None and guard.gate.fileno() in ready:
@@ -140,9 +139,19 @@ class Watch:
             elif self.runner is not None and self.runner.death in ready:
                 end = self._death()
             else:
-                end = self._tick() if not ready else None
+                end = None
+            if end is None and time.monotonic() >= tick:  # by the clock: code can keep the poller busy
+                end = self._tick()
+                tick = time.monotonic() + TICK_S
             if end is not None:
                 return end
+
+    def _late(self) -> End:
+        """The clock has run out."""
+        if self.runner is None:
+            raise Broken(Status.PROTOCOL, "the process that keeps the state did not start the run")
+        self._measure()
+        return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
 
     def _word(self, poller: select.poll) -> End | None:
         """Reads one frame of the process that runs the code."""
