@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
+SETTLE_S = 0.02  # for a process that keeps the state, after its answer, before it is stopped
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
@@ -47,12 +48,16 @@ class Head:
     channel: socket.socket
     ours: bool
 
-    def kill(self) -> None:
-        """Sends SIGKILL and waits until it is dead. Raises ``Broken``."""
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal, which may come too late."""
         try:
-            signal.pidfd_send_signal(self.death, signal.SIGKILL)
+            signal.pidfd_send_signal(self.death, number)
         except ProcessLookupError:
             pass
+
+    def kill(self) -> None:
+        """Sends SIGKILL and waits until it is dead. Raises ``Broken``."""
+        self.send(signal.SIGKILL)
         if not proc.dead(self.death, CLEAN_S):
             raise Broken(Status.LOST, "a killed process did not end")
 
@@ -234,10 +239,11 @@ class Watch:
         self.peak_mb = max(self.peak_mb, peak_mb)
         return threads
 
-    def _over_limits(self) -> End | None:
+    def _over_limits(self, copied: bool = False) -> End | None:
+        """``copied``: the workspace will be, so it must be as the next run needs it."""
         if os.fstat(self.guard.output).st_size > self.limits.output_bytes:
             return End(Status.LIMIT, f"the code printed more than {self.limits.output_bytes} bytes")
-        if self.guard.confined.template.tier != "full":
+        if copied or self.guard.confined.template.tier != "full":
             try:
                 self.guard.workspace.usage()
             except (WorkspaceLimit, OSError) as e:
@@ -249,12 +255,12 @@ class Watch:
         if end.reply is None or self.runner is None:
             return end
         if self._measure() != 1:  # 0: no /proc to see it in
-            signal.pidfd_send_signal(self.runner.death, signal.SIGSTOP)
+            self.runner.send(signal.SIGSTOP)
         if end.status not in KEEPS:
             return end
         if proc.dead(self.runner.death, 0):
             return replace(self._death(), wall_s=end.wall_s)
-        over = self._over_limits()
+        over = self._over_limits(copied=self.before is not None and self.guard.orders.persist)
         if over is not None:
             return replace(over, wall_s=end.wall_s)
         if end.status is Status.NO_OUTPUT and os.fstat(self.guard.output).st_size:
@@ -287,8 +293,10 @@ class Watch:
             if not self.reaped:
                 wire.send(self.head.channel, {"do": "reap"})
             runner.close()
-            guard.workspace.restore(self.before)
         guard.kernel.sweep(CLEAN_S, keep=self.head.pid)
+        if self.before is not None:
+            self.head.send(signal.SIGSTOP)  # threads of earlier runs might write meanwhile
+            guard.workspace.restore(self.before)
         if end.status not in KEEPS:
             os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either
         guard.answer(self.seq, end, self.cpu_s, self.peak_mb)
