@@ -138,7 +138,6 @@ class Guard:
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
             raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
-        head.send(signal.SIGSTOP)  # or it could go on while its files are copied
         before = self._snapshot() if self.orders.transactions else None
         head.send(signal.SIGCONT)
         Watch(self, head, seq, source, before).go()

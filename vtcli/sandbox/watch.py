@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
-SETTLE_S = 0.02  # for a process that keeps the state, after its answer, before it is stopped
+SETTLE_S = 0.1  # for a process that keeps the state, after its answer, before it is stopped: it gives memory back
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
