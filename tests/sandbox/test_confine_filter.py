@@ -74,6 +74,12 @@ def test_every_call_has_an_outcome_and_none_is_allowed_outside_the_lists(nr: int
         assert found == bpf.KILL
 
 
+def test_a_rename_makes_no_device() -> None:
+    for program in (GATED, FREE):
+        assert [outcome(program, 316, 0, 0, 0, 0, flags) for flags in (0, 1, 2)] == [bpf.ALLOW] * 3
+        assert outcome(program, 316, 0, 0, 0, 0, 4) == outcome(program, 316, 0, 0, 0, 0, 5) == bpf.refuse(errno.EINVAL)
+
+
 def test_other_instruction_sets_are_fatal() -> None:
     for arch in (0x40000003, 0xC00000B7, 0):  # i386 (int 0x80), aarch64
         assert outcome(GATED, 39, arch=arch) == bpf.KILL

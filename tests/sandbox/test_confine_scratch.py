@@ -28,6 +28,22 @@ def test_what_nobody_holds_is_removed_and_what_is_held_is_not() -> None:
     os.close(third)
 
 
+def test_folders_that_nobody_may_enter_and_deep_ones_are_removed(tmp_path: Path) -> None:
+    stale = tmp_path / f"{scratch.PREFIX}stale"
+    (stale / "17" / "closed" / "in").mkdir(parents=True)
+    (stale / "17" / "closed" / "file").touch()
+    here = os.open(stale / "17", os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    (stale / "17" / "closed").chmod(0o300)
+    scratch.sweep(tmp_path)
+    assert not stale.exists()
+
+
 def test_a_child_goes_on_holding_it() -> None:
     path, held = scratch.make()
     stop, go = os.pipe()

@@ -193,6 +193,23 @@ def test_open_waits_while_as_many_as_allowed_are_live() -> None:
     asyncio.run(go())
 
 
+def test_an_opening_that_is_cancelled_in_its_queue_keeps_no_place() -> None:
+    async def go() -> None:
+        async with await Pool.start(PoolConfig(active=1, live=3, tier="landlock")) as pool:
+            first = asyncio.create_task(pool.open(setup(prelude="import time; time.sleep(0.5)")))
+            await asyncio.sleep(0.1)
+            waiting = [asyncio.create_task(pool.open(setup())) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            async with asyncio.timeout(20):
+                episodes = [await first, *[await pool.open(setup()) for _ in range(2)]]
+            assert pool.stats.live == len(episodes) == 3
+
+    asyncio.run(go())
+
+
 def test_no_result_is_lost_or_mixed_up_while_many_run(world: World) -> None:
     """Item 6 of what broke before: a killed process that is not yet dead swallowed the next call."""
 

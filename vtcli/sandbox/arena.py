@@ -134,6 +134,13 @@ def create(name: str) -> int:
     return fd
 
 
+def rewind(fd: int, flags: int = 0) -> None:
+    """Start and flags of an open memory file as they were made: they are shared with all processes that have it open,
+    so code of a run that was undone may have changed them."""
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
 def capacity(limits: RunLimits) -> int:
     """Bytes of all images of a run: a worker cannot write a file larger than ``file_mb``."""
     return min(limits.images_mb, limits.file_mb) * 2**20

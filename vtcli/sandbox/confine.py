@@ -12,14 +12,13 @@ Tiers: ``full`` has namespaces, a private root, a workspace with a quota, Landlo
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vtcli.sandbox import bpf, descent, landlock, namespaces, privileges, readable, rlimits
+from vtcli.sandbox import bpf, descent, landlock, namespaces, privileges, readable, rlimits, workspace
 from vtcli.sandbox import scratch as folders
 from vtcli.sandbox.gate import ForkGate
 from vtcli.sandbox.kernel import (
@@ -149,9 +148,9 @@ def enter_guard(state: TemplateState, limits: Limits) -> GuardState:
     if state.tier == "full":
         guard = _full_guard(state, limits)
     else:
-        workspace = workspace_of(state, os.getpid())
-        Path(workspace).mkdir(mode=0o700)
-        guard = GuardState(state, workspace, None)
+        folder = workspace_of(state, os.getpid())
+        Path(folder).mkdir(mode=0o700)
+        guard = GuardState(state, folder, None)
     os.chdir(guard.workspace)
     os.environ.update(HOME=guard.workspace, TMPDIR=guard.workspace)
     tempfile.tempdir = guard.workspace  # the imports in the template may have settled on a folder that is out of reach
@@ -187,7 +186,7 @@ def workspace_of(state: TemplateState, guard: int) -> str:
 def remove_workspace(state: TemplateState, guard: int) -> None:
     """In the template, after it waited for a guard: remove what the episode wrote. At tier ``full`` the kernel did."""
     if state.tier != "full":
-        shutil.rmtree(workspace_of(state, guard), ignore_errors=True)
+        workspace.remove(workspace_of(state, guard))
 
 
 def lock_worker(guard: GuardState, limits: Limits, gate: bool) -> int | None:

@@ -106,6 +106,11 @@ def refusal(source: str, limits: RunLimits) -> str:
     return f"the code has {size} bytes; at most {limits.source_bytes} may be run" if size > limits.source_bytes else ""
 
 
+def _lost(words: Mapping[str, Json], queue_s: float) -> RunResult:
+    """The result when the guard says that it failed itself: nobody else's fault."""
+    return RunResult(Status.LOST, error=f"the sandbox lost this episode: {words.get('error')}", queue_s=queue_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of
@@ -181,7 +186,8 @@ class PooledEpisode:
             self.end(Status.LOST, "a run was given up")
             raise
         try:
-            result = await self._result(frame, queue_s)
+            failed = frame.header.get("ready") is False
+            result = _lost(frame.header, queue_s) if failed else await self._result(frame, queue_s)
         except (wire.ProtocolError, OSError, KeyError, TypeError, ValueError, IndexError) as e:
             result = RunResult(Status.PROTOCOL, error=f"a malformed answer: {e}", queue_s=queue_s)
         finally:

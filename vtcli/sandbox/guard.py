@@ -18,7 +18,7 @@ from typing import Any
 from vtcli.sandbox import arena, confine, proc, wire, worker
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
-from vtcli.sandbox.watch import CLEAN_S, KEEPS, START_S, Broken, End, Head, HostGone, Watch
+from vtcli.sandbox.watch import CLEAN_S, KEEPS, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
 from vtcli.sandbox.workspace import Entry, Workspace, WorkspaceLimit
 
 
@@ -131,14 +131,23 @@ class Guard:
 
     def run(self, seq: int, source: bytes) -> None:
         """Does one run and answers the host."""
+        arena.rewind(self.output, os.O_APPEND)
+        arena.rewind(self.arena)
         os.ftruncate(self.output, 0)
         arena.shrink(self.arena, arena.KEPT if self.orders.persist else 0)
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
             raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
         before = self._snapshot() if self.orders.transactions else None
-        signal.pidfd_send_signal(head.death, signal.SIGCONT)
+        head.send(signal.SIGCONT)
         Watch(self, head, seq, source, before).go()
+
+    def _order(self) -> wire.Frame | None:
+        """The host's next frame. The process that keeps the state has a moment to give memory back; then it stands
+        still until its next run, whatever it may want to do outside of all clocks."""
+        if self.head is not None and not proc.readable(self.host.fileno(), SETTLE_S):
+            self.head.send(signal.SIGSTOP)
+        return wire.receive(self.host)
 
     def _again(self) -> Head:
         if self.gate is not None:
@@ -185,7 +194,7 @@ class Guard:
             wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
             return
         wire.send(self.host, {"ready": True})
-        while (frame := wire.receive(self.host)) is not None:
+        while (frame := self._order()) is not None:
             seq = frame.header["run"]
             try:
                 self.run(seq, frame.blobs[0])

@@ -122,8 +122,14 @@ class Pool:
         descriptors = Descriptors(setup, self._shared)
         try:
             await self._live.acquire()
-            async with self._opening:
-                return await self._open(setup, descriptors)
+            turn = False
+            try:
+                async with self._opening:
+                    turn = True
+                    return await self._open(setup, descriptors)
+            finally:
+                if not turn:  # cancelled while it waited
+                    self._live.release()
         finally:
             descriptors.close()
 

@@ -35,11 +35,11 @@ def survive_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-def readable(fd: int) -> bool:
-    """Whether a read would not wait."""
+def readable(fd: int, wait_s: float = 0.0) -> bool:
+    """Whether a read would not wait, after at most ``wait_s``."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
+    return bool(poller.poll(wait_s * 1000))
 
 
 def dead(death: int, wait_s: float) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
+from vtcli.sandbox import workspace
 from vtcli.sandbox.privileges import CANDIDATES
 
 PREFIX = "vtcli-sandbox-"
@@ -36,7 +36,7 @@ def sweep(parent: Path) -> None:
             continue
         try:
             if os.fstat(fd).st_uid in owners and _lock(fd):
-                shutil.rmtree(path, ignore_errors=True)
+                workspace.remove(str(path))
         finally:
             os.close(fd)
 

@@ -18,9 +18,9 @@ _FILES = {
     "pwrite64": 18, "readv": 19, "writev": 20, "access": 21, "pipe": 22, "dup": 32, "dup2": 33, "sendfile": 40,
     "fsync": 74, "fdatasync": 75, "ftruncate": 77, "getdents": 78, "getcwd": 79, "chdir": 80,
     "fchdir": 81, "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85, "unlink": 87, "readlink": 89, "umask": 95,
-    "statfs": 137, "fstatfs": 138, "getdents64": 217, "fadvise64": 221, "mkdirat": 258,
+    "getdents64": 217, "fadvise64": 221, "mkdirat": 258,
     "newfstatat": 262, "unlinkat": 263, "renameat": 264, "readlinkat": 267, "faccessat": 269, "fallocate": 285,
-    "dup3": 292, "pipe2": 293, "preadv": 295, "pwritev": 296, "renameat2": 316, "copy_file_range": 326,
+    "dup3": 292, "pipe2": 293, "preadv": 295, "pwritev": 296, "copy_file_range": 326,
     "preadv2": 327, "pwritev2": 328, "statx": 332, "close_range": 436, "faccessat2": 439,
 }  # fmt: skip
 _MEMORY = {
@@ -70,6 +70,7 @@ ANSWERED = (
     dict.fromkeys(_MODES.values(), 0)
     | dict.fromkeys(_ATTRIBUTES.values(), errno.ENOTSUP)  # shutil.copy2 takes this for "none here"
     | {435: errno.ENOSYS, 437: errno.ENOSYS}  # clone3, openat2: flags behind a pointer; there are clone and openat
+    | {137: errno.ENOSYS, 138: errno.ENOSYS}  # statfs, fstatfs: how full the host's disk is, which others fill too
 )
 """System call number -> errno that it is answered with, without being made."""
 
@@ -125,6 +126,8 @@ CONDITIONS: dict[int, tuple[ByArgument, ...]] = {
     140: (ByArgument(0, (0,)), ByArgument(1, (0,))),
     # sched_getaffinity: glibc asks for a thread by its number when it looks for its stack, and does without on ENOSYS
     204: (ByArgument(0, (0,), otherwise=errno.ENOSYS),),
+    # renameat2: RENAME_NOREPLACE, RENAME_EXCHANGE; RENAME_WHITEOUT would make a device
+    316: (ByArgument(4, (0,), 0xFFFFFFFC, otherwise=errno.EINVAL),),
     # clock_gettime, clock_getres, clock_nanosleep
     228: _CLOCK,
     229: _CLOCK,

@@ -170,20 +170,23 @@ class Template:
         """Tells the host which guards have ended, and kills what they left behind."""
         from vtcli.sandbox import confine, proc, wire
 
+        gone: dict[int, tuple[int, int]] = {}  # guard: its episode, its status
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if not pid:
                 break
             episode = self.guards.pop(pid, None)
             if episode is not None:
-                confine.remove_workspace(self.state, pid)
-                wire.send(self.channel, {"gone": episode, "status": status})
+                gone[pid] = episode, status
         for orphan in proc.Proc().children(os.getpid()):
             if orphan not in self.guards:
                 self._signal(orphan)
+        for pid, (episode, status) in gone.items():
+            confine.remove_workspace(self.state, pid)
+            wire.send(self.channel, {"gone": episode, "status": status})
 
     def kill(self, episode: int) -> None:
         """Kills the guard of an episode; the rest of it follows."""

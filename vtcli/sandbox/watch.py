@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
+SETTLE_S = 0.1  # for a process that keeps the state, after its answer, before it is stopped: it gives memory back
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
@@ -47,12 +48,16 @@ class Head:
     channel: socket.socket
     ours: bool
 
-    def kill(self) -> None:
-        """Sends SIGKILL and waits until it is dead. Raises ``Broken``."""
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal, which may come too late."""
         try:
-            signal.pidfd_send_signal(self.death, signal.SIGKILL)
+            signal.pidfd_send_signal(self.death, number)
         except ProcessLookupError:
             pass
+
+    def kill(self) -> None:
+        """Sends SIGKILL and waits until it is dead. Raises ``Broken``."""
+        self.send(signal.SIGKILL)
         if not proc.dead(self.death, CLEAN_S):
             raise Broken(Status.LOST, "a killed process did not end")
 
@@ -123,14 +128,13 @@ class Watch:
             poller.register(guard.gate.fileno(), select.POLLIN)
         if self.runner is not None:
             poller.register(self.runner.death, select.POLLIN)
+        tick = time.monotonic() + TICK_S
         while True:
             limit = self.limits.wall_s if self.runner is not None else START_S
             left = self.started + limit - time.monotonic()
             if left <= 0:
-                if self.runner is None:
-                    raise Broken(Status.PROTOCOL, "the process that keeps the state did not start the run")
-                return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
-            ready = dict(poller.poll(min(left, TICK_S) * 1000 + 1))
+                return self._late()
+            ready = dict(poller.poll(max(min(left, tick - time.monotonic()), 0) * 1000 + 1))
             if guard.host.fileno() in ready:
                 raise HostGone
             if guard.gate is not None and guard.gate.fileno() in ready:
@@ -140,9 +144,19 @@ class Watch:
             elif self.runner is not None and self.runner.death in ready:
                 end = self._death()
             else:
-                end = self._tick() if not ready else None
+                end = None
+            if end is None and time.monotonic() >= tick:  # by the clock: code can keep the poller busy
+                end = self._tick()
+                tick = time.monotonic() + TICK_S
             if end is not None:
                 return end
+
+    def _late(self) -> End:
+        """The clock has run out."""
+        if self.runner is None:
+            raise Broken(Status.PROTOCOL, "the process that keeps the state did not start the run")
+        self._measure()
+        return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
 
     def _word(self, poller: select.poll) -> End | None:
         """Reads one frame of the process that runs the code."""
@@ -225,10 +239,11 @@ class Watch:
         self.peak_mb = max(self.peak_mb, peak_mb)
         return threads
 
-    def _over_limits(self) -> End | None:
+    def _over_limits(self, copied: bool = False) -> End | None:
+        """``copied``: the workspace will be, so it must be as the next run needs it."""
         if os.fstat(self.guard.output).st_size > self.limits.output_bytes:
             return End(Status.LIMIT, f"the code printed more than {self.limits.output_bytes} bytes")
-        if self.guard.confined.template.tier != "full":
+        if copied or self.guard.confined.template.tier != "full":
             try:
                 self.guard.workspace.usage()
             except (WorkspaceLimit, OSError) as e:
@@ -240,12 +255,12 @@ class Watch:
         if end.reply is None or self.runner is None:
             return end
         if self._measure() != 1:  # 0: no /proc to see it in
-            signal.pidfd_send_signal(self.runner.death, signal.SIGSTOP)
+            self.runner.send(signal.SIGSTOP)
         if end.status not in KEEPS:
             return end
         if proc.dead(self.runner.death, 0):
             return replace(self._death(), wall_s=end.wall_s)
-        over = self._over_limits()
+        over = self._over_limits(copied=self.before is not None and self.guard.orders.persist)
         if over is not None:
             return replace(over, wall_s=end.wall_s)
         if end.status is Status.NO_OUTPUT and os.fstat(self.guard.output).st_size:
@@ -278,8 +293,10 @@ class Watch:
             if not self.reaped:
                 wire.send(self.head.channel, {"do": "reap"})
             runner.close()
-            guard.workspace.restore(self.before)
         guard.kernel.sweep(CLEAN_S, keep=self.head.pid)
+        if self.before is not None:
+            self.head.send(signal.SIGSTOP)  # threads of earlier runs might write meanwhile
+            guard.workspace.restore(self.before)
         if end.status not in KEEPS:
             os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either
         guard.answer(self.seq, end, self.cpu_s, self.peak_mb)

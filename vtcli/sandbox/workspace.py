@@ -2,18 +2,23 @@
 
 The guard is trusted and the folder is not: nothing is opened through a symbolic link, only regular files are read, and
 every walk has limits, so that names, loops, pipes and races in the folder cannot lead outside it or hold the guard.
+Code may make folders and files that not even their owner may read; the guard, an owner too, gives the right back.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 MAX_DEPTH = 64
+CLEAR_S = 20.0  # for removing everything, while something may still write
 READ_ONLY = 0o444
+COPIED = frozenset({stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK})
+LEAST = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o400}  # the rights that an owner needs to look into it
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -56,11 +61,15 @@ class Workspace:
         )
 
     def usage(self) -> tuple[int, int]:
-        """Bytes and names in the folder. Raises ``WorkspaceLimit`` when it is beyond its limits."""
+        """Bytes and names in the folder: of a file the length or what it takes, whichever is more, for a copy of it may
+        take either. Raises ``WorkspaceLimit`` when the folder is beyond its limits or could not be copied, ``OSError``
+        when it cannot be looked at."""
         total = files = 0
         for _, found, _ in self._walk():
             files += 1
-            total += found.st_blocks * 512
+            total += max(found.st_blocks * 512, found.st_size if stat.S_ISREG(found.st_mode) else 0)
+            if stat.S_IFMT(found.st_mode) not in COPIED:
+                raise WorkspaceLimit("a pipe or a device in the workspace")
             if files > self.max_files or total > self.max_bytes:
                 raise WorkspaceLimit(f"the workspace holds more than {self.max_bytes} bytes or {self.max_files} files")
         return total, files
@@ -78,19 +87,44 @@ class Workspace:
         return entries
 
     def restore(self, entries: Mapping[bytes, Entry]) -> None:
-        """Makes the folder hold exactly ``entries``. Raises ``OSError``."""
-        now: dict[bytes, os.stat_result] = {}
+        """Makes the folder hold exactly ``entries``, with their modes and times. A file that is still the same one gets
+        its bytes back in place, so that who has it open or mapped sees them too, and no room is needed for a second
+        one. Raises ``OSError``, ``WorkspaceLimit``."""
+        now: set[bytes] = set()
         try:
-            now = {relative: found for relative, found, _ in self._walk()}
-            for relative in sorted(now, reverse=True):
-                kept = entries.get(relative)
-                if kept is None or stat.S_IFMT(now[relative].st_mode) != stat.S_IFMT(kept.mode | self._kind(kept)):
-                    self._remove(relative, now.pop(relative))
-        except (WorkspaceLimit, OSError):  # too much, too deep, or folders without the right to look into them
-            self._clear()
+            found = {relative: found for relative, found, _ in self._walk()}
+            now = {relative for relative in sorted(found, reverse=True) if self._kept(relative, found, entries)}
+        except (WorkspaceLimit, OSError):  # too much, too deep
+            clear(self.path)
             now.clear()
         for relative in sorted(entries):
-            self._put(relative, entries[relative], now.get(relative))
+            self._put(relative, entries[relative], relative in now)
+        for relative in sorted(entries, reverse=True):
+            self._dress_folder(relative, entries[relative])
+
+    def _kept(self, relative: bytes, found: Mapping[bytes, os.stat_result], entries: Mapping[bytes, Entry]) -> bool:
+        """Whether what is there can become the entry of that name; if not it is removed. A file that has grown is
+        shortened already, for the others may need the room."""
+        entry, status = entries.get(relative), found[relative]
+        if entry is None or not self._alike(entry, status):
+            self._remove(relative, status)
+            return False
+        if stat.S_ISREG(status.st_mode) and status.st_size > len(entry.content or b""):
+            folder = self._parent(relative)
+            try:
+                fd = _writable(_base(relative), folder)
+            finally:
+                os.close(folder)
+            try:
+                os.ftruncate(fd, len(entry.content or b""))
+            finally:
+                os.close(fd)
+        return True
+
+    def _alike(self, entry: Entry, found: os.stat_result) -> bool:
+        if stat.S_ISREG(found.st_mode) and (found.st_ino != entry.identity[0] or found.st_nlink != 1):
+            return False
+        return stat.S_IFMT(found.st_mode) == stat.S_IFMT(entry.mode | self._kind(entry))
 
     def _walk(self) -> Iterator[tuple[bytes, os.stat_result, int]]:
         """Relative names with their status and the descriptor of their folder, folders before what is in them. It is
@@ -108,7 +142,7 @@ class Workspace:
                     if seen > 2 * self.max_files or depth > MAX_DEPTH:
                         raise WorkspaceLimit("too many names, or folders too deep, in the workspace")
                     try:
-                        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                        found = _looked_at(name, folder)
                     except FileNotFoundError:
                         continue
                     below = relative + b"/" + name if relative else name
@@ -118,40 +152,14 @@ class Workspace:
             finally:
                 os.close(folder)
 
-    def _clear(self) -> None:
-        """Removes everything, however much and however deep: a folder below the first level is moved up to it, so that
-        the way to it stays short. Raises ``OSError``."""
-        top = os.open(self.path, FOLDER_FLAGS)
-        try:
-            moved = 0
-            while names := _names(top):
-                for name in names:
-                    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
-                        os.unlink(name, dir_fd=top)
-                        continue
-                    os.chmod(name, 0o700, dir_fd=top)  # it was made without the right to look into it
-                    folder = os.open(name, FOLDER_FLAGS, dir_fd=top)
-                    try:
-                        for below in _names(folder):
-                            if stat.S_ISDIR(os.stat(below, dir_fd=folder, follow_symlinks=False).st_mode):
-                                moved += 1
-                                os.chmod(below, 0o700, dir_fd=folder)  # or its `..` could not be changed
-                                os.rename(below, f".moved-{os.getpid()}-{moved}", src_dir_fd=folder, dst_dir_fd=top)
-                            else:
-                                os.unlink(below, dir_fd=folder)
-                    finally:
-                        os.close(folder)
-                    os.rmdir(name, dir_fd=top)
-        finally:
-            os.close(top)
-
     def _open_folder(self, relative: bytes) -> int | None:
-        """A descriptor of a folder, reached name by name and never through a link; None when it is gone."""
+        """A descriptor of a folder, reached name by name and never through a link; None when it is gone. Raises
+        ``OSError`` when it is there and cannot be opened."""
         folder = os.open(self.path, FOLDER_FLAGS)
         for name in relative.split(b"/") if relative else ():
             try:
                 below = os.open(name, FOLDER_FLAGS, dir_fd=folder)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
             finally:
                 os.close(folder)
@@ -200,37 +208,102 @@ class Workspace:
         finally:
             os.close(folder)
 
-    def _put(self, relative: bytes, entry: Entry, now: os.stat_result | None) -> None:
-        """Makes one name what ``entry`` says; ``now``: its status, of the same kind, None when it is not there."""
-        if now is not None and entry.identity == identity(now) and self.given.get(relative) is entry:
-            return
+    def _put(self, relative: bytes, entry: Entry, there: bool) -> None:
+        """Makes one name what ``entry`` says; ``there``: something of the same kind is, and a file is the same one."""
         folder = self._parent(relative)
         name = _base(relative)
         try:
             if entry.content is None:
-                if now is None:
-                    os.mkdir(name, entry.mode, dir_fd=folder)
+                if not there:
+                    os.mkdir(name, 0o700, dir_fd=folder)
                 return
             if stat.S_ISLNK(entry.mode):
-                if now is None or os.readlink(name, dir_fd=folder) != entry.content:
+                if not there or os.readlink(name, dir_fd=folder) != entry.content:
                     _unlink(name, folder)
                     os.symlink(entry.content, name, dir_fd=folder)
                 return
-            if now is not None and entry.identity[0] == now.st_ino and self._same(name, folder, entry.content):
+            given = self.given.get(relative) is entry
+            if there and given and entry.identity == identity(os.stat(name, dir_fd=folder, follow_symlinks=False)):
                 return
-            _unlink(name, folder)
-            _write(name, folder, entry)
-            if self.given.get(relative) is entry:
+            if not there or not _same(name, folder, entry):
+                _write(name, folder, entry, not there)
+            if given:
                 self.given[relative] = replace(entry, identity=identity(os.stat(name, dir_fd=folder)))
         finally:
             os.close(folder)
 
-    def _same(self, name: bytes, folder: int, content: bytes) -> bool:
-        fd = os.open(name, FILE_FLAGS, dir_fd=folder)
-        try:
-            return os.fstat(fd).st_size == len(content) and _read(fd, len(content)) == content
-        finally:
-            os.close(fd)
+    def _dress_folder(self, relative: bytes, entry: Entry) -> None:
+        """Mode and times of a folder, when all is in it."""
+        if entry.content is not None:
+            return
+        folder = self._open_folder(relative)
+        if folder is not None:
+            try:
+                _dress(folder, entry)
+            finally:
+                os.close(folder)
+
+
+def clear(path: bytes) -> None:
+    """Removes everything in a folder, however much, however deep and whatever its modes: a folder below the first level
+    is moved up to it, so that the way to it stays short. Raises ``OSError``, ``WorkspaceLimit``."""
+    top = os.open(path, FOLDER_FLAGS)
+    until = time.monotonic() + CLEAR_S
+    try:
+        moved = 0
+        while names := _names(top):
+            if time.monotonic() > until:
+                raise WorkspaceLimit("the workspace cannot be cleared")
+            for name in names:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=top)
+                    continue
+                folder = _opened(name, top)
+                try:
+                    for below in _names(folder):
+                        if stat.S_ISDIR(os.stat(below, dir_fd=folder, follow_symlinks=False).st_mode):
+                            moved += 1
+                            os.close(_opened(below, folder))  # or its `..` could not be changed
+                            os.rename(below, f".moved-{os.getpid()}-{moved}", src_dir_fd=folder, dst_dir_fd=top)
+                        else:
+                            os.unlink(below, dir_fd=folder)
+                finally:
+                    os.close(folder)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def remove(path: str) -> None:
+    """Removes a folder with all that is in it; what cannot be removed stays."""
+    try:
+        clear(os.fsencode(path))
+        Path(path).rmdir()
+    except (OSError, WorkspaceLimit):
+        return
+
+
+def _opened(name: bytes, folder: int) -> int:
+    """A descriptor of a folder in another one, which its owner may list and change from now on."""
+    try:
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=folder)
+        fd = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+    mode = os.fstat(fd).st_mode
+    if mode & 0o700 != 0o700:
+        os.fchmod(fd, stat.S_IMODE(mode) | 0o700)
+    return fd
+
+
+def _looked_at(name: bytes, folder: int) -> os.stat_result:
+    """The status of a name, which its owner may look into from now on. Raises ``OSError``."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    least = LEAST.get(stat.S_IFMT(found.st_mode), 0)
+    if found.st_mode & least == least:
+        return found
+    os.chmod(name, stat.S_IMODE(found.st_mode) | least, dir_fd=folder)
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
 def _names(folder: int) -> list[bytes]:
@@ -267,13 +340,48 @@ def _unlink(name: bytes, folder: int) -> None:
         pass
 
 
-def _write(name: bytes, folder: int, entry: Entry) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+def _same(name: bytes, folder: int, entry: Entry) -> bool:
+    """Whether a file has the entry's bytes; if so its mode and times are made the entry's."""
+    fd = os.open(name, FILE_FLAGS, dir_fd=folder)
     try:
-        view = memoryview(entry.content or b"")
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fchmod(fd, entry.mode)
-        os.utime(fd, ns=entry.times_ns)
+        content = entry.content or b""
+        same = os.fstat(fd).st_size == len(content) and _read(fd, len(content)) == content
+        if same:
+            _dress(fd, entry)
+        return same
     finally:
         os.close(fd)
+
+
+def _writable(name: bytes, folder: int) -> int:
+    """A descriptor to write to a file that is there."""
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=folder)
+    except PermissionError:
+        os.chmod(name, 0o600, dir_fd=folder)
+        return os.open(name, flags, dir_fd=folder)
+
+
+def _write(name: bytes, folder: int, entry: Entry, new: bool) -> None:
+    """Writes the bytes, into a new file or over those of one that is there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, 0o600, dir_fd=folder) if new else _writable(name, folder)
+    try:
+        view = memoryview(entry.content or b"")
+        os.ftruncate(fd, len(view))
+        done = 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], done)
+        _dress(fd, entry)
+    finally:
+        os.close(fd)
+
+
+def _dress(fd: int, entry: Entry) -> None:
+    """Mode and times as of the entry."""
+    found = os.fstat(fd)
+    if stat.S_IMODE(found.st_mode) != entry.mode:
+        os.fchmod(fd, entry.mode)
+    if found.st_mtime_ns != entry.times_ns[1]:
+        os.utime(fd, ns=entry.times_ns)

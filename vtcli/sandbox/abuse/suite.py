@@ -18,6 +18,7 @@ from vtcli.sandbox.abuse import (
     poison,
     processes,
     sources,
+    undone,
     writes,
 )
 from vtcli.sandbox.abuse.case import Case
@@ -25,6 +26,7 @@ from vtcli.sandbox.abuse.case import Case
 CASES: tuple[Case, ...] = (
     *files.READING,
     *writes.CASES,
+    *undone.CASES,
     *network.CASES,
     *kernel.CASES,
     *processes.CASES,

@@ -1,0 +1,152 @@
+"""What a failed run has done to what outlives it: open files, maps, modes, times; and ends that are nobody's fault."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from sandbox_world import World, descendants, setup
+
+from vtcli.sandbox.types import RunLimits, Status
+
+CLEARED = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, 0)\nos.lseek(1, 20 << 20, 0)\n1/0"
+OPENED = """
+import mmap, os
+f = open("kept", "w+b", buffering=0)
+f.write(b"good" * 1024)
+m = mmap.mmap(f.fileno(), 4096)
+"""
+CHANGED = "f.seek(0)\nf.write(b'evil')\nf.truncate(8)\n1/0"
+MAPPED = "m[:4] = b'evil'\n1/0"
+LOOK = "f.seek(0)\nprint(f.read() == b'good' * 1024, m[:] == b'good' * 1024, open('kept', 'rb').read(4))"
+FOLDERS = """
+import os
+os.mkdir("closed", 0o300)
+open("closed/x", "w").write("good")
+os.mkdir("empty")
+os.mkdir("full")
+open("full/y", "w").write("good")
+open("f", "w").write("good")
+"""
+STATES = "print([(n, oct(os.stat(n).st_mode), os.stat(n).st_mtime_ns) for n in ('closed', 'empty', 'full', 'f')])"
+UNREADABLE = "import os\nos.umask(0o777)\nopen('u', 'w').close()\nos.mkdir('d', 0)\nprint(1)"
+FULL = {"limits": RunLimits(wall_s=20.0, workspace_mb=16)}
+
+
+def test_the_output_of_later_runs_is_whole(world: World) -> None:
+    _, failed, *later = world.runs("x = 1", CLEARED, "print('one')", "print('two')")
+    assert failed.status in (Status.ERROR, Status.LIMIT)
+    assert [r.output for r in later] == ["one\n", "two\n"], later
+
+
+@pytest.mark.parametrize("source", [CHANGED, MAPPED])
+def test_an_open_and_mapped_file_is_undone_for_who_holds_it(world: World, source: str) -> None:
+    _, failed, after = world.runs(OPENED, source, LOOK)
+    assert failed.status is Status.ERROR
+    assert after.output == "True True b'good'\n", after
+
+
+def test_modes_and_times_are_undone(world: World) -> None:
+    spoil = (
+        "open('closed/x', 'w').write('evil')\nos.rmdir('empty')\nos.mkdir('empty', 0)\nopen('f', 'w').write('good')\n"
+    )
+    gone = "os.unlink('full/y')\nos.rmdir('full')\nos.mkdir('full', 0)\n1/0"
+    look = STATES + "\nprint(open('closed/x').read(), open('full/y').read())"
+    results = world.runs(FOLDERS, STATES, spoil + "1/0", look, gone, look)
+    assert [r.status for r in results[2::2]] == [Status.ERROR, Status.ERROR]
+    expected = results[1].output + "good good\n"
+    assert [r.output for r in results[3::2]] == [expected, expected]
+
+
+def test_what_nobody_may_read_does_not_end_the_episode(world: World) -> None:
+    made, after, undone, last = world.runs(UNREADABLE, "print(2)", "os.rmdir('d')\n1/0", "print(os.listdir())")
+    assert (made.output, after.output, undone.status) == ("1\n", "2\n", Status.ERROR)
+    assert last.status is Status.OK and sorted(last.output) == sorted("['u', 'd']\n")
+
+
+def test_a_workspace_that_cannot_be_copied_is_a_limit_and_undone(world: World) -> None:
+    holes = "import os\nfor n in ('a', 'b'):\n    os.ftruncate(os.open(n, os.O_CREAT | os.O_RDWR), 12 << 20)"
+    deep = "import os\nfor n in range(80):\n    os.mkdir('d')\n    os.chdir('d')"
+    results = world.runs("x = 1", holes, deep, "import os\nprint(x, os.listdir())", **FULL)
+    assert [r.status for r in results[1:3]] == [Status.LIMIT, Status.LIMIT], results
+    assert results[3].output == "1 []\n"
+
+
+def test_a_large_file_that_is_open_can_be_undone(world: World) -> None:
+    """There is no room for a second one."""
+    large = "f = open('a', 'w+b')\nf.write(b'a' * (10 << 20))\nf.flush()"
+    results = world.runs(large, "f.seek(0)\nf.write(b'b')\nf.flush()\n1/0", "f.seek(0)\nprint(f.read(2))", **FULL)
+    assert results[1].status is Status.ERROR
+    assert results[2].output == "b'aa'\n", results[2]
+
+
+def test_a_guard_that_fails_itself_loses_its_episode(world: World) -> None:
+    """Bytes that cannot be put back: the room for them is held by a file without a name."""
+    if world.pool.report["tier"] != "full":
+        pytest.skip("no quota by the kernel at this tier")
+    large = "import os\nf = open('a', 'w+b')\nf.write(b'a' * (10 << 20))\nf.flush()"
+    _, failed, after = world.runs(large, "os.unlink('a')\n1/0", "print(1)", **FULL)
+    assert failed.status is Status.LOST and "the guard failed" in failed.error, failed
+    assert after.status is Status.LOST
+
+
+FORGED = """
+import json, os, socket, sys
+frame = sys._getframe()
+while frame and not hasattr(frame.f_locals.get("frame"), "header"):
+    frame = frame.f_back
+reply = {"seq": frame.f_locals["frame"].header["seq"], "kind": "ok", "error": "", "value": "", "images": [],
+         "images_dropped": 0, "operations": [], "notes": [], "blobs": []}
+socket.socket(fileno=252).send(json.dumps(reply).encode() + b"\\n")
+while True: pass
+"""
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: bool) -> None:
+    async def go() -> float:
+        episode = await world.pool.open(setup(transactions=transactions))
+        assert (await episode.run(FORGED)).status in (Status.OK, Status.NO_OUTPUT)
+        await asyncio.sleep(0.3)
+        before = busy(world)
+        await asyncio.sleep(1.0)
+        used = busy(world) - before
+        await episode.close()
+        return used
+
+    assert world.do(go()) < 0.2
+
+
+def busy(world: World) -> float:
+    """CPU time of all that is below the template."""
+    total = 0
+    for pid in descendants(world.pool.template_pid):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:
+    writes = """
+import os, threading, time
+def write():
+    time.sleep(0.3)
+    n = 0
+    while True:
+        n += 1
+        try:
+            os.close(os.open(f"n{n}", os.O_CREAT | os.O_WRONLY, 0o600))
+        except OSError:
+            pass
+threading.Thread(target=write, daemon=True).start()
+"""
+    started = time.monotonic()
+    _, first, failed, after = world.runs("x = 1", writes, "time.sleep(0.8)\n1/0", "print(x)", **FULL)
+    assert first.status is Status.NO_OUTPUT and failed.status in (Status.ERROR, Status.LIMIT)
+    assert after.output == "1\n" and time.monotonic() - started < 15
