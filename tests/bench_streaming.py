@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,16 @@ def opened(folder: Path, name: str) -> tuple[Engines, QwenChat]:
     return open_policy(engine, folder, chat, tiny_model.store().view, limits, Place()), chat
 
 
-def rate(loop: EventLoop, stream: Stream, seed: int, how: str) -> tuple[float, float]:
+def asking(nth: int) -> Sample:
+    return make_sample(images=(tiny_model.image(nth),))
+
+
+def rate(
+    loop: EventLoop, stream: Stream, seed: int, how: str, sample: Callable[[int], Sample] = asking
+) -> tuple[float, float]:
     """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
     prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
-    asked = {i: make_sample(id=f"{seed}-{i}", images=(tiny_model.image(i),)) for i in range(prompts)}
+    asked = {i: replace(sample(i), id=f"{seed}-{i}") for i in range(prompts)}
     stream = replace(stream, open_env=Worlds(seed, prompts * GROUP), lockstep=how == "lockstep")
     done: list[Group] = []
 

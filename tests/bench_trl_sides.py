@@ -102,8 +102,11 @@ def _verdict(trajectory: Any) -> Verdict:
     return Verdict(value, {"odd": value})
 
 
-def grpo_trainer(world: World, steps: int, folder: Path, micro: int = PROMPTS * GROUP) -> Any:
-    """TRL's trainer with the same model, batch, lengths and loss; without what costs it time and us none."""
+def grpo_trainer(
+    world: World, steps: int, folder: Path, micro: int = PROMPTS * GROUP, tools: Any = None, chat: str | None = None
+) -> Any:
+    """TRL's trainer with the same model, batch, lengths and loss; without what costs it time and us none. ``tools``,
+    with ``chat``, a template that knows them: its own loop of calls."""
     from datasets import Dataset
     from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
     from trl import GRPOConfig, GRPOTrainer
@@ -134,12 +137,17 @@ def grpo_trainer(world: World, steps: int, folder: Path, micro: int = PROMPTS * 
         remove_unused_columns=False,
         shuffle_dataset=False,
     )
+    processor = AutoProcessor.from_pretrained(world.folder)
+    if chat is not None:
+        processor.chat_template = processor.tokenizer.chat_template = chat
+        processor.tokenizer.response_schema = {"type": "object"}
     return GRPOTrainer(
         model=Qwen2_5_VLForConditionalGeneration.from_pretrained(world.folder),
         reward_funcs=odd,
         args=args,
         train_dataset=data,
-        processing_class=AutoProcessor.from_pretrained(world.folder),
+        processing_class=processor,
+        tools=tools,
     )
 
 
