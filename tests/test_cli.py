@@ -189,7 +189,7 @@ def test_an_interrupt_is_one_line_and_its_own_code(number: int, code: int, word:
 
 def test_two_requests_to_end_at_once_are_one(tmp_path: Path) -> None:
     """As a step of Slurm gets them: from Slurm and from the step's srun. What a stage does when it ends is done."""
-    body = "print('started', flush=True)\n    try: time.sleep(60)\n"
+    body = "try: print('started', flush=True); time.sleep(60)\n"
     body += "    finally: time.sleep(0.5); print('closed', flush=True)"
     command = stage_program(body, tmp_path)
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
