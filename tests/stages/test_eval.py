@@ -225,12 +225,17 @@ def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch
     assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
 
 
-def test_broken_rollouts_are_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rollouts_are_data(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     def add(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
-    made = stage.run(config(home, "broken", policy="oracle", max_samples=3))
+    asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3}
+    with pytest.raises(EngineError, match=r"% of the rollouts broke, at most eval.max_broken=0% may.*No space left"):
+        stage.run(config(home, "broken", **asked, max_broken=0.0))
+    assert not (home / "broken").exists()
+    made = stage.run(config(home, "broken", **asked, max_broken=1.0))
+    assert "rollouts broke. The commonest reason" in capfd.readouterr().err
     summary = made.manifest.summary
     assert summary["answer.all.broken"] > 0
     measured = summary.get("answer.all.accuracy.n", 0.0)
