@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vtcli import disk, records, shards
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.bounds import at_least
 from vtcli.data import canvas, sheet
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.demonstrate import Episode, Setting
@@ -62,11 +63,14 @@ class SynthConfig:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
+    def __post_init__(self) -> None:
+        at_least(0, self, "workers", "sheet")
+
 
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
-    if config.workers < 0 or (config.shard and config.merge):
-        raise ConfigError("synth: expected workers of 0 (one a core) or more, and not both a shard and a merge")
+    if config.shard and config.merge:
+        raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -85,6 +84,17 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("rl", "rl.max_unjudged=-0.1", "rl.max_unjudged: must be at least 0 and at most 1"),
         ("rl", "rl.max_broken=nan", "rl.max_broken: expected a finite number"),
         ("rl", "rl.temperature=inf", "rl.temperature: expected a finite number, got inf"),
+        ("synth", "data.tasks.zoom.train=-1", "data.tasks.zoom.train: must be at least 0, got -1."),
+        ("synth", "+data.tasks.zoom.forms=[x]", "data.tasks.zoom.forms: must be a list of some of tool, answer, got"),
+        ("synth", "+data.tasks.zoom.forms=[]", "data.tasks.zoom.forms: must be a list of some of tool, answer, got []"),
+        ("synth", "data.tasks.zoom.generate.size.width=0", "data.tasks.zoom.generate.size.width: must be at least 1"),
+        ("synth", "+data.tasks.zoom.generate.size.vanish=nan", "data.tasks.zoom.generate.size.vanish: expected a fin"),
+        ("synth", "data.tasks.zoom.generate.size.tags=90", "data.tasks.zoom.generate.size.tags: must be at least 1 an"),
+        ("synth", "data.tasks.rotflip.generate.size.augment=2", "data.tasks.rotflip.generate.size.augment: must be "),
+        ("synth", "data.tasks.count.generate.size.points=[5,3]", "data.tasks.count.generate.size.points: must be the"),
+        ("synth", "synth.sheet=-1", "synth.sheet: must be at least 0, got -1."),
+        ("synth", "+synth.demos={rows:{zoom:{tool:-3}}}", "synth.demos.rows.zoom.tool: must be at least 0, got -3."),
+        ("synth", "+synth.demos={rows:{zoom:{tool:3}},validation:2}", "synth.demos.validation: must be at least 0 and"),
         ("rl", "rl.group_size=0", "rl.group_size: must be at least 1, got 0."),
     ],
 )

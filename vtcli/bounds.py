@@ -6,6 +6,7 @@ NaN is below nothing and above nothing, so that ``value < 1`` lets it pass: ever
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from vtcli.errors import ConfigError
@@ -24,7 +25,7 @@ class OutOfBounds(ConfigError):
 
 
 def within(value: float, name: str, low: float, high: float = math.inf, *, above: bool = False) -> None:
-    """Raises ``OutOfBounds`` unless ``value`` is finite, at least ``low`` (``above``: more than it) and at most ``high``.
+    """Raises ``OutOfBounds`` unless ``value`` is finite and ``low`` (``above``: more than it) to ``high``.
 
     >>> within(0.5, "share", 0, 1)
     """
@@ -59,6 +60,15 @@ def ordered(config: object, *fields: str) -> None:
         low, high = getattr(config, name)
         if not low <= high:
             raise OutOfBounds(name, f"must be the smallest and the largest, in this order, got [{low}, {high}].")
+
+
+def among(choices: Iterable[str], config: object, *fields: str) -> None:
+    """Every named field is a list of some of ``choices``, one at least."""
+    known = list(choices)
+    for name in fields:
+        given = list(getattr(config, name))
+        if not given or set(given) - set(known):
+            raise OutOfBounds(name, f"must be a list of some of {', '.join(known)}, got {given}.")
 
 
 def _numbers(config: object, fields: tuple[str, ...]) -> list[tuple[str, float]]:

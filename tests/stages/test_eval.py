@@ -225,7 +225,9 @@ def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch
     assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
 
 
-def test_broken_rollouts_are_data(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_broken_rollouts_are_data(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def add(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -169,6 +169,7 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
         ("synth.shard='4/3'", "3/16"),
         ("synth.forms=[plain]", "tool, answer"),
         ("synth.workers=-1", "workers"),
+        ("+synth.demos={rows:{zoom:{tool:0}}}", "nothing is to be made"),
         ("data.tasks.zoom.train=many", "a number"),
         ("data.tasks.count.generate.size.conditions=[z]", "x>"),
         ("+synth.demos={rows:{zoom:{dance:3}}}", "perceive"),
@@ -177,6 +178,16 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
 def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         synth(tmp_path, override)
+
+
+def test_a_dataset_of_no_items_is_refused(tmp_path: Path) -> None:
+    none = [
+        f"data.tasks.{t}.{s}=0"
+        for t in ("rotflip", "zoom", "read_value", "count")
+        for s in ("train", "validation", "test")
+    ]
+    with pytest.raises(ConfigError, match=r"nothing is to be made.*data.tasks.rotflip.train=100"):
+        synth(tmp_path, *none)
 
 
 def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp_path: Path) -> None:
