@@ -23,7 +23,7 @@ from vtcli.bounds import at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
+from vtcli.images import ImageLimits, ImageStore
 from vtcli.loops import EventLoop, compute
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
@@ -79,7 +79,7 @@ class Config:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
-    images: dict[str, int] = field(default_factory=dict[str, int])  # min_pixels and max_pixels of a view
+    images: ImageLimits = field(default_factory=ImageLimits)
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -113,7 +113,7 @@ def run(config: Config) -> Artifact:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
-        images = ImageStore(stage.work / "images", **config.images)
+        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
         samples = _samples(config, data, images)
         weights = source.path
         worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")

@@ -25,6 +25,7 @@ from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
+from vtcli.images import ImageLimits
 from vtcli.protocols import Env, Pixels
 from vtcli.records import Demo
 from vtcli.sandbox.pool import PoolConfig
@@ -37,21 +38,13 @@ RUNTIME = ("synth.workers", "synth.merge", "sandbox.active", "sandbox.live")
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """The resize that demonstrations are shown with; coordinates refer to it."""
-
-    min_pixels: int
-    max_pixels: int
-
-
-@dataclass(frozen=True, slots=True)
 class SynthConfig:
     """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
     of its own, NAME-shard-3-of-16; ``merge`` puts all of them together: 16, or a list of them."""
 
     job: dict[str, Any]
     data: Data
-    images: Images
+    images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
     seed: int = 0
     workers: int = 0

@@ -23,7 +23,7 @@ from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import ImageStore, encode_png
+from vtcli.images import ImageLimits, ImageStore, encode_png
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
 from vtcli.rollout import Limits
@@ -98,7 +98,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "prompt": PROMPT,
         "signals": SIGNALS,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),
-        "images": {"min_pixels": 56 * 56, "max_pixels": 112 * 112},
+        "images": ImageLimits(56 * 56, 112 * 112),
         "concurrency": 4,
     }
     fields |= changes

@@ -172,6 +172,7 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
         ("+synth.demos={rows:{zoom:{tool:0}}}", "nothing is to be made"),
         ("data.tasks.zoom.train=many", "a number"),
         ("data.tasks.count.generate.size.conditions=[z]", "x>"),
+        ("data.tasks.zoom.generate.size.tags=90", "tags=90 needs as many colours and marks"),
         ("+synth.demos={rows:{zoom:{dance:3}}}", "perceive"),
     ],
 )
@@ -181,11 +182,8 @@ def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tm
 
 
 def test_a_dataset_of_no_items_is_refused(tmp_path: Path) -> None:
-    none = [
-        f"data.tasks.{t}.{s}=0"
-        for t in ("rotflip", "zoom", "read_value", "count")
-        for s in ("train", "validation", "test")
-    ]
+    tasks, splits = ("rotflip", "zoom", "read_value", "count"), ("train", "validation", "test")
+    none = [f"data.tasks.{task}.{split}=0" for task in tasks for split in splits]
     with pytest.raises(ConfigError, match=r"nothing is to be made.*data.tasks.rotflip.train=100"):
         synth(tmp_path, *none)
 

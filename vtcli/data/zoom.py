@@ -92,7 +92,6 @@ class Size:
             raise ConfigError(
                 f"zoom: framed={self.framed:g} needs hatchings of {', '.join(FRAMES)}; got {self.hatchings}"
             )
-        within(self.tags, "tags", 1, min(len(set(self.colours)), len(set(self.hatchings or self.letters))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +144,11 @@ def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
     """Tags of distinct colours and marks at random places that keep a tag's width apart where there is room."""
     colours = shuffled(rng, size.colours)[: size.tags]
     marks = shuffled(rng, size.hatchings or tuple(size.letters))[: size.tags]
+    if size.tags > min(len(colours), len(marks)):
+        raise ConfigError(
+            f"zoom: tags={size.tags} needs as many colours and marks; colours={list(size.colours)}, "
+            f"hatchings={list(size.hatchings)}, letters={size.letters!r}"
+        )
     boxes: list[Box] = []
     tries, gap = 0, size.tag[1] // 3
     while len(boxes) < size.tags:
