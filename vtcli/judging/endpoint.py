@@ -119,14 +119,17 @@ class Endpoint:
             wait = min(asked_pause if asked_pause is not None else pause * random.uniform(0.5, 1.0), LONGEST_PAUSE_S)
             if attempt >= self._patience.attempts or time.monotonic() + wait >= end:
                 tries = f"{attempt} attempt{'s' if attempt > 1 else ''}"
-                late = f" in {time.monotonic() - begin:.2g} s{self._too_short()}" if reply.why == TOO_LATE else ""
+                late = self._too_short(time.monotonic() - begin) if reply.why == TOO_LATE else ""
                 return Reply(None, f"{reply.why}, after {tries}{late}", reply.status)
             await asyncio.sleep(wait)
             pause *= 2
 
-    def _too_short(self) -> str:
-        limits = f"{self._patience.timeout_s:g} s for a reply, {self._patience.deadline_s:g} s for a question"
-        return f" ({limits}: a slow judge needs larger judge.patience.timeout_s and judge.patience.deadline_s)"
+    def _too_short(self, spent_s: float) -> str:
+        return (
+            f" and {spent_s:.{0 if spent_s >= 10 else 1}f} s in all: a slow judge needs more than "
+            f"judge.patience.timeout_s={self._patience.timeout_s:g} for a reply and "
+            f"judge.patience.deadline_s={self._patience.deadline_s:g} for a question"
+        )
 
     async def _once(self, body: Mapping[str, Any], limit_s: float) -> tuple[Reply, bool, float | None]:
         """The reply, whether to ask again, and the pause that the server asked for."""

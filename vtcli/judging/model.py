@@ -179,7 +179,8 @@ class ModelJudge:
                 failed.setdefault((name, *said), []).append(check.what)
         if failed:
             listed = "; ".join(
-                f"{f'{len(cases)} × ' if len(cases) > 1 else ''}[{name}] {before}{', '.join(cases)}{after}"
+                f"[{name}] {before}{cases[0]}{after}"
+                + (f" (and the same of {len(cases) - 1} more: {', '.join(cases[1:])})" if cases[1:] else "")
                 for (name, before, after), cases in failed.items()
             )
             raise EngineError(
