@@ -19,17 +19,18 @@ from rich.progress import track
 from vtcli import judging, records
 from vtcli.algo.rows import make_row, summarise
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.bounds import at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
+from vtcli.images import ImageLimits, ImageStore
 from vtcli.loops import EventLoop, compute
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout import Limits, Sampling, rollout_group
+from vtcli.rollout import Limits, Sampling, refuse_broken, rollout_group, why_broken
 from vtcli.sandbox.pool import PoolConfig
-from vtcli.schema import Sample, Scored, Trajectory
+from vtcli.schema import Sample, Scored, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model
 from vtcli.stagerun import RunSettings, StageRun, open_run
@@ -42,7 +43,7 @@ Key = tuple[str, str]  # form and sample id
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
-RUNTIME_KEYS = ("eval.concurrency", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = ("eval.concurrency", "eval.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -68,6 +69,7 @@ class Config:
     shown: int = 32  # trajectories to browse in the report
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
+    max_broken: float = 0.5  # a larger share of broken rollouts ends the run; below it they are left out of all means
     concurrency: int = 64  # questions at a time; finished ones survive a kill
     dtype: str = "float32"
     device: str = "cpu"
@@ -77,13 +79,16 @@ class Config:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
-    images: dict[str, int] = field(default_factory=dict[str, int])  # min_pixels and max_pixels of a view
+    images: ImageLimits = field(default_factory=ImageLimits)
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
+        at_least(1, self, "max_samples", "samples_per_question", "concurrency")
+        at_least(0, self, "temperature", "shown")
+        shares(self, "max_broken", "max_unjudged")
         if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
             raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
 
@@ -108,7 +113,7 @@ def run(config: Config) -> Artifact:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
-        images = ImageStore(stage.work / "images", **config.images)
+        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
         samples = _samples(config, data, images)
         weights = source.path
         worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
@@ -116,6 +121,7 @@ def run(config: Config) -> Artifact:
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:
             found = loop.run(_collect(doing, samples))
+        _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, parents, found, images)
 
@@ -185,12 +191,12 @@ class _Doing:
 
 async def _collect(doing: _Doing, samples: Mapping[Key, Sample]) -> list[Scored]:
     """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again, but what
-    its judge left without a verdict is measured again."""
+    its judge left without a verdict is measured again, and a question with a broken rollout is asked again."""
     config, path = doing.config, doing.stage.work / "trajectories.jsonl"
     found = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-    count = Counter(_key(s) for s in found.values())
+    count = Counter(_key(s) for s in found.values() if s.trajectory.stop is not Stop.BROKEN)
     left = [key for key in samples if count[key] < config.samples_per_question]
-    open_keys = {_key(s) for s in found.values() if s.signals.values.get("unjudged")}
+    open_keys = {_key(s) for s in found.values() if s.signals.values.get("unjudged")} - set(left)
     rollouts: Rollouts | None = None
     try:
         if open_keys:
@@ -207,6 +213,16 @@ async def _collect(doing: _Doing, samples: Mapping[Key, Sample]) -> list[Scored]
         await doing.close()
     order = {key: i for i, key in enumerate(samples)}
     return sorted(found.values(), key=lambda s: (order[_key(s)], s.trajectory.id))
+
+
+def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> None:
+    """Says how many rollouts broke and why; too many of them end the run."""
+    rolled_out = [s.trajectory for s in found]
+    broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
+    where = f"eval ({stage.work / 'trajectories.jsonl'})"
+    refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
+    if broken:
+        sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
 
 
 def _key(scored: Scored) -> Key:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from vtcli import codec, disk, judging, records
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
+from vtcli.bounds import at_least, shares
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
 from vtcli.report import folder, scores
@@ -62,8 +63,11 @@ class Config:
             verdicts.rewards_of(self.job.get("rl") or {}, self.phase)
         if unknown := sorted(set(self.again) - set(self.signals)):
             raise ConfigError(f"scoring.again: no signals {unknown}; the configuration has {sorted(self.signals)}")
-        if self.concurrency < 1 or self.shown < 0 or (self.group_size is not None and self.group_size < 1):
-            raise ConfigError("scoring.concurrency and scoring.group_size must be at least 1, scoring.shown at least 0")
+        at_least(1, self, "concurrency", "group_size")
+        at_least(0, self, "shown")
+        shares(self, "max_unjudged")
+        if not self.compared:
+            raise ConfigError("scoring.compared=[]: expected the names of signals, say scoring.compared=[evidence]")
 
 
 def run(config: Config) -> Artifact:
@@ -126,6 +130,7 @@ def _matrix(config: Config, source: Source) -> Artifact:
             return stage.reused
         facts, rows = _rows(config, source, jobs)
         rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
+        matrix.require_some(rows)
         found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
         about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
         about |= {"command": " ".join(folder.command_line())}

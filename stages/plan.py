@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from vtcli import config
+from vtcli.algo.select import Selection
 from vtcli.artifacts import ArtifactStore
 from vtcli.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.images import ImageLimits
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
 from vtcli.plan.estimate import Plan, estimate
 from vtcli.plan.hardware import Gpu, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
+from vtcli.rollout import Limits
 from vtcli.sources import source_model
 
 MEASURED = "plan.json"
@@ -84,7 +87,7 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
 
 def workload(values: Mapping[str, Any]) -> Workload:
     """Of the sections rl, images, env and plan.lengths."""
-    rl, limits = values["rl"], values["rl"]["limits"]
+    rl = values["rl"]
     if config.MISSING in (rl["prompts_per_step"], rl["group_size"], rl["phases"]):
         raise ConfigError("this configuration says nothing about rl: choose a recipe that does, say +recipe=toolsrl.")
 
@@ -94,12 +97,12 @@ def workload(values: Mapping[str, Any]) -> Workload:
             raise ConfigError(f"{where}={found}: at least 1 is needed.")
         return found
 
+    limits = convert(rl["limits"], Limits, "rl.limits")
     learnt = number(rl["prompts_per_step"], "rl.prompts_per_step")
     updates = number(rl["updates_per_step"], "rl.updates_per_step")
-    image_keys = {k: number(values["images"][k], f"images.{k}") for k in ("min_pixels", "max_pixels")}
-    limit_keys = {k: number(limits[k], f"rl.limits.{k}") for k in ("max_tokens", "max_turn_tokens")}
+    images = convert(values["images"], ImageLimits, "images")
     return Workload(
-        prompts=round(learnt * convert(rl["select"]["oversample"], float, "rl.select.oversample")),
+        prompts=round(learnt * convert(rl["select"], Selection, "rl.select").oversample),
         learnt=learnt,
         group_size=number(rl["group_size"], "rl.group_size"),
         steps=sum(number(p["steps"], f"rl.phases.{i}.steps") for i, p in enumerate(rl["phases"])),
@@ -107,10 +110,12 @@ def workload(values: Mapping[str, Any]) -> Workload:
         old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
         reference=bool(rl.get("reference")) or rl["loss"]["kl_coef"] > 0,
         code=values["env"] is not None,
-        max_turns=convert(limits["max_turns"], int, "rl.limits.max_turns"),
+        max_turns=limits.max_turns,
+        max_tokens=limits.max_tokens,
+        max_turn_tokens=limits.max_turn_tokens,
+        min_pixels=images.min_pixels,
+        max_pixels=images.max_pixels,
         lengths=convert(values["plan"]["lengths"], Lengths, "plan.lengths"),
-        **image_keys,
-        **limit_keys,
     )
 
 

@@ -18,17 +18,18 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
+from vtcli.bounds import above, at_least, shares
 from vtcli.checkpoints import Checkpoints, watched
 from vtcli.collecting import Asked, Batch, Collector, Ranks
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError, EngineError
+from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits, ImageStore
 from vtcli.loops import EventLoop
 from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
-from vtcli.rollout import Limits, Sampling, derive_seed
+from vtcli.rollout import Limits, Sampling, derive_seed, refuse_broken
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
@@ -46,6 +47,9 @@ class Phase:
     steps: int
     form: str
     reward: Reward
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "steps")
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,18 @@ class Config:
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        if not self.phases or any(phase.steps < 1 for phase in self.phases):
-            raise ConfigError("rl.phases needs at least one phase, and every phase at least one step")
-        if min(self.prompts_per_step, self.group_size, self.updates_per_step) < 1 or self.temperature <= 0:
-            raise ConfigError(
-                "rl.prompts_per_step, rl.group_size and rl.updates_per_step must be at least 1, rl.temperature above 0"
-            )
-        if self.checkpoint_every < 1 or self.checkpoint_keep < 1:
-            raise ConfigError("rl.checkpoint_every and rl.checkpoint_keep must be at least 1")
+        if not self.phases:
+            raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
+        at_least(1, self, "prompts_per_step", "group_size", "updates_per_step", "checkpoint_every", "checkpoint_keep")
+        above(0, self, "temperature")
+        shares(self, "max_broken", "max_unjudged")
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
 
 RlConfig = Config
 # These change nothing in what is learnt.
-RUNTIME_KEYS = ("rl.checkpoint_keep", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = ("rl.checkpoint_keep", "rl.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
 
 
 def run(config: Config) -> Artifact:
@@ -250,8 +251,8 @@ class _Trainer:
         metrics["time/step_s"] = time.perf_counter() - begin
         if self.learner.rank == 0:
             log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
-        if metrics["broken"] > self.config.max_broken:
-            raise EngineError(f"step {step}: {metrics['broken']:.0%} of the rollouts broke, see {self.trajectories}")
+        rolled_out, where = (s.trajectory for s in batch.scored), f"step {step} ({self.trajectories})"
+        refuse_broken(metrics["broken"], self.config.max_broken, rolled_out, "rl", where)
         self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, f"step {step}")
         return metrics, following
 

@@ -10,8 +10,10 @@ from typing import Any, Literal
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.bounds import above, at_least
 from vtcli.chat.messages import rows_from_demos, texts_of
 from vtcli.checkpoints import Checkpoints, watched
+from vtcli.engines.sizes import TinyModel
 from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits, ImageStore
 from vtcli.progress import StepBar, log_step
@@ -31,10 +33,8 @@ class First:
     rows_per_step: int = 32
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.rows_per_step < 1:
-            raise ConfigError(
-                f"sft.first.epochs={self.epochs}: expected at least 0; sft.first.rows_per_step={self.rows_per_step}: 1"
-            )
+        at_least(0, self, "epochs")
+        at_least(1, self, "rows_per_step")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Config:
     checkpoint_best_mode: Literal["max", "min"] = "max"
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
-    architecture: dict[str, Any] | None = None
+    architecture: TinyModel | None = None
     images: ImageLimits = field(default_factory=ImageLimits)
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -60,10 +60,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.model is None and self.architecture is None:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
-        if self.checkpoint_every < 1 or self.checkpoint_keep < 1:
-            raise ConfigError("sft.checkpoint_every and sft.checkpoint_keep must be at least 1")
-        if self.epochs <= 0 or self.rows_per_step < 1:
-            raise ConfigError(f"sft.epochs={self.epochs}, sft.rows_per_step={self.rows_per_step}: expected above 0")
+        at_least(1, self, "rows_per_step", "checkpoint_every", "checkpoint_keep")
+        above(0, self, "epochs")
 
 
 def run(config: Config) -> Artifact:
@@ -93,12 +91,12 @@ def run(config: Config) -> Artifact:
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     """A fresh model in the work folder, built by the first rank; complete or absent."""
     from vtcli.engines.distributed import barrier, init_distributed
-    from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+    from vtcli.engines.tiny import build, train_tokenizer
 
     folder = stage.work / "init"
     rank, _ = init_distributed()
     if rank == 0 and not folder.is_dir():
-        sizes = TinyModel(**(config.architecture or {}))
+        sizes = config.architecture or TinyModel()
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
         used = min(len(demos), 4000)  # spread evenly: rows are in order of their tasks

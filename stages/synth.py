@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vtcli import disk, records, shards
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.bounds import at_least
 from vtcli.data import canvas, sheet
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.demonstrate import Episode, Setting
@@ -24,6 +25,7 @@ from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
+from vtcli.images import ImageLimits
 from vtcli.protocols import Env, Pixels
 from vtcli.records import Demo
 from vtcli.sandbox.pool import PoolConfig
@@ -36,21 +38,13 @@ RUNTIME = ("synth.workers", "synth.merge", "sandbox.active", "sandbox.live")
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """The resize that demonstrations are shown with; coordinates refer to it."""
-
-    min_pixels: int
-    max_pixels: int
-
-
-@dataclass(frozen=True, slots=True)
 class SynthConfig:
     """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
     of its own, NAME-shard-3-of-16; ``merge`` puts all of them together: 16, or a list of them."""
 
     job: dict[str, Any]
     data: Data
-    images: Images
+    images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
     seed: int = 0
     workers: int = 0
@@ -62,11 +56,14 @@ class SynthConfig:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
+    def __post_init__(self) -> None:
+        at_least(0, self, "workers", "sheet")
+
 
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
-    if config.workers < 0 or (config.shard and config.merge):
-        raise ConfigError("synth: expected workers of 0 (one a core) or more, and not both a shard and a merge")
+    if config.shard and config.merge:
+        raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole

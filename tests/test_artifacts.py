@@ -158,7 +158,7 @@ def test_find_by_fingerprint_passes_over_damaged_ones(tmp_path: Path) -> None:
 
 def test_what_cannot_be_an_artifact(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    for name in ("", "a/b", ".hidden", "a:v1", "a@b"):
+    for name in ("", "a/b", ".hidden", "a:v1", "a@b", "a" * 201):
         with pytest.raises(InputError, match="cannot name"), store.draft(name, "dataset"):
             pass
     with pytest.raises(InputError, match="no file"), store.draft("x", "dataset") as draft:

@@ -244,3 +244,29 @@ def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) ->
     assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
     assert "wrong" not in done.stdout
     assert "ok     +recipe=codedance scale=tiny variant=code" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_a_home_without_artifacts_says_so_and_a_file_is_none(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    empty, file = (vtcli("artifacts", command, "--home", home, cwd=tmp_path) for home in ("nowhere", "file"))
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "no artifacts in nowhere" in empty.stderr
+    assert (file.returncode, file.stdout) == (2, "")
+    assert "Cannot list file: Not a directory" in file.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("artifacts", "show", "a" * 300), "File name too long; a name may have 255 bytes: shorten"),
+        (("judge", "a" * 300, "+recipe=toolsrl", "scale=tiny"), "File name too long; a name may have 255 bytes"),
+        (("eval", "data=d:v1", "model=m:v1", "scale=tiny", f"name={'a' * 300}"), "of 300 characters' cannot name an"),
+        (("eval", "data=d:v1", "model=m:v1", "scale=tiny", "seed=-1"), "seed: must be at least 0 and at most"),
+    ],
+)
+def test_what_cannot_be_a_name_or_a_seed_is_one_sentence(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = vtcli(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -45,6 +45,13 @@ def test_a_scale_sets_sizes_and_never_the_method() -> None:
     assert [(p["name"], p["form"]) for p in paper["phases"]] == [(p["name"], p["form"]) for p in tiny["phases"]]
 
 
+def test_a_long_override_is_read_as_one() -> None:
+    """A word that names a file is an input of judge; one that is too long for a file's name is none."""
+    names = [f"a_long_name_of_a_signal_{i}" for i in range(30)]
+    values = compose("report:v1", TOOLSRL, f"scoring.compared=[{','.join(names)}]", stage="judge")
+    assert values["scoring"]["compared"] == names
+
+
 def test_auto_without_an_accelerator_is_tiny_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     config.doctor.gpus.cache_clear()
@@ -101,7 +108,7 @@ def test_flags_of_hydra_are_left_to_hydra() -> None:
         ("rl.prompts_per_step=abc", "rl.prompts_per_step=abc: expected a number (it was "),
         ("sft.optim.warmup_steps=many", "expected a number (it was "),
         ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),
-        ("seed=${nowhere}", "Interpolation key 'nowhere' not found"),
+        ("seed=${nowhere}", "seed takes its value from a key that is not there: Interpolation key 'nowhere' not found"),
     ],
 )
 def test_a_slip_is_one_config_error_that_names_the_nearest_valid_one(override: str, words: str) -> None:

@@ -108,3 +108,10 @@ def test_the_machine_is_described_and_a_missing_folder_is_no_problem(tmp_path: P
     assert found["artifacts folder"].state == "ok"
     assert not (tmp_path / "not").exists()
     assert float(found["memory"].found.split()[0]) > 0.5
+
+
+def test_a_home_that_is_a_file_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    found = {f.topic: f for f in doctor._machine(tmp_path / "home")}["artifacts folder"]
+    assert (found.state, "home is there and is no folder" in found.found) == ("broken", True)
+    assert "VTCLI_HOME" in found.advice

@@ -49,6 +49,9 @@ MAKERS: Mapping[str, str] = {
 COMMIT_WAIT_S = 60.0
 """How long one commit waits for another's lock; the lock is held for a rename, so this is plenty."""
 
+LONGEST_NAME = 200
+"""A folder's name may have 255 bytes, and a shard's gets an ending."""
+
 __all__ = ["Artifact", "ArtifactStore", "Draft", "FileEntry", "Kind", "Lineage", "Manifest", "Parent", "load"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -215,7 +218,7 @@ class ArtifactStore:
     def _scan(self) -> tuple[list[Artifact], list[str]]:
         good: list[Artifact] = []
         bad: list[str] = []
-        if not self.root.is_dir():
+        if not self.root.exists():
             return good, bad
         with disk.checked(self.root, "list"):
             folders = sorted(f for f in self.root.iterdir() if f.is_dir() and _NAME.fullmatch(f.name))
@@ -273,8 +276,12 @@ class ArtifactStore:
 
 def require_name(name: str) -> str:
     """The name itself; ``InputError`` when it cannot be one."""
-    if not _NAME.fullmatch(name):
-        raise InputError(f"{name!r} cannot name an artifact: use letters, digits, dots, dashes and underscores.")
+    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:60]}… of {len(name)} characters"
+        raise InputError(
+            f"{shown!r} cannot name an artifact: use letters, digits, dots, dashes and underscores, at most "
+            f"{LONGEST_NAME}, a letter or a digit first. name=… sets it."
+        )
     return name
 
 

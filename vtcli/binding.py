@@ -11,6 +11,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
+from vtcli.bounds import OutOfBounds
 from vtcli.errors import ConfigError
 
 T = TypeVar("T")
@@ -223,6 +225,8 @@ def _build(cls: type[T], found: Mapping[str, Any], where: str, place: Callable[[
             raise KeyProblem(place(field.name), f"needs a value: give {place(field.name)}=… or set it in the recipe.")
     try:
         return cls(**filled)
+    except OutOfBounds as problem:
+        raise KeyProblem(place(problem.field), problem.message) from None
     except ConfigError:
         raise
     except ValueError as error:  # a dataclass's own __post_init__ check
@@ -301,11 +305,13 @@ def _scalar(value: Any, kind: Any, where: str) -> Any:
     if kind is bool:
         return value if isinstance(value, bool) else _wrong(where, "true or false", value)
     if kind is int:
-        if number and float(value).is_integer():
+        if number and (isinstance(value, int) or value.is_integer()):
             return int(value)
         _wrong(where, "a whole number", value)
     if kind is float:
-        return float(value) if number else _wrong(where, "a number", value)
+        if number and abs(value) < math.inf:  # NaN, which every check of the form value < 1 lets pass, is not
+            return float(value)
+        _wrong(where, "a finite number" if number else "a number", value)
     if kind is str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             return str(value)  # name=2024

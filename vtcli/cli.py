@@ -334,6 +334,9 @@ def _disk_problem(error: OSError) -> str | None:
         errno.EDQUOT: "your disk quota is used up: make room, then give the same command again",
         errno.EACCES: "no permission to write there: choose another folder with VTCLI_HOME or start elsewhere",
         errno.EROFS: "that file system is read-only: choose another folder with VTCLI_HOME or start elsewhere",
+        errno.ENAMETOOLONG: "a name may have 255 bytes: shorten what you gave, or set VTCLI_HOME to a shorter path",
+        errno.ENOTDIR: "a part of that path is a file, not a folder: check it, and VTCLI_HOME",
+        errno.ELOOP: "its links lead in a circle: remove one of them, or give another path",
     }.get(error.errno or 0)
     return f"{error.filename or 'writing'}: {error.strerror}; {advice}." if advice else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,9 @@ def store_in(home: Path) -> ArtifactStore:
 def ls(home: Home = Path("artifacts")) -> None:
     """List every artifact: reference, kind, size, when it was made, where it is."""
     store = store_in(home)
-    for artifact in store.ls():
+    found = store.ls()
+    _say_if_none(found, home)
+    for artifact in found:
         size = f"{artifact.size / 1e6:.1f} MB"
         typer.echo(
             f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {artifact.manifest.created:<26} {artifact.path}"
@@ -57,12 +60,20 @@ def verify(
     """Read every file of the artifacts and of their ancestors again and compare them with the manifests."""
     store = store_in(home)
     problems = store.damaged() if not refs else []
-    for ref in refs or [a.ref for a in store.ls()]:
+    if not refs:
+        refs = [a.ref for a in store.ls()]
+        _say_if_none(refs or problems, home)
+    for ref in refs:
         found = store.verify(ref)
         typer.echo(f"{'wrong' if found else 'ok':<6} {ref}")
         problems += [f"{ref}: {line}" for line in found]
     if problems:
         raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
+
+
+def _say_if_none(found: Sequence[object], home: Path) -> None:
+    if not found:
+        typer.echo(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder", err=True)
 
 
 def _print_lineage(tree: Lineage, first: str, rest: str) -> None:

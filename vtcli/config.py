@@ -29,7 +29,7 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from vtcli import doctor, recipes
 from vtcli.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
@@ -383,6 +383,11 @@ def _readable_errors() -> Generator[None]:
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"a configuration file cannot be read as YAML: {error}") from error
+    except InterpolationKeyError as error:
+        raise ConfigError(
+            f"{error.full_key} takes its value from a key that is not there: {str(error).splitlines()[0]}. "
+            f"Give that key a value, or {error.full_key} one of its own."
+        ) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
         raise ConfigError(f"{str(error).strip()}{cause}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.metadata
 import importlib.util
@@ -21,6 +22,7 @@ from vtcli.errors import ConfigError, EngineError
 
 State = Literal["ok", "absent", "broken"]
 TRY_TIMEOUT_S = 120.0
+TRIED_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -207,9 +209,13 @@ def _machine(home: Path) -> list[Finding]:
         Finding("slurm", *_program("sbatch"), "only for jobs on a cluster"),
     ]
     existing = next(p for p in (home.absolute(), *home.absolute().parents) if p.is_dir())
+    nearest = next(p for p in (home.absolute(), *home.absolute().parents) if os.path.lexists(p))
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        if nearest != existing:
+            raise NotADirectoryError(errno.ENOTDIR, f"{nearest.name} is there and is no folder")
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(TRIED_BYTES))  # an empty file can be made on a full disk
+            file.flush()
         found.append(Finding("artifacts folder", "ok", f"{home.absolute()} can be written"))
     except OSError as error:
         advice = "choose another folder: VTCLI_HOME=/a/folder/of/yours"

@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vtcli import disk
+from vtcli.bounds import OutOfBounds, at_least
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef
@@ -39,6 +40,11 @@ class ImageLimits:
 
     min_pixels: int = 56 * 56
     max_pixels: int = 14 * 14 * 4 * 1280
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "min_pixels", "max_pixels")
+        if self.min_pixels > self.max_pixels:
+            raise OutOfBounds("min_pixels", f"must be at most max_pixels={self.max_pixels}, got {self.min_pixels}.")
 
 
 def smart_resize(

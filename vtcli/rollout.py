@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from vtcli.errors import VtcliError
+from vtcli.bounds import above, at_least
+from vtcli.errors import EngineError, VtcliError
 from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Syntax
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
@@ -25,6 +27,11 @@ class Limits:
     max_turn_tokens: int = 1024  # one policy turn
     max_images: int = 16  # the sample's included
     timeout_s: float = 600.0  # wall clock of one environment step
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "max_turns")
+        at_least(1, self, "max_tokens", "max_turn_tokens", "max_images")
+        above(0, self, "timeout_s")
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,25 @@ async def rollout(
         seed=draw.seed,
         error=error,
     )
+
+
+def refuse_broken(share: float, limit: float, found: Iterable[Trajectory], stage: str, where: str) -> None:
+    """Raises ``EngineError`` where more than ``limit`` of the rollouts broke: the numbers of the rest would say little.
+
+    ``found`` are those at hand, for the commonest reason; ``where`` is what was rolled out and where it lies.
+    """
+    if share > limit:
+        raise EngineError(
+            f"{where}: {share:.0%} of the rollouts broke, at most {stage}.max_broken={limit:.0%} may. "
+            f"{why_broken(found)} Mend that and give the same command again, or raise {stage}.max_broken."
+        )
+
+
+def why_broken(found: Iterable[Trajectory]) -> str:
+    """A sentence with the commonest reason among the broken ones; empty where none broke."""
+    reasons = Counter((t.error or "unknown").splitlines()[0] for t in found if t.stop is Stop.BROKEN)
+    ((reason, count),) = reasons.most_common(1) or [("", 0)]
+    return f"The commonest reason, of {count} of {reasons.total()}: {reason[:300]}." if count else ""
 
 
 async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:

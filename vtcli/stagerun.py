@@ -21,6 +21,7 @@ from typing import Any
 from vtcli import codec, disk, slurm, track
 from vtcli.artifacts import Artifact, ArtifactStore, Draft, Kind, require_name
 from vtcli.binding import SECTION_OF, bind
+from vtcli.bounds import within
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
 
@@ -48,10 +49,12 @@ class RunSettings:
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
         """From a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
         node = job.get("tracker")
+        seed = int(job.get("seed") or 0)
+        within(seed, "seed", 0, 2**63 - 1)
         return cls(
             name=require_name(str(job.get("name") or default_name)),
             home=Path(str(job.get("home") or "artifacts")),
-            seed=int(job.get("seed") or 0),
+            seed=seed,
             reuse=bool(job.get("reuse", True)),
             tracker=bind(node, "tracker") if isinstance(node, Mapping) else track.null,
         )

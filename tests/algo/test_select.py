@@ -92,5 +92,5 @@ def test_the_share_of_right_answers_with_negative_credit() -> None:
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong in ({"oversample": 0.5}, {"max_rounds": 0}):
-        with pytest.raises(ConfigError, match=r"rl\.select"):
+        with pytest.raises(ConfigError, match=r"^(rl\.select|oversample|max_rounds): "):
             Selection(**wrong)

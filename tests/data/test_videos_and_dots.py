@@ -153,7 +153,7 @@ def test_colours_and_several_shapes_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"grid": 4}, "2 or 3"), ({"side": (60, 70)}, "do not fit"), ({"kinds": ("speed",)}, "place and colour"),
+    [({"grid": 4}, "2 or 3"), ({"side": (60, 70)}, "do not fit"), ({"kinds": ("speed",)}, "place, colour"),
      ({"shapes": (1, 9)}, "occur twice"), ({"seconds": 1}, "at least 2")],
 )  # fmt: skip
 def test_videos_that_cannot_be_are_refused(change: dict[str, Any], words: str) -> None:

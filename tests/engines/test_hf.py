@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny_model
@@ -180,3 +184,27 @@ def test_an_exported_folder_loads_with_the_same_logits(tmp_path):
     torch.testing.assert_close(loaded(**given).logits, expected, atol=1e-5, rtol=1e-5)  # a convolution there
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert (tmp_path / "out" / "preprocessor_config.json").is_file()
+
+
+def cut_off(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def of_another_shape(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["intermediate_size"] += 32
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def not_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+@pytest.mark.parametrize("spoil", [cut_off, of_another_shape, not_json])
+def test_a_folder_whose_weights_cannot_be_loaded_is_one_error(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model.folder(), folder)
+    spoil(folder)
+    with pytest.raises(InputError, match=r"cannot load a Qwen2.5-VL model from .*copy or download the folder again"):
+        load_model(folder)

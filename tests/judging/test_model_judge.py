@@ -194,6 +194,7 @@ def test_a_server_that_hangs_is_no_verdict_after_its_time(store: ImageStore) -> 
     with JudgeServer(lambda body, n: Reaction(delay_s=60.0)) as server:
         (ruling,) = ask(server, store, patience=patience)
     assert ruling.score is None and "no reply within" in ruling.why
+    assert "0.5 s in all: a slow judge needs more than judge.patience.timeout_s=0.2 for a reply and " in ruling.why
 
 
 def nobody_there() -> str:
@@ -315,7 +316,7 @@ def opened_by(key: str) -> Callable[[Body, int], Reaction]:
     ("react", "named"),
     [
         (always(1), "a wrong answer got 1 where 0 is expected"),
-        (always(0), "a right answer in other words got 0 where 1 is expected"),
+        (always(0), "a right answer in other words got 0 where 1 is expected (and the same of 1 more: the right"),
         (opened_by(":"), "the answer ':' got 1"),
         (opened_by("Solution"), "the answer 'Solution' got 1"),
         (opened_by("Thought process:"), "the answer 'Thought process:' got 1"),

@@ -23,7 +23,7 @@ from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import count, read_value, rotflip, zoom
 from vtcli.data.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import ImageStore, encode_png
+from vtcli.images import ImageLimits, ImageStore, encode_png
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
 from vtcli.rollout import Limits
@@ -98,7 +98,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "prompt": PROMPT,
         "signals": SIGNALS,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),
-        "images": {"min_pixels": 56 * 56, "max_pixels": 112 * 112},
+        "images": ImageLimits(56 * 56, 112 * 112),
         "concurrency": 4,
     }
     fields |= changes
@@ -225,12 +225,19 @@ def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch
     assert [s.trajectory.turns[0].text for s in scored(untouched)] == [s.trajectory.turns[0].text for s in scored(made)]
 
 
-def test_broken_rollouts_are_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_rollouts_are_data(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def add(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(ImageStore, "add", add)  # what a tool made cannot be kept
-    made = stage.run(config(home, "broken", policy="oracle", max_samples=3))
+    asked: dict[str, Any] = {"policy": "oracle", "max_samples": 3}
+    with pytest.raises(EngineError, match=r"% of the rollouts broke, at most eval.max_broken=0% may.*No space left"):
+        stage.run(config(home, "broken", **asked, max_broken=0.0))
+    assert not (home / "broken").exists()
+    made = stage.run(config(home, "broken", **asked, max_broken=1.0))
+    assert "rollouts broke. The commonest reason" in capfd.readouterr().err
     summary = made.manifest.summary
     assert summary["answer.all.broken"] > 0
     measured = summary.get("answer.all.accuracy.n", 0.0)

@@ -238,6 +238,15 @@ def test_the_matrix_says_how_recipes_agree_and_where_they_do_not(matrix: Artifac
     assert "<script" not in page
 
 
+def test_a_matrix_in_which_nothing_is_scored_is_an_error_with_the_reasons(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bare.jsonl"
+    records.append(path, [replace(s, signals=Signals({})) for s in stored(home)])
+    asked = ["scale=tiny", "tracker=none", f"home={home}", "scoring.measure=never", "scoring.recipes=[deepeyes,codev]"]
+    job = config.load("judge", [str(path), "--all-recipes", *asked])
+    with pytest.raises(ConfigError, match=r"(?s)nothing to compare:\n  - .*deepeyes.*scoring.measure=missing"):
+        stage.run(config.build(stage.Config, job))
+
+
 # -- agreement -------------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +284,12 @@ def test_a_judge_is_compared_with_the_oracle(home: Path, tmp_path: Path) -> None
     assert compared["by_b"] == ["oracle"]
     assert compared["agreement"]["levels"] == ["0.25", "1"]
     assert compared["agreement"]["table"] == [[0, 0], [1, 2]]  # the model says 1 of the bad crop, too
+
+
+def test_a_signal_that_is_not_there_is_not_compared_in_silence(home: Path, tmp_path: Path) -> None:
+    a, b = (with_evidence(home, tmp_path / f"{name}.jsonl", {"zoom-0/answer/0": [1.0]}) for name in "ab")
+    with pytest.raises(InputError, match=r"scoring.compared: nix is not in both inputs, which have \['evidence'"):
+        judge(home, a, mode="agreement", against=b, compared=("evidence", "nix"))
 
 
 def test_judgements_of_different_trajectories_are_an_error(home: Path, tmp_path: Path) -> None:

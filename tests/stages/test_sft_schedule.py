@@ -41,5 +41,5 @@ def test_without_a_first_part_all_rows_are_mixed_from_the_start() -> None:
 def test_a_kind_that_no_row_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no row's id in d ends with -perceive"):
         Schedule.of(rows("ttt"), config(epochs=1))
-    with pytest.raises(ConfigError, match=r"expected at least 0"):
+    with pytest.raises(ConfigError, match=r"epochs: must be at least 0, got -1"):
         First(epochs=-1)

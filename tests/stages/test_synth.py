@@ -169,14 +169,23 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
         ("synth.shard='4/3'", "3/16"),
         ("synth.forms=[plain]", "tool, answer"),
         ("synth.workers=-1", "workers"),
+        ("+synth.demos={rows:{zoom:{tool:0}}}", "nothing is to be made"),
         ("data.tasks.zoom.train=many", "a number"),
         ("data.tasks.count.generate.size.conditions=[z]", "x>"),
+        ("data.tasks.zoom.generate.size.tags=90", "tags=90 needs as many colours and marks"),
         ("+synth.demos={rows:{zoom:{dance:3}}}", "perceive"),
     ],
 )
 def test_mistakes_are_refused_with_what_is_valid(override: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         synth(tmp_path, override)
+
+
+def test_a_dataset_of_no_items_is_refused(tmp_path: Path) -> None:
+    tasks, splits = ("rotflip", "zoom", "read_value", "count"), ("train", "validation", "test")
+    none = [f"data.tasks.{task}.{split}=0" for task in tasks for split in splits]
+    with pytest.raises(ConfigError, match=r"nothing is to be made.*data.tasks.rotflip.train=100"):
+        synth(tmp_path, *none)
 
 
 def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vtcli.bounds import OutOfBounds, at_least, shares
+
 
 @dataclass(frozen=True)
 class Lora:
@@ -42,6 +44,13 @@ class Optim:
     freeze_vision: bool = False  # the vision tower, its merger included, stays as it is
     lora: Lora = field(default_factory=Lora)
 
+    def __post_init__(self) -> None:
+        at_least(0, self, "lr", "warmup_steps", "weight_decay", "grad_clip")
+        shares(self, "min_lr_ratio")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise OutOfBounds(name, f"must be at least 0 and below 1, got {getattr(self, name)}.")
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -54,6 +63,7 @@ class Backend:
     activation_checkpointing: bool = False  # layers are computed again in the backward pass instead of kept
 
     def __post_init__(self) -> None:
+        at_least(1, self, "batch_tokens")
         needed = {"none": "0", "optimizer": "1, 2 or 3", "weights": "3"}[self.offload]
         if self.zero_stage < int(needed[0]):
             raise ValueError(

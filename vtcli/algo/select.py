@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtcli.algo.advantages import group_std, rewards
+from vtcli.bounds import at_least
 from vtcli.errors import ConfigError
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
@@ -31,10 +32,7 @@ class Selection:
                 f"rl.select: rank={self.rank} chooses among all groups of a step, and stop_when_full=true leaves it "
                 "only those that were finished first: give up one of the two"
             )
-        if self.oversample < 1 or self.max_rounds < 1:
-            raise ConfigError(
-                f"rl.select: oversample={self.oversample} and max_rounds={self.max_rounds} must be at least 1"
-            )
+        at_least(1, self, "oversample", "max_rounds")
 
 
 def select(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vtcli.bounds import above, among, at_least, ordered
 from vtcli.data import canvas
 from vtcli.data.item import pick, shuffled
 from vtcli.errors import ConfigError
@@ -53,6 +54,15 @@ class ChartSize:
     label_sets: tuple[str, ...] = ("letters",)  # letters | numbers | alphanumeric
     lighting: float = 0.0  # of the paper, see ``canvas.light``
     jitter: int = 5  # the plot's frame is up to so many pixels smaller on every side, so that places cannot be learnt
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "long_side", "aspect", "font", "steps", "ticks")
+        at_least(0, self, "lighting", "jitter")
+        above(0, self, "marker", "spans")
+        ordered(self, "long_side", "aspect", "marker")
+        among(("scatter", "line"), self, "kinds")
+        among(canvas.COLOURS, self, "colours")
+        among(LABELS, self, "label_sets")
 
 
 @dataclass(frozen=True, slots=True)

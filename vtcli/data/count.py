@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from vtcli.bounds import among, at_least, ordered
 from vtcli.data import canvas, chart
 from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, pick, stream
-from vtcli.errors import ConfigError
 from vtcli.schema import Json
 
 CONDITIONS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -36,6 +36,12 @@ class Size:
     gap: int = 2  # between points on either axis, in steps
     conditions: tuple[str, ...] = ("x>", "x<", "y>", "y<")  # keys of ``CONDITIONS``, chosen uniformly
 
+    def __post_init__(self) -> None:
+        at_least(2, self, "points")
+        at_least(0, self, "gap")
+        ordered(self, "points")
+        among(CONDITIONS, self, "conditions")
+
 
 def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
     """The chart ``item`` of ``split``, the same in both forms. The count is drawn first, uniformly over the counts that
@@ -44,8 +50,6 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     rng = stream(seed, "count", split, item)
     look = chart.choose_look(rng, size.chart, markers=("disc",))
     condition = pick(rng, size.conditions)
-    if condition not in CONDITIONS:
-        raise ConfigError(f"count: conditions has {condition!r}; expected some of {', '.join(CONDITIONS)}")
     points, reference, found = _points(rng, size, look, CONDITIONS[condition])
     label = points[reference].label
     named = f"point {label}" if str(label).isdigit() else label  # a bare 24 would read as a value

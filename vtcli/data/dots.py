@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vtcli.bounds import above, at_least, ordered, shares
 from vtcli.data import canvas
 from vtcli.data.item import Item, item_id, pick, shuffled, stream
 from vtcli.data.teacher import Act, Percept, Teacher, View, some
@@ -35,6 +36,12 @@ class Kind:
     radius: tuple[float, float]
     contrast: int  # levels, of 255, by which a dot's channel is raised; the others are lowered by half of it
 
+    def __post_init__(self) -> None:
+        at_least(1, self, "counts")
+        at_least(0, self, "others")
+        above(0, self, "radius")
+        ordered(self, "counts", "others", "radius")
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -47,6 +54,11 @@ class Size:
     gap: float = 4.0  # pixels between two dots, and between a dot and the border
     easy_dots: Kind = Kind((1, 3), (0, 0), (11.0, 13.0), 90)
     hard_dots: Kind = Kind((4, 9), (6, 9), (1.8, 2.4), 32)
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "width", "height")
+        at_least(0, self, "noise", "gap")
+        shares(self, "hard")
 
 
 @dataclass(frozen=True, slots=True)

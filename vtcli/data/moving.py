@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vtcli.bounds import among, at_least, ordered
 from vtcli.data import canvas
 from vtcli.data.film import Clip
 from vtcli.data.item import NO_PIXELS, Item, item_id, pick, shuffled, stream
@@ -49,6 +50,13 @@ class Size:
     colours: tuple[str, ...] = ("red", "blue", "green")
     kinds: tuple[str, ...] = ("place",)  # of questions, chosen uniformly: place | colour
     lighting: float = 0.0  # see ``canvas.light``
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "width", "height", "frames_per_s", "side")
+        at_least(0, self, "sway", "lighting")
+        ordered(self, "shapes", "side")
+        among(("place", "colour"), self, "kinds")
+        among(canvas.COLOURS, self, "colours")
 
 
 @dataclass(frozen=True, slots=True)

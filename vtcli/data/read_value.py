@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from vtcli.bounds import among, at_least, ordered, shares
 from vtcli.data import canvas, chart
 from vtcli.data.item import HLINE, POINTS, VLINE, Item, item_id, pick, stream
 from vtcli.schema import Json
@@ -24,6 +25,13 @@ class Size:
     gap: int = 2  # between points on either axis, in steps
     axes: tuple[str, ...] = ("x", "y")  # asked for: x | y | xy
     axis_titles: float = 0.0  # share of questions that name the axis by its title
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "points", "labelled")
+        at_least(0, self, "gap")
+        ordered(self, "points", "labelled")
+        shares(self, "axis_titles")
+        among(("x", "y", "xy"), self, "axes")
 
 
 def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vtcli.bounds import among, at_least, shares
 from vtcli.data import canvas
 from vtcli.data.item import FLIP, ROTATE, Item, item_id, pick, shuffled, stream
 from vtcli.protocols import Pixels
@@ -71,6 +72,13 @@ class Size:
     fields: int = 0  # "label: value" lines below the title
     augment: float = 0.7  # probability of a transform
     tool_train_augment: float = 1.0  # the same for the tool-supervised training set (ToolsRL D.3)
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "width", "height", "font", "stamp")
+        at_least(0, self, "margin", "bar", "fields")
+        shares(self, "augment", "tool_train_augment")
+        among(("corner", "field"), self, "kinds")
+        among(canvas.COLOURS, self, "colours")
 
 
 def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:

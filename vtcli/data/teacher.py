@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from vtcli.bounds import at_least, ordered, shares
 from vtcli.data.item import shuffled
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
@@ -28,6 +29,12 @@ class Teacher:
     margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
     grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
     # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)
+
+    def __post_init__(self) -> None:
+        shares(self, "direct", "index_skill", "decorative")  # skill: envs/parts.py, as a direct answer's plan has -1
+        at_least(0, self, "margin")
+        at_least(1, self, "grid")
+        ordered(self, "margin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from vtcli.bounds import shares
 from vtcli.data import zoom
 from vtcli.data.item import FLIP, ROTATE, ZOOM, Item, item_id, pick, stream
 from vtcli.data.rotflip import CORNERS, TRANSFORMS, UNDO, moved
@@ -34,6 +35,9 @@ class Size:
 
     scene: zoom.Size = field(default_factory=lambda: zoom.Size(tags=1, hatchings=CORNERS, lattice=168, lighting=120))
     augment: float = 0.7
+
+    def __post_init__(self) -> None:
+        shares(self, "augment")
 
 
 def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:

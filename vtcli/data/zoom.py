@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
+from vtcli.bounds import above, among, at_least, ordered, shares, within
 from vtcli.data import canvas
 from vtcli.data.item import ZOOM, Item, item_id, pick, shuffled, stream
 from vtcli.data.rotflip import CORNERS
@@ -77,6 +78,16 @@ class Size:
     named: tuple[int, ...] = (1,)  # how many tags a question may name, chosen uniformly: 1 | 2
 
     def __post_init__(self) -> None:
+        at_least(1, self, "width", "height", "tags", "tag", "letter")
+        at_least(0, self, "frame", "vanish", "passes", "blotch", "lattice", "lighting")
+        above(0, self, "period")
+        shares(self, "framed")
+        ordered(self, "tag", "letter")
+        among(canvas.COLOURS, self, "colours")
+        for value in self.named or (0,):
+            within(value, "named", 1, min(2, self.tags))
+        if self.hatchings:
+            among((*_NORMALS, *CORNERS), self, "hatchings")
         if self.framed and not set(self.hatchings) <= FRAMES.keys():
             raise ConfigError(
                 f"zoom: framed={self.framed:g} needs hatchings of {', '.join(FRAMES)}; got {self.hatchings}"
@@ -133,6 +144,11 @@ def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
     """Tags of distinct colours and marks at random places that keep a tag's width apart where there is room."""
     colours = shuffled(rng, size.colours)[: size.tags]
     marks = shuffled(rng, size.hatchings or tuple(size.letters))[: size.tags]
+    if size.tags > min(len(colours), len(marks)):
+        raise ConfigError(
+            f"zoom: tags={size.tags} needs as many colours and marks; colours={list(size.colours)}, "
+            f"hatchings={list(size.hatchings)}, letters={size.letters!r}"
+        )
     boxes: list[Box] = []
     tries, gap = 0, size.tag[1] // 3
     while len(boxes) < size.tags:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 from transformers import Cache, Qwen2_5_VLForConditionalGeneration
@@ -45,9 +46,15 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
     """
     try:
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder), dtype=DTYPES[dtype])
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        text = str(error).strip() or type(error).__name__
+        if isinstance(error, RuntimeError) and "alloc" in text:
+            raise  # memory that ran out says nothing about the folder
+        told = next((line.strip() for line in text.splitlines() if "size mismatch" in line), text.splitlines()[0])
+        raise InputError(
+            f"cannot load a Qwen2.5-VL model from {folder}: {told[:300]} Expected config.json and weights that go with "
+            "it, whole: copy or download the folder again."
+        ) from error
     return _with_linear_patches(attention.use(cast(Any, model).to(device).eval()))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from transformers import (
 )
 
 from vtcli.chat.qwen2_5_vl import MARKERS
+from vtcli.engines.sizes import TinyModel
 
 # Digits one by one as in Qwen2, but no other split: the few phrases of the tiny world, call syntax and turn headers
 # included, become one token each, which halves the sequences and with them the time of every step.
@@ -55,25 +55,6 @@ _PROCESSOR = {
     "rescale_factor": 1 / 255,
     "resample": 3,
 }
-
-
-@dataclass(frozen=True)
-class TinyModel:
-    """Sizes of the miniature. The defaults give about 2.5 M parameters."""
-
-    vocab_size: int = 1024
-    hidden_size: int = 192
-    layers: int = 4
-    heads: int = 6
-    kv_heads: int = 2
-    intermediate_size: int = 512
-    vision_hidden_size: int = 128
-    vision_depth: int = 3
-    vision_heads: int = 4
-    vision_intermediate_size: int = 256
-    max_positions: int = 4096
-    initializer_range: float = 0.02
-    rope_theta: float = 10000.0
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from vtcli.bounds import among, at_least, shares, within
 from vtcli.data.item import Generate
 from vtcli.data.teacher import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
@@ -29,6 +30,10 @@ class Task:
     test: int = 0
     forms: tuple[str, ...] = FORMS
 
+    def __post_init__(self) -> None:
+        at_least(0, self, *HELD_OUT_FIRST)
+        among(FORMS, self, "forms")
+
 
 @dataclass(frozen=True, slots=True)
 class Data:
@@ -45,6 +50,13 @@ class Demos:
     validation: float = 0.05  # size of the validation file, as a share of the rows
     teacher: Teacher = field(default_factory=Teacher)
     perceive_with_tools: bool = False
+
+    def __post_init__(self) -> None:
+        shares(self, "validation")
+        within(self.teacher.skill, "teacher.skill", 0, 1)
+        for task, kinds in self.rows.items():
+            for kind, count in kinds.items():
+                within(count, f"rows.{task}.{kind}", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,11 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
             "data.tasks is empty: this data comes in by import; add a task with vtcli.data.parquet.generate, or choose "
             "another data=NAME of conf/data"
         )
+    if not any(getattr(t, s) for t in data.tasks.values() if set(forms) & set(t.forms) for s in HELD_OUT_FIRST):
+        raise ConfigError(
+            f"data.tasks: nothing is to be made, as every count of the forms {list(forms)} is 0; give one of "
+            f"{', '.join(data.tasks)} more, say data.tasks.{next(iter(data.tasks))}.train=100"
+        )
     parts: list[Part] = []
     for split in HELD_OUT_FIRST:
         for form in forms:
@@ -96,6 +113,8 @@ def demo_parts(
                 f"synth.demos.rows.{task}: {kinds} is not possible; expected tasks of the data configuration "
                 f"({', '.join(data.tasks)}) with numbers of rows for {', '.join(KINDS)}"
             )
+    if not any(count for kinds in demos.rows.values() for count in kinds.values()):
+        raise ConfigError(f"synth.demos.rows: nothing is to be made, as every number of rows is 0; got {demos.rows}")
     parts: list[Part] = []
     for name, share in (("validation", demos.validation), ("train", 1.0)):
         chunks: list[Chunk] = []

@@ -25,6 +25,8 @@ from vtcli.errors import ConfigError, EngineError
 LONGEST_PAUSE_S = 30.0
 """No pause between two attempts is longer, whatever ``Retry-After`` says."""
 
+TOO_LATE = "no reply within the time"
+
 MAX_REPLY_BYTES = 4_000_000
 NOT_IMPLEMENTED = 501
 REFUSED = (400, 415, 422, NOT_IMPLEMENTED)
@@ -105,7 +107,8 @@ class Endpoint:
         return self._slots
 
     async def _until_deadline(self, body: Mapping[str, Any]) -> Reply:
-        end = time.monotonic() + self._patience.deadline_s
+        begin = time.monotonic()
+        end = begin + self._patience.deadline_s
         attempt, pause = 0, self._patience.backoff_s
         while True:
             attempt += 1
@@ -116,9 +119,17 @@ class Endpoint:
             wait = min(asked_pause if asked_pause is not None else pause * random.uniform(0.5, 1.0), LONGEST_PAUSE_S)
             if attempt >= self._patience.attempts or time.monotonic() + wait >= end:
                 tries = f"{attempt} attempt{'s' if attempt > 1 else ''}"
-                return Reply(None, f"{reply.why}, after {tries}", reply.status)
+                late = self._too_short(time.monotonic() - begin) if reply.why == TOO_LATE else ""
+                return Reply(None, f"{reply.why}, after {tries}{late}", reply.status)
             await asyncio.sleep(wait)
             pause *= 2
+
+    def _too_short(self, spent_s: float) -> str:
+        return (
+            f" and {spent_s:.{0 if spent_s >= 10 else 1}f} s in all: a slow judge needs more than "
+            f"judge.patience.timeout_s={self._patience.timeout_s:g} for a reply and "
+            f"judge.patience.deadline_s={self._patience.deadline_s:g} for a question"
+        )
 
     async def _once(self, body: Mapping[str, Any], limit_s: float) -> tuple[Reply, bool, float | None]:
         """The reply, whether to ask again, and the pause that the server asked for."""
@@ -132,7 +143,7 @@ class Endpoint:
                         data += more
                     status, headers = response.status, response.headers
         except TimeoutError:
-            return Reply(None, f"no reply within {limit_s:.3g} s"), True, None
+            return Reply(None, TOO_LATE), True, None
         except (aiohttp.ClientError, OSError) as error:
             return Reply(None, self._safe(f"{type(error).__name__}: {error}")), True, None
         if status == 200:

@@ -172,14 +172,24 @@ class ModelJudge:
         if not checks:
             return
         first = await self._try(*checks[0])  # alone: whether the server is there, and knows guided decoding
-        failed = [f for f in (first, *await asyncio.gather(*(self._try(*c) for c in checks[1:]))) if f]
+        failed: dict[tuple[str, str, str], list[str]] = {}  # by rubric and reason, as all of them may have the same
+        found = (first, *await asyncio.gather(*(self._try(*c) for c in checks[1:])))
+        for said, (name, check) in zip(found, checks, strict=True):
+            if said:
+                failed.setdefault((name, *said), []).append(check.what)
         if failed:
+            listed = "; ".join(
+                f"[{name}] {before}{cases[0]}{after}"
+                + (f" (and the same of {len(cases) - 1} more: {', '.join(cases[1:])})" if cases[1:] else "")
+                for (name, before, after), cases in failed.items()
+            )
             raise EngineError(
                 f"the judge {self.name} at {self._endpoint.url} fails its trial and would give rewards for nothing: "
-                f"{'; '.join(failed)}. Choose a stronger model (judge.model), or mend the endpoint."
+                f"{listed}. "
+                "Choose a stronger model (judge.model), or mend the endpoint."
             )
 
-    async def _try(self, name: str, check: rubrics.Check) -> str | None:
+    async def _try(self, name: str, check: rubrics.Check) -> tuple[str, str] | None:
         async with self._endpoint.slot():
             images = [encode_png(trial.PICTURES[picture]()) for picture in check.images]
             ruling, reply = await self._rule(_load(name), check.texts, images)
@@ -188,8 +198,7 @@ class ModelJudge:
                 f"the judge {self.name} at {self._endpoint.url} cannot be asked: {reply.why}. Start it, and check "
                 "judge.url, judge.model and judge.patience."
             )
-        problem = trial.failure(check, ruling)
-        return f"[{name}] {problem}" if problem else None
+        return trial.failure(check, ruling)
 
 
 def open_judge(

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from vtcli import geometry
+from vtcli.bounds import OutOfBounds, at_least, shares
+from vtcli.errors import ConfigError
 from vtcli.protocols import About, Case, Images, Ruling
 from vtcli.schema import ImageRef, Sample, Trajectory
 
@@ -30,6 +32,10 @@ class Sight:
     covers_partly: float = 0.5
     min_scale: float = 0.5  # view pixels per original pixel; partly: half of it
     min_share: float = 0.04  # of the crop's area that is target, a fifth of its side; partly: a quarter of it
+
+    def __post_init__(self) -> None:
+        shares(self, "covers", "covers_partly", "min_share")
+        at_least(0, self, "min_scale")
 
     def score(self, box: Sequence[float], ref: ImageRef, target: Sequence[float]) -> float:
         """1, .5 or .25 for the image ``ref`` that shows ``box`` of the picture in which ``target`` lies.
@@ -134,7 +140,10 @@ def open_judge(
     """The oracle with its thresholds (``Sight``), as conf/judge/oracle.yaml fills them in; a run's images and home are
     offered to every judge, and this one needs neither."""
     del images, home
-    return Oracle(Sight(covers, covers_partly, min_scale, min_share))
+    try:
+        return Oracle(Sight(covers, covers_partly, min_scale, min_share))
+    except OutOfBounds as problem:
+        raise ConfigError(f"judge.{problem}") from None
 
 
 def _plain(text: str) -> str:

@@ -31,11 +31,11 @@ PICTURES: dict[str, Callable[[], Pixels]] = {"disc": disc, "stripes": stripes}
 """What ``Check.images`` may name."""
 
 
-def failure(check: Check, ruling: Ruling) -> str | None:
-    """What a judge did wrong; None when it passed."""
+def failure(check: Check, ruling: Ruling) -> tuple[str, str] | None:
+    """What a judge did wrong: the words before and after the case's name; None when it passed."""
     if ruling.score is None:
-        return f"no verdict on {check.what}: {ruling.why}"
+        return "no verdict on ", f": {ruling.why}"
     if ruling.score not in check.expect:
         expected = " or ".join(f"{score:g}" for score in check.expect)
-        return f"{check.what} got {ruling.score:g} where {expected} is expected"
+        return "", f" got {ruling.score:g} where {expected} is expected"
     return None

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vtcli.bounds import at_least
 from vtcli.errors import ConfigError
 from vtcli.plan.architecture import Architecture
 from vtcli.plan.hardware import Cluster
@@ -27,11 +28,8 @@ class Lengths:
     observation_images: float = 1.0  # of an observation
 
     def __post_init__(self) -> None:
-        sizes = (*self.image, *self.observation_image)
-        if min(sizes) < 1 or min(self.text_tokens, self.turn_tokens) < 1:
-            raise ConfigError("plan.lengths: text_tokens, turn_tokens and the sides of images must be at least 1.")
-        if min(self.images, self.turns, self.observation_tokens, self.observation_images) < 0:
-            raise ConfigError("plan.lengths: no number may be below 0.")
+        at_least(1, self, "image", "observation_image", "text_tokens", "turn_tokens")
+        at_least(0, self, "images", "turns", "observation_tokens", "observation_images")
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,8 @@ class Layout:
     ahead: bool = False  # with ``serving``: the next step's rollouts go on beside the learner
 
     def __post_init__(self) -> None:
-        if min(self.batch_tokens, self.tensor_parallel, self.live) < 1 or self.serving < 0:
-            raise ConfigError(
-                "plan.layout: batch_tokens, tensor_parallel and live must be at least 1, and serving at least 0."
-            )
+        at_least(1, self, "batch_tokens", "tensor_parallel", "live")
+        at_least(0, self, "serving")
 
     @property
     def engine_away(self) -> bool:

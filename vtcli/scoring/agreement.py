@@ -41,7 +41,10 @@ Judged = tuple[Sequence[Facts], Sequence[Signals]]
 
 
 def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison:
-    """Raises ``InputError`` where no trajectory or no signal is in both."""
+    """Raises ``InputError`` where no trajectory or no signal is in both, or a signal is not that judges do not give.
+
+    Of ``COMPARED``, the default, those are left out that one input lacks.
+    """
     side_a, side_b = (
         {facts.id: (facts, signals.values) for facts, signals in zip(*side, strict=True)} for side in (a, b)
     )
@@ -51,6 +54,9 @@ def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison
     found = [
         _compare(name, [(side_a[key][0], side_a[key][1], side_b[key][1]) for key in common], seed) for name in names
     ]
+    if lacking := [n for n, each in zip(names, found, strict=True) if each is None and n not in COMPARED]:
+        both = set[str]().union(*(side_a[key][1].keys() & side_b[key][1].keys() for key in common))
+        raise InputError(f"scoring.compared: {', '.join(lacking)} is not in both inputs, which have {sorted(both)}")
     kept = tuple(each for each in found if each is not None)
     if not kept:
         raise InputError(

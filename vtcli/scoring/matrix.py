@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from vtcli import codec, disk
 from vtcli.algo.ranks import Correlation, common, correlate, disagreements
+from vtcli.errors import ConfigError
 from vtcli.scoring.stored import Facts, Score
 
 FACTS = ("id", "sample", "task", "form")
@@ -41,6 +42,20 @@ def row(recipe: str, forms: Mapping[str, str], scores: Sequence[Score]) -> Recip
     reasons = Counter(score.reason for score in scores if score.reason is not None)
     problem = None if any(s.total is not None for s in scores) or not reasons else reasons.most_common(1)[0][0]
     return RecipeTotals(recipe, tuple(s.total for s in scores), dict(forms), dict(reasons.most_common()), problem)
+
+
+def require_some(rows: Sequence[RecipeTotals]) -> None:
+    """Raises ``ConfigError`` with every reason where no recipe scores any trajectory: such a matrix says nothing."""
+    if any(row.scored for row in rows):
+        return
+    recipes: dict[str, list[str]] = {}
+    for row in rows:
+        recipes.setdefault(row.problem or "no verdict", []).append(row.recipe)
+    listed = "\n".join(f"  - {', '.join(names)}: {problem}" for problem, names in recipes.items())
+    raise ConfigError(
+        f"no recipe can score any of the trajectories, so there is nothing to compare:\n{listed}\n"
+        "scoring.measure=missing measures the signals that are not stored."
+    )
 
 
 @dataclass(frozen=True, slots=True)
