@@ -16,7 +16,7 @@ from vtcli.chat.qwen2_5_vl import image_tokens
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
 from vtcli.protocols import Decoded, Request
-from vtcli.rollout import Limits, Sampling, derive_seed, rollout, rollout_group
+from vtcli.rollout import Limits, Sampling, derive_seed, refuse_broken, rollout, rollout_group, why_broken
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
@@ -219,3 +219,14 @@ def test_members_of_a_group_have_their_own_seeds() -> None:
     assert len(set(seen)) == 8
     assert derive_seed(1, 23) != derive_seed(12, 3)
     assert 0 <= derive_seed("x") < 2**63
+
+
+def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> None:
+    answered = play([DONE])
+    broken = [replace(answered, stop=Stop.BROKEN, error=text) for text in ("A: x\nmore", "B: y", "A: x\nother")]
+    assert why_broken([answered]) == ""
+    refuse_broken(0.5, 0.5, [answered, *broken], "eval", "here")
+    with pytest.raises(EngineError) as caught:
+        refuse_broken(0.75, 0.5, [answered, *broken], "rl", "step 3 (log)")
+    assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most rl.max_broken=50% may.")
+    assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)

@@ -193,8 +193,7 @@ def test_a_server_that_hangs_is_no_verdict_after_its_time(store: ImageStore) -> 
     patience = Patience(timeout_s=0.2, deadline_s=0.5, attempts=9, backoff_s=0.01)
     with JudgeServer(lambda body, n: Reaction(delay_s=60.0)) as server:
         (ruling,) = ask(server, store, patience=patience)
-    assert ruling.score is None and "no reply within" in ruling.why
-    assert "0.5 s in all: a slow judge needs more than judge.patience.timeout_s=0.2 for a reply and " in ruling.why
+    assert ruling.score is None and "s in all: a slow judge needs more than judge.patience.timeout_s=0.2" in ruling.why
 
 
 def nobody_there() -> str:
