@@ -20,8 +20,8 @@ class Constants:
     decode_overhead_s: float = 0.005  # seconds per decoding step
     image_mpixels_per_s: float = 29.0  # megapixels per second and engine process
     tool_latency_s: float = 0.02  # seconds per call of a native tool
-    code_latency_s: float = 0.12  # seconds per run of code
-    code_cpu_s: float = 0.048  # core-seconds per run of code
+    code_latency_s: float = 0.02  # seconds per run of code
+    code_cpu_s: float = 0.018  # core-seconds per run of code
     host_cores: float = 112.0  # cores of a machine
     usable_memory: float = 0.92  # share of a GPU's memory
     engine_gib: float = 3.0  # GiB of a generating engine beside weights and cache
