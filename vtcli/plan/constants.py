@@ -20,8 +20,8 @@ class Constants:
     decode_overhead_s: float = 0.005  # seconds per decoding step
     image_mpixels_per_s: float = 29.0  # megapixels per second and engine process
     tool_latency_s: float = 0.02  # seconds per call of a native tool
-    code_latency_s: float = 0.02  # seconds per run of code
-    code_cpu_s: float = 0.018  # core-seconds per run of code
+    code_latency_s: float = 0.026  # seconds per run of code
+    code_cpu_s: float = 0.026  # core-seconds per run of code
     host_cores: float = 112.0  # cores of a machine
     usable_memory: float = 0.92  # share of a GPU's memory
     engine_gib: float = 3.0  # GiB of a generating engine beside weights and cache
@@ -58,7 +58,7 @@ SOURCES: Mapping[str, str] = {
     "decode_overhead_s": "assumed: launches, sampling and scheduling of an engine with CUDA graphs",
     "image_mpixels_per_s": "vllm#58266: 14.0 images of 1275 x 1650 px per second, one thread",
     "tool_latency_s": "assumed: median of a native tool with encoding and resizing",
-    "code_latency_s": "docs/benchmarks.md: a turn of a four-turn episode with transactions, wall clock",
+    "code_latency_s": "docs/benchmarks.md: a turn of a four-turn episode with transactions and verify, wall clock",
     "code_cpu_s": "docs/benchmarks.md: the same turn, CPU time",
     "host_cores": "DGX H100 data sheet: two processors of 56 cores",
     "usable_memory": "assumed: the rest is the driver's, NCCL's and fragmentation",
