@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,3 +95,26 @@ def descendants(pid: int) -> list[int]:
         level = {p for p, parent in parents.items() if parent in level}
         found += level
     return found
+
+
+def cpu_below(world: World) -> float:
+    """Seconds of CPU time of all that is below the template."""
+    total = 0
+    for pid in descendants(world.pool.template_pid):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def dig(folder: Path, depth: int) -> None:
+    """Folders within folders, deeper than a path may be long."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)

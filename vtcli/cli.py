@@ -351,9 +351,10 @@ def _memory_problem(error: BaseException) -> str | None:
     reason = next((line for line in text.splitlines() if "llocat" in line), text.splitlines()[0])
     return (
         f"out of memory: {reason[:300]}\n"
-        "The last checkpoint is whole and the same command continues from it. What takes less: micro-batches of fewer "
-        "tokens (STAGE.backend.batch_tokens=…, the same update), STAGE.backend.activation_checkpointing=true, "
-        "STAGE.backend.offload=optimizer, and for rl engine.max_batch=…; `vtcli plan` says what fits on a GPU."
+        "Finished work and the last checkpoint are whole, and the same command continues. What takes less: "
+        "micro-batches of fewer tokens (STAGE.backend.batch_tokens=…, the same update), "
+        "STAGE.backend.activation_checkpointing=true, STAGE.backend.offload=optimizer, and for rl engine.max_batch=…; "
+        "`vtcli plan` says what fits on a GPU."
     )
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from sandbox_world import dig
 
 from vtcli.sandbox import scratch
 
@@ -32,13 +33,7 @@ def test_folders_that_nobody_may_enter_and_deep_ones_are_removed(tmp_path: Path)
     stale = tmp_path / f"{scratch.PREFIX}stale"
     (stale / "17" / "closed" / "in").mkdir(parents=True)
     (stale / "17" / "closed" / "file").touch()
-    here = os.open(stale / "17", os.O_RDONLY)
-    for _ in range(2000):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+    dig(stale / "17", 2000)
     (stale / "17" / "closed").chmod(0o300)
     scratch.sweep(tmp_path)
     assert not stale.exists()

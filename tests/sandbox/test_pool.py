@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from sandbox_world import World, descendants, setup
+from sandbox_world import World, cpu_below, setup
 
 from vtcli.errors import ConfigError
 from vtcli.sandbox.pool import PoolConfig
@@ -176,20 +175,10 @@ def test_a_thread_left_behind_burns_no_cpu_between_runs(world: World) -> None:
         )
         assert (await episode.run(source)).status is Status.NO_OUTPUT
 
-        def busy() -> float:
-            total = 0
-            for pid in descendants(world.pool.template_pid):
-                try:
-                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                except OSError:
-                    continue
-                total += int(fields[11]) + int(fields[12])
-            return total / 100
-
         await asyncio.sleep(0.1)
-        before = busy()
+        before = cpu_below(world)
         await asyncio.sleep(1.0)
-        used = busy() - before
+        used = cpu_below(world) - before
         await episode.close()
         return used
 

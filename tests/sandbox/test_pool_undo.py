@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from pathlib import Path
 
 import pytest
-from sandbox_world import World, descendants, setup
+from sandbox_world import World, cpu_below, setup
 
 from vtcli.sandbox.types import RunLimits, Status
 
@@ -111,25 +109,13 @@ def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: boo
         episode = await world.pool.open(setup(transactions=transactions))
         assert (await episode.run(FORGED)).status in (Status.OK, Status.NO_OUTPUT)
         await asyncio.sleep(0.3)
-        before = busy(world)
+        before = cpu_below(world)
         await asyncio.sleep(1.0)
-        used = busy(world) - before
+        used = cpu_below(world) - before
         await episode.close()
         return used
 
     assert world.do(go()) < 0.2
-
-
-def busy(world: World) -> float:
-    """CPU time of all that is below the template."""
-    total = 0
-    for pid in descendants(world.pool.template_pid):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:

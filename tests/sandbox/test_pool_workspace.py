@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sandbox_world import dig
 
 from vtcli.sandbox import arena
 from vtcli.sandbox.workspace import Workspace, WorkspaceLimit
@@ -119,13 +120,7 @@ def test_too_much_too_deep_and_closed_folders_are_removed_all_the_same(tmp_path:
     workspace = Workspace(os.fsencode(tmp_path), 1 << 20, 10)
     (tmp_path / "kept").write_text("kept")
     entries = workspace.snapshot()
-    here = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(2000):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+    dig(tmp_path, 2000)
     for n in range(200):
         (tmp_path / f"f{n}").write_text("x")
     (tmp_path / "closed").mkdir()

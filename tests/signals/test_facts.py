@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import numpy as np
 import pytest
 from fakes import make_sample, make_trajectory
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
 from vtcli.images import ImageStore
@@ -96,6 +99,14 @@ RULES = ("codev", "codevision", "codedance", "thyme")
 def test_each_paper_keeps_its_own_form(store, texts, kept):
     found = measured(format_signal.measure, make_trajectory(make_sample(store), texts, store))
     assert [rule for rule in RULES if found[f"format_{rule}"]] == kept.split()
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "x", "<code>"]), max_size=12))
+def test_spans_are_those_of_the_released_codes_expression(parts):
+    text = "".join(parts)
+    for opening, closing in (format_signal.THINK, format_signal.ANSWER):
+        expected = [m.span() for m in re.finditer(f"{opening}.*?{closing}", text, re.DOTALL)]
+        assert list(format_signal._spans(text, (opening, closing))) == expected
 
 
 def test_a_trajectory_without_a_turn_has_no_format(store):

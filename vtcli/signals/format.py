@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vtcli.schema import Trajectory
@@ -15,11 +15,18 @@ ANSWER = ("<answer>", "</answer>")
 CODE = ("<code>", "</code>")
 VISION = ("<|vision_start|>", "<|vision_end|>")
 MAX_ANSWER_CHARS = 1000
+_THYME = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """True or False by each of the rules below. They look at the text of all policy turns, joined by line ends; what
-    tools said is no policy's doing."""
+    """True or False by each paper's rule, on the text of all policy turns, joined by line ends: what tools said is no
+    policy's doing.
+
+    ``format_ok``: DeepEyes' ``vl_agent.py``, as many opening as closing tags of thought, answer and vision, and an
+    answer of fewer than 1000 characters; DeepEyes lets a trajectory without an answer pass, here the last turn must
+    hold exactly one. ``format_codedance``: CodeDance's ``llm_judge_qwen_tool_step.py``, balanced thoughts and exactly
+    one answer, as short, in the whole text. ``format_thyme``: Thyme's format reward (``plugin/agent_rm.py``), one
+    thought, then one answer. ``format_codev``, ``format_codevision``: see below."""
     turns = trajectory.policy_turns
     text = "\n".join(turn.text for turn in turns)
     last, answer = (turns[-1].text, turns[-1].answer) if turns else ("", None)
@@ -29,8 +36,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         "format_codev": _codev(text) and answer is not None,
         "format_codevision": _codevision(text),
         "format_codedance": _balanced(text, THINK) and _once(text, ANSWER) and short,
-        "format_thyme": re.fullmatch(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", text, re.DOTALL) is not None
-        and _once(text, THINK, ANSWER),
+        "format_thyme": _once(text, THINK, ANSWER) and _THYME.fullmatch(text) is not None,
     }
 
 
@@ -55,8 +61,18 @@ def _codevision(text: str) -> bool:
     """CodeVision's ``uvtr.py``, ``_compute_format_reward``: it begins with a thought, thoughts are balanced, one answer
     stands at the end and within no thought."""
     text = text.strip()
-    answers = list(re.finditer(r"<answer>.*?</answer>", text, re.DOTALL))
+    answers = list(_spans(text, ANSWER))
     if not text.startswith("<think>") or not _balanced(text, THINK) or len(answers) != 1:
         return False
-    thoughts = re.finditer(r"<think>.*?</think>", text, re.DOTALL)
-    return answers[0].end() == len(text) and all(not t.start() < answers[0].start() < t.end() for t in thoughts)
+    ((begin, end),) = answers
+    return end == len(text) and not any(first < begin < last for first, last in _spans(text, THINK))
+
+
+def _spans(text: str, pair: tuple[str, str]) -> Iterator[tuple[int, int]]:
+    """From each opening tag to the next closing one, as ``<a>.*?</a>`` finds them, but in linear time: a policy may
+    repeat one tag for as long as it is let."""
+    opening, closing = pair
+    at = text.find(opening)
+    while at >= 0 and (end := text.find(closing, at + len(opening))) >= 0:
+        yield at, end + len(closing)
+        at = text.find(opening, end + len(closing))
