@@ -259,7 +259,7 @@ async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
     if plan.live:
         parts.append(await live_episodes(plan.live))
     if plan.soak:
-        parts.append(await soak(plan.soak, folder))
+        parts.append(await soak(plan.soak))
     figures = {k: {n: {m: asdict(e) for m, e in r.items()} for n, r in v.items()} for k, v in rows.items()}
     return "\n".join(parts), {"plan": asdict(plan), **figures}
 

@@ -1,9 +1,13 @@
-"""Starts, memory of idle episodes, thousands of live ones, and what is left after many: the sandbox alone."""
+"""Starts, memory of idle episodes, thousands of live ones, and what is left after many: the sandbox alone.
+
+python tests/bench_sandbox_live.py 100000        # episodes from beginning to end, watched for leaks
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +19,7 @@ from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup, Status
 
 SPARE_MB = 2500  # of the machine's memory that is left to others
+TOGETHER = 4  # episodes of the soak at once
 GONE_S = 60.0  # for the processes of closed episodes to end
 SMALL = np.full((64, 64, 3), 90, np.uint8)
 
@@ -142,34 +147,50 @@ async def live_episodes(count: int) -> str:
     )
 
 
-async def soak(count: int, folder: Path) -> str:
-    """Episodes opened, run with success and failure, and closed; what the machine holds at ten points on the way."""
+async def soak(count: int) -> str:
+    """Episodes opened, run with success and failure, and closed, a few at a time; what the machine holds at ten points
+    on the way."""
     pool = await Pool.start(PoolConfig())
     temporary = Path(tempfile.gettempdir())
-    rows, start, bad = [], time.perf_counter(), 0
-    warm = min(50, count // 4)
-    for number in range(count + warm):
-        if number == warm:
-            first, start = leftovers(pool.template_pid, temporary), time.perf_counter()
-        episode = await pool.open(_setup(SMALL))
-        good = await episode.run("result = image.resize((32, 32)); open('f.txt', 'w').write('x')")
-        failed = await episode.run("open('g.txt', 'w').write('x'); 1 / 0")
-        bad += good.status is not Status.OK or failed.status is not Status.ERROR
-        await episode.close()
-        if number == warm - 1 or (number - warm + 1) % max(1, count // 10) == 0:
-            await _gone(pool)
-        if number >= warm and (number - warm + 1) % max(1, count // 10) == 0:
-            rows.append((number - warm + 1, leftovers(pool.template_pid, temporary).minus(first)))
+    rows, warm, step = [], min(50, count // 4), max(1, count // 10)
+    bad = await _episodes(pool, warm)
+    await _gone(pool)
+    first, start = leftovers(pool.template_pid, temporary), time.perf_counter()
+    for done in range(step, count + 1, step):
+        bad += await _episodes(pool, step)
+        await _gone(pool)
+        rows.append((done, leftovers(pool.template_pid, temporary).minus(first)))
     rate = count / (time.perf_counter() - start)
     await pool.close()
     names = list(rows[0][1])
     lines = [
         f"### What is left after {count} episodes",
         "",
-        f"Two runs each, one of which fails; {rate:.0f} episodes/s one after the other; {bad} with a wrong status. "
+        f"Two runs each, one of which fails; {rate:.0f} episodes/s, {TOGETHER} at a time; {bad} with a wrong status. "
         f"Growth since the first {warm} episodes:",
         "",
         "| episodes | " + " | ".join(n.replace("_", " ") for n in names) + " |",
         "|--:|" + "--:|" * len(names),
     ]
     return "\n".join([*lines, *(f"| {n} | " + " | ".join(f"{d[k]:g}" for k in names) + " |" for n, d in rows), ""])
+
+
+async def _episodes(pool: Pool, count: int) -> int:
+    """Whole episodes of two runs, ``TOGETHER`` at a time; how many ended with another status than they must."""
+    numbers = iter(range(count))
+
+    async def some() -> int:
+        bad = 0
+        for _ in numbers:
+            episode = await pool.open(_setup(SMALL))
+            good = await episode.run("result = image.resize((32, 32)); open('f.txt', 'w').write('x')")
+            failed = await episode.run("open('g.txt', 'w').write('x'); 1 / 0")
+            bad += good.status is not Status.OK or failed.status is not Status.ERROR
+            await episode.close()
+        return bad
+
+    return sum(await asyncio.gather(*(some() for _ in range(TOGETHER))))
+
+
+if __name__ == "__main__":
+    print(asyncio.run(soak(int(sys.argv[1]))))

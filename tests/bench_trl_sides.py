@@ -17,7 +17,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Optim
 from vtcli.loops import EventLoop
-from vtcli.schema import Group, Scored, Signals, TrainRow, Verdict
+from vtcli.schema import Group, ImageRef, Scored, Signals, TrainRow, Verdict
 
 OPTIM = Optim(lr=LR, beta2=0.999, grad_clip=1.0)
 PLAIN = LossConfig(dual_clip=None, importance="none", skip_zero_advantage=False)
@@ -206,10 +206,10 @@ def timed(trainer: Any) -> list[float]:
     return [after - before for before, after in itertools.pairwise(marks)]
 
 
-def sft_rows(world: World, step: int) -> list[TrainRow]:
+def sft_rows(world: World, step: int, pictures: Sequence[ImageRef]) -> list[TrainRow]:
     rows: list[TrainRow] = []
     for nth in range(step * ROWS, (step + 1) * ROWS):
-        image = world.picture(nth)
+        image = pictures[nth]
         prompt = world.chat.prompt("You are kind.", "<image>Where is the tag?", [image])
         segments = [(prompt, False), (world.chat.encode_turn(world.said(nth)), True)]
         rows.append(pack.imitation_row(str(nth), segments, [image]))
@@ -217,12 +217,15 @@ def sft_rows(world: World, step: int) -> list[TrainRow]:
 
 
 def sft_ours(world: World, steps: int, lines: str) -> dict[str, list[float]]:
-    """From pictures and texts to the update, as the other side's data loader does it."""
+    """From pictures and texts to the update, as the other side's data loader does it. Our pictures are files, as
+    ``vtcli sft`` finds them, so reading them is part of a step; the other side gets arrays."""
+    pictures = [world.picture(nth) for nth in range(ROWS * steps)]
+    world = World.make(world.folder.parent)  # whose store has read none of them
     own = learner(world, lines=lines)
     out: dict[str, list[float]] = {"step": [], "tokens": []}
     for step in range(steps):
         begin = time.perf_counter()
-        rows = sft_rows(world, step)
+        rows = sft_rows(world, step, pictures)
         own.step(rows)
         out["step"].append(time.perf_counter() - begin)
         out["tokens"].append(float(sum(len(row.token_ids) for row in rows)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 import pytest
@@ -136,3 +137,24 @@ threading.Thread(target=write, daemon=True).start()
     _, first, failed, after = world.runs("x = 1", writes, "time.sleep(0.8)\n1/0", "print(x)", **FULL)
     assert first.status is Status.NO_OUTPUT and failed.status in (Status.ERROR, Status.LIMIT)
     assert after.output == "1\n" and time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_random_numbers_go_on_from_run_to_run_and_are_the_same_in_every_episode(
+    world: World, transactions: bool
+) -> None:
+    draw = "import random, numpy\nprint(random.random(), numpy.random.rand())"
+    first, second = (world.runs(draw, draw, transactions=transactions) for _ in range(2))
+    assert [r.output for r in first] == [r.output for r in second]
+    assert first[0].output != first[1].output
+    runs = world.runs("import random\nrandom.seed(5)", "print(random.random())", transactions=transactions)
+    expected = random.Random(5)
+    assert float(runs[1].output) == expected.random()
+
+
+def test_a_failed_run_draws_no_random_numbers(world: World) -> None:
+    runs = world.runs(
+        "import random\nrandom.seed(5)", "random.random()\n1 / 0", "print(random.random())", transactions=True
+    )
+    assert runs[1].status is Status.ERROR
+    assert float(runs[2].output) == random.Random(5).random()

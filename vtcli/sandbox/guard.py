@@ -84,6 +84,7 @@ class Guard:
             self.workspace.give(name, fd)
         self.arena, self.output = arena.create("arena"), arena.create("out")
         self.head: Head | None = None
+        self.dying: Head | None = None
         self.gate: confine.ForkGate | None = None
         self.kernel = proc.Proc(self.confined.proc)
 
@@ -142,11 +143,30 @@ class Guard:
         head.send(signal.SIGCONT)
         Watch(self, head, seq, source, before).go()
 
+    def dismiss(self, head: Head) -> None:
+        """Kills a process whose state is past. The kernel needs a millisecond or two to take its memory apart; nobody
+        waits for that before the next one is dismissed, unless it has threads, which count against the limit of the
+        next run. Raises ``Broken``."""
+        self.bury()
+        head.send(signal.SIGKILL)
+        self.dying = head
+        if not head.alone:
+            self.bury()
+
+    def bury(self) -> None:
+        """Waits for the dismissed process, and takes it away. Raises ``Broken``."""
+        head, self.dying = self.dying, None
+        if head is not None:
+            head.kill()
+            proc.reap(head.pid)
+            head.close()
+
     def _order(self) -> wire.Frame | None:
         """The host's next frame. The process that keeps the state has a moment to give memory back; then it stands
         still until its next run, whatever it may want to do outside of all clocks."""
         if self.head is not None and not proc.readable(self.host.fileno(), SETTLE_S):
             self.head.send(signal.SIGSTOP)
+            self.bury()
         return wire.receive(self.host)
 
     def _again(self) -> Head:

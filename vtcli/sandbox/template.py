@@ -50,9 +50,21 @@ def main(channel: int) -> NoReturn:
     """Never returns; ends when the host does."""
     code = 1
     try:
+        keep_random()
         code = serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, channel))
     finally:
         os._exit(code)
+
+
+def keep_random() -> None:
+    """Imports ``random`` without its wish to be seeded anew in every fork: with transactions a run is a fork of the one
+    before, and goes on with the numbers where that one stopped."""
+    register = os.register_at_fork
+    os.register_at_fork = lambda **_: None
+    try:
+        import random  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    finally:
+        os.register_at_fork = register
 
 
 def serve(channel: socket.socket) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-from typing import Any
+import random
+import sys
+from typing import Any, cast
 
 SINGLE = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -22,6 +24,7 @@ is imported, so best when the process is started."""
 def warm() -> None:
     """Imports the libraries that code may use, draws a first figure, decodes first files, and installs the patches."""
     os.environ.update(SINGLE)
+    _import_viewers()
     import cv2
     import numpy as np
     from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
@@ -41,8 +44,23 @@ def warm() -> None:
 
     video.install_decord()
     patches.install()
+    # The same code on the same images does the same in every episode, as far as it asks these two.
+    random.seed(0)
+    np.random.seed(0)
     gc.collect()
     gc.freeze()  # the collector of a fork must not touch, and so copy, what is the template's
+
+
+def _import_viewers() -> None:
+    """Pillow's ``ImageShow`` without IPython, which it would bring along where it is installed: 66 modules, and a hook
+    that touches memory in every fork. Code may import it all the same."""
+    if "IPython" in sys.modules:
+        return
+    sys.modules["IPython"] = cast(Any, None)  # as if it were not installed
+    try:
+        importlib.import_module("PIL.ImageShow")
+    finally:
+        del sys.modules["IPython"]
 
 
 def _first_figure(picture: Any) -> None:

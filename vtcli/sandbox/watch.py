@@ -41,12 +41,13 @@ class Broken(Exception):
 @dataclass(slots=True)
 class Head:
     """A process that holds the state: its pid, a descriptor that tells its death, its channel. ``ours``: it is a child
-    of the guard's, so the guard reaps it and learns how it ended."""
+    of the guard's, so the guard reaps it and learns how it ended. ``alone``: no run left it a thread."""
 
     pid: int
     death: int
     channel: socket.socket
     ours: bool
+    alone: bool = True
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, which may come too late."""
@@ -255,6 +256,7 @@ class Watch:
         if end.reply is None or self.runner is None:
             return end
         if self._measure() != 1:  # 0: no /proc to see it in
+            self.runner.alone = False
             self.runner.send(signal.SIGSTOP)
         if end.status not in KEEPS:
             return end
@@ -271,10 +273,8 @@ class Watch:
         """The process that ran the code keeps the state from now on."""
         if self.runner is None or self.runner is self.head:
             return
-        self.head.kill()
-        proc.reap(self.head.pid)
-        self.head.close()
-        self.runner.ours = True  # its parent is dead
+        self.guard.dismiss(self.head)
+        self.runner.ours = True  # its parent is as good as dead
         self.guard.head = self.runner
 
     def _undo(self, end: End) -> None:
