@@ -192,6 +192,16 @@ def test_a_users_own_folder_of_recipes(tmp_path: Path) -> None:
     assert compose("+recipe=mine", "--config-dir", str(tmp_path))["seed"] == 41
 
 
+def test_a_users_own_data(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rooms.yaml").write_text("tasks: {rooms: {test: 3, forms: [answer]}}\n")
+    given = ["+recipe=pyvision_video", "scale=tiny", "data=rooms", "--config-dir", str(tmp_path)]
+    assert config.load("synth", given).values["data"]["tasks"]["rooms"]["test"] == 3
+    assert "data=rooms" in config.plan("rl", given).overrides  # a file, and no artifact for rl.data
+    with pytest.raises(ConfigError, match=r"there is no data 'room'\. Did you mean 'rooms'"):
+        config.load("synth", ["+recipe=pyvision_video", "scale=tiny", "data=room", "--config-dir", str(tmp_path)])
+
+
 PROGRAM = """
 import sys
 from vtcli import config

@@ -58,7 +58,8 @@ T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
 INPUTS = ("model", "data", "trajectories")
-"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``; so does data."""
+"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``, or of the
+user's own folder; so does data, but for synth, which makes data from a file of ``conf/data`` and takes none."""
 
 
 def folder() -> Path:
@@ -121,6 +122,7 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
     flags = [a for a in argv if a not in given]
     rewritten = [f"stage={stage}"]
     scale, recipe, variant = "auto", None, None
+    own = own_folder(args.config_dir)
     for override in named(stage, cast(list[str], args.overrides)):
         key, equals, value = override.partition("=")
         if equals and key.lstrip("+") == LAST_GROUP:
@@ -130,12 +132,11 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
             rewritten.append(f"+{override.lstrip('+')}")
         elif equals and key.lstrip("+") == "variant":
             variant = value
-        elif equals and key in INPUTS and value not in options(key):
+        elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
             rewritten.append(override)
     chosen, note = doctor.choose_scale() if scale == "auto" else (scale, None)
-    own = own_folder(args.config_dir)
     folders = [*([own] if own else []), folder()]
     if own and stage == "judge":  # --all-recipes composes them anew, perhaps in another process
         rewritten.append(f"scoring.recipes_in={quoted(str(own))}")

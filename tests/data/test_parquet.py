@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vtcli.data import canvas
+from vtcli.data import canvas, film, sheet
 from vtcli.data.parquet import generate
 from vtcli.data.rotflip import TRANSFORMS
 from vtcli.errors import InputError
+from vtcli.schema import VideoRef
 
 PICTURE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
 BOX = {"label": "sign", "box": [2, 3, 10, 9]}
@@ -83,6 +84,74 @@ def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path
     path = parquet(tmp_path, [{**row, **change} for row in rows(1)])
     with pytest.raises(InputError, match=message):
         generate(0, 0, "train", path=path, name="doc")
+
+
+def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
+    said = {"choices": ["0", "1"], "required": ["rotate_90", "crop"], "search": True}
+    path = parquet(tmp_path, [{**row, **said} for row in rows(2)])
+    assert generate(0, 1, "train", path=path, name="own").truth == said
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), "numeric": True, "answer": "2.5"}))
+    assert generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own").truth == {"number": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"choices": ["1", "2"]}, "a list with the answer '0'"),
+        ({"choices": "0"}, "a list with the answer '0'"),
+        ({"answer": "three", "numeric": True}, "'three'; expected a number"),
+        ({"answer": "nan", "numeric": True}, "expected a number"),
+        ({"required": ["crop", "spin"]}, "required has 'spin'; expected a list of .*crop"),
+        ({"required": "crop"}, "required has 'crop'; expected a list"),
+        ({"search": "yes"}, "search is 'yes'; expected true or false"),
+    ],
+)
+def test_what_a_row_says_wrongly_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), **change}) + "\n")
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own")
+
+
+def row_of_file(folder: Path) -> dict[str, Any]:
+    (folder / "a.png").write_bytes(canvas.png(PICTURE))
+    return {"question": "q?", "answer": "0", "image": "a.png"}
+
+
+def film_row(folder: Path, **more: Any) -> str:
+    """One row with a video of twelve frames at eight a second, brighter and brighter."""
+    shades = np.arange(0, 240, 20, dtype=np.uint8)[:, None, None, None]
+    clip = film.Clip(np.broadcast_to(shades, (12, 48, 64, 3)).copy(), 8)
+    (folder / "room.MKV").write_bytes(film.encode(clip))
+    row = {"question": "How far is the door?", "answer": 2.5, "video": "room.MKV", "numeric": True, **more}
+    (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
+    return str(folder / "{split}.jsonl")
+
+
+def test_a_row_may_have_a_video(tmp_path: Path) -> None:
+    item = generate(0, 0, "train", path=film_row(tmp_path), name="rooms")
+    assert (item.task, item.answer, item.truth, item.pictures) == ("rooms", "2.5", {"number": 2.5}, ())
+    assert isinstance(item.clip, film.Footage)
+    assert item.clip.file() == (tmp_path / "room.MKV").read_bytes()
+    assert item.clip.ref() == VideoRef("room.MKV", 64, 48, 12, 8.0)
+    assert [int(pixels.mean()) for pixels in item.clip.stills().values()][::8] == [0, 220]
+    assert sheet.cell(item).lines[1] == "12 frames, 8 a second"
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "message"),
+    [
+        ({"video": "no.mp4"}, {}, "the video .*no.mp4 cannot be read"),
+        ({"video": "train.jsonl"}, {}, "the video of row 0 of .* cannot be read"),
+        ({"image": "a.png"}, {}, "neither image nor boxes"),
+        ({}, {"turn": True}, "not turned"),
+        ({}, {"form": "tool"}, r"forms: \[answer\]"),
+    ],
+)
+def test_videos_that_cannot_be_used_are_named(
+    change: dict[str, Any], how: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=film_row(tmp_path, **change), name="rooms", **how)
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

@@ -74,6 +74,26 @@ def test_counting_is_divided_by_the_number_of_points(text, expected):
     assert score_and_correct(text, **COUNT) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("truth", "text", "expected"),
+    [
+        (8.0, "8 m", (1.0, 1)),
+        (8.0, "8.2", (1.0, 1)),  # 2.5 % off: below 1 - 0.95
+        (8.0, "9", (0.8, 1)),  # 12.5 %: 0.5 to 0.85 are eight thresholds
+        (8.0, "10.3", (0.5, 1)),  # 28.75 %: 0.5 to 0.7
+        (8.0, "10.5", (0.4, 0)),  # 31.25 %
+        (8.0, "12", (0.0, 0)),  # 50 % is not below 50 %
+        (-8.0, "-9", (0.8, 1)),
+        (8.0, "8 or 9", (0.0, 0)),
+        (8.0, "eight", (0.0, 0)),
+        (0.0, "0", (1.0, 1)),
+        (0.0, "0.001", (0.0, 0)),
+    ],
+)
+def test_a_number_is_scored_by_its_mean_relative_accuracy(truth, text, expected):
+    assert score_and_correct(text, task="rooms", truth={"number": truth}) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("text", "value"), [("K", 1), (" the k. ", 1), ("N", 0), ("K N", 0), ("", 0)])
 def test_choices_are_matched_exactly_after_normalisation(text, value):
     assert score_and_correct(text) == (float(value), value)

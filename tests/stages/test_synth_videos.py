@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from stages.synth import SynthConfig, _unseen, run
 from vtcli import config
 from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.data import film
 from vtcli.images import ImageStore
 from vtcli.records import SampleSet
 from vtcli.sandbox.video import VideoReader
@@ -42,6 +44,23 @@ def test_videos_lie_in_the_artifact_whole_or_made_in_shards(tmp_path: Path) -> N
         assert np.ptp(reader[sample.truth["frame"]].astype(int), axis=2).max() > 60  # a coloured shape
     parts = [synth(tmp_path, f"synth.shard='{i}/2'").ref for i in (1, 2)]
     assert files(synth(tmp_path, f"synth.merge=[{','.join(parts)}]")) == files(whole)
+
+
+def test_own_videos_are_kept_byte_by_byte(tmp_path: Path) -> None:
+    for split, shade in (("train", 40), ("test", 90)):
+        clip = film.Clip(np.full((6, 56, 84, 3), shade, np.uint8), 4)
+        (tmp_path / f"{split}.mkv").write_bytes(film.encode(clip))
+        row = {"question": "How bright is it?", "answer": shade, "video": f"{split}.mkv", "numeric": True}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+    own = f"{{_target_: vtcli.data.parquet.generate, path: '{tmp_path}/{{split}}.jsonl', name: own}}"
+    none = [f"data.tasks.moving.{split}=0" for split in ("train", "validation", "test")]
+    task = f"+data.tasks.own={{train: 1, test: 1, forms: [answer], generate: {own}}}"
+    made = synth(tmp_path / "home", *none, task)
+    sample = SampleSet(made, "answer", "test", ImageStore(tmp_path / "images")).load(0)
+    (ref,) = sample.videos
+    assert (sample.task, sample.answer, sample.truth) == ("own", "90", {"number": 90.0})
+    assert (ref.width, ref.height, ref.frames, ref.fps) == (84, 56, 6, 4.0)
+    assert Path(ref.path).read_bytes() == (tmp_path / "test.mkv").read_bytes()
 
 
 def test_a_training_video_of_a_held_out_split_is_dropped() -> None:

@@ -1,4 +1,6 @@
-"""Frames to the bytes of a video file: the same frames give the same bytes, in every process and on every machine.
+"""Videos of a data set: frames that become a file, and files that were brought along.
+
+Frames to the bytes of a video file: the same frames give the same bytes, in every process and on every machine.
 
 FFV1 is lossless, computes with whole numbers only, and is made here by one thread; Matroska is told to write neither
 the time of day nor random ids. So a video of a data set is known by its sha256, and a frame that code fetches is the
@@ -7,8 +9,12 @@ very picture that the generator drew. 24 frames of 112 x 112 pixels with even gr
 
 from __future__ import annotations
 
+import contextlib
 import io
+import tempfile
+from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 
 import av
 import numpy as np
@@ -17,10 +23,13 @@ from av.codec.context import Flags
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Pixels
+from vtcli.sandbox import video
 from vtcli.schema import VideoRef
 
 NAME = "clip.mkv"
+STILLS = 9  # of footage, for people to look at
 TICKS_PER_S = 1000  # of Matroska's clock
 _OPTIONS = {"coder": "1", "context": "1"}  # range coder with large contexts: a ninth of the default's size
 _KEY_EVERY = 12  # frames; how far a reader that wants one frame has to decode
@@ -37,6 +46,68 @@ class Clip:
         """What a sample says of the video once it is the file ``path``."""
         count, height, width, _ = self.frames.shape
         return VideoRef(path, width, height, count, float(self.frames_per_s))
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def file(self) -> bytes:
+        """See ``encode``."""
+        return encode(self)
+
+    def stills(self) -> dict[int, Pixels]:
+        """The first frame of every second, by its number."""
+        return {number: self.frames[number] for number in range(0, len(self.frames), self.frames_per_s)}
+
+
+@dataclass(frozen=True, slots=True)
+class Footage:
+    """A video file that was brought along. It is kept byte by byte: what code fetches is decoded from the very file."""
+
+    data: bytes
+    name: str  # of the file; only its ending is kept
+    width: int  # pixels, upright
+    height: int
+    frames: int
+    frames_per_s: float  # the mean
+
+    @classmethod
+    def read(cls, data: bytes, name: str, where: str) -> Footage:
+        """``where`` says where the bytes came from. Raises ``InputError`` for what is no video, or has no frame."""
+        with _on_disk(data) as path:
+            try:
+                found = video.info(path)
+            except video.VideoError as error:
+                raise InputError(
+                    f"{where} cannot be read: {error}. Give a video file with frames, such as MP4, MKV, WebM or MOV."
+                ) from error
+        return cls(data, name, found.width, found.height, found.frames, found.frames_per_s)
+
+    def ref(self, path: str | None = None) -> VideoRef:
+        """What a sample says of the video once it is the file ``path``."""
+        return VideoRef(path or self.name, self.width, self.height, self.frames, self.frames_per_s)
+
+    def file(self) -> bytes:
+        return self.data
+
+    def stills(self) -> dict[int, Pixels]:
+        """``STILLS`` frames at most, evenly spread, by their numbers; none of those that cannot be decoded."""
+        numbers = sorted({round(i * (self.frames - 1) / max(STILLS - 1, 1)) for i in range(min(STILLS, self.frames))})
+        found: dict[int, Pixels] = {}
+        with _on_disk(self.data) as path:
+            reader = video.VideoReader(path)
+            for number in numbers:
+                with contextlib.suppress(video.VideoError):
+                    found[number] = np.asarray(reader[number])
+        return found
+
+
+@contextlib.contextmanager
+def _on_disk(data: bytes) -> Generator[Path]:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield Path(file.name)
 
 
 def encode(clip: Clip) -> bytes:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from vtcli.data.film import Clip
+from vtcli.data.film import Clip, Footage
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
@@ -49,7 +49,7 @@ class Item:
     tool_answer: str  # index convention: 0 is the input, k the image that the k-th successful call made
     truth: Mapping[str, Json]
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
-    clip: Clip | None = None  # a video in place of the image: the prompt shows nothing of it
+    clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:
@@ -59,6 +59,8 @@ class Item:
     @property
     def digest(self) -> str:
         """sha256 over the shape and the pixels: two items with one digest show the same picture or video."""
+        if isinstance(self.clip, Footage):
+            return hashlib.sha256(self.clip.data).hexdigest()
         pixels = self.pixels if self.clip is None else self.clip.frames
         return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 

@@ -147,7 +147,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
     """Any frame in which the shape rests, as the code of a demonstration shows it, and what is asked about it."""
     del view, grid
-    assert item.clip is not None, "a question about a video has one"
+    assert isinstance(item.clip, Clip), "a question about a generated video has its frames"
     rate = item.clip.frames_per_s
     frame = rate * int(rng.integers(len(item.clip.frames) // rate)) + int(rng.integers(len(item.truth["frames"])))
     asked, second = item.truth["shapes"][0], frame // rate

@@ -1,4 +1,4 @@
-"""Your own data in place of a generator: rows of (question, answer, image, optional boxes) from Parquet or JSONL.
+"""Your own data in place of a generator: rows of questions about an image or a video, from Parquet or JSONL.
 
 ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which are not generated but brought along::
 
@@ -11,16 +11,16 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
         name: docvqa
         turn: true
 
-Columns: ``question``, ``answer``, ``image`` (bytes, a struct with ``bytes``, or a path relative to the file), and
-``boxes``, a list of ``{label, box: [x1, y1, x2, y2]}`` in pixels. Documents (``turn: true``) are rotated and flipped as
-in C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search; rows with neither
-have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
+``COLUMNS`` says what a row may have; docs/data.md shows it. Documents (``turn: true``) are rotated and flipped as in
+C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search; rows with neither have no
+tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtcli import images
-from vtcli.data.item import FLIP, ROTATE, ZOOM, Item, item_id, stream
+from vtcli.data.film import NAME, Footage
+from vtcli.data.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, item_id, stream
 from vtcli.data.rotflip import TRANSFORMS
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
+from vtcli.signals.code import REQUIRABLE
+
+COLUMNS: Mapping[str, str] = {
+    "question": "text",
+    "answer": "text, or a number",
+    "image": "bytes, a struct with bytes or path, or a path relative to the file",
+    "video": "the same, in place of an image: code fetches frames, none is in the prompt",
+    "boxes": "list of {label, box: [x1, y1, x2, y2]}, pixels of the image; [] says that there is nothing to search",
+    "choices": "list of texts, the answer among them: an answer is right when it is that text, and no judge is asked",
+    "numeric": "true: the answer is a number, and near ones count (mean relative accuracy)",
+    "required": "list of operations that an answer needs, in order (CodeVision's must-use tools)",
+    "search": "whether it is a visual search (CodeV); without it, whether there are boxes",
+}
 
 
 def generate(
@@ -56,21 +70,28 @@ def generate(
     """
     file = Path(path.format(split=split))
     row, where = _row(file, item), f"row {item} of {file}"
-    for column in ("question", "answer", "image"):
+    for column in ("question", "answer"):
         if row.get(column) in (None, ""):
-            raise InputError(f"{where} has no {column}. Every row needs question, answer and image.")
-    pixels = images.decode(_image_bytes(row["image"], file, where), f"the image of {where}")
+            raise InputError(f"{where} has no {column}. Every row needs question, answer and an image or a video.")
+    truth = _said(row, where)
+    if row.get("video") not in (None, ""):
+        if turn or form == "tool":
+            raise InputError(
+                f"{where} has a video, which is not turned and has no tool-supervised form: forms: [answer]."
+            )
+        return _filmed(row, truth, name, item_id(name, split, item), file, where)
+    if row.get("image") in (None, ""):
+        raise InputError(f"{where} has no image. Every row needs question, answer and an image or a video.")
+    pixels = images.decode(_bytes(row["image"], "image", file, where), f"the image of {where}")
     boxes = _boxes(row.get("boxes"), pixels, where)
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
     transform = list(TRANSFORMS)[kind] if turn and coin < limit else "none"
     said = boxes or row.get("boxes") == []  # an empty list says that there is nothing to find
-    truth: dict[str, Json] = {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if said else {}
+    truth |= {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if said else {}
     if form == "tool" and not (turn or boxes):
-        raise InputError(
-            f"{where} has neither boxes nor turn: true, so it has no tool-supervised form: forms: [answer]."
-        )
+        raise _no_tool_form(where)
     names = " and the ".join(box["label"] for box in boxes)
     found = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(boxes, start=1))
     return Item(
@@ -84,6 +105,66 @@ def generate(
         truth=truth,
         tools=(ROTATE, FLIP) if turn else (ZOOM,),
     )
+
+
+def _filmed(row: Mapping[str, Any], truth: dict[str, Json], name: str, key: str, file: Path, where: str) -> Item:
+    """A row with a video: code fetches its frames, and the prompt shows none."""
+    if row.get("boxes") or row.get("image") not in (None, ""):
+        raise InputError(f"{where} has a video, so it can have neither image nor boxes.")
+    given = row["video"]
+    path = given.get("path") if isinstance(given, Mapping) else given
+    ending = Path(path).name if isinstance(path, str) and Path(path).suffix else NAME
+    return Item(
+        id=key,
+        task=name,
+        pixels=NO_PIXELS,
+        question=str(row["question"]),
+        tool_question="",
+        answer=str(row["answer"]),
+        tool_answer="",
+        truth=truth,
+        tools=(),
+        clip=Footage.read(_bytes(given, "video", file, where), ending, f"the video of {where}"),
+    )
+
+
+def _no_tool_form(where: str) -> InputError:
+    return InputError(f"{where} has neither boxes nor turn: true, so it has no tool-supervised form: forms: [answer].")
+
+
+def _said(row: Mapping[str, Any], where: str) -> dict[str, Json]:
+    """What the row says of its answer and of the way to it."""
+    truth: dict[str, Json] = {}
+    if (choices := row.get("choices")) is not None:
+        texts = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
+        if str(row["answer"]).strip() not in [text.strip() for text in texts]:
+            raise InputError(f"{where}: its choices are {choices}; expected a list with the answer {row['answer']!r}.")
+        truth["choices"] = texts
+    if row.get("numeric"):
+        truth["number"] = _number(row["answer"], where)
+    if (required := row.get("required")) is not None:
+        unknown = set(required) - REQUIRABLE if isinstance(required, list | tuple) else {required}
+        if unknown:
+            raise InputError(
+                f"{where}: required has {', '.join(map(repr, sorted(map(str, unknown))))}; expected a list of "
+                f"{', '.join(sorted(REQUIRABLE))}, in the order in which they are needed."
+            )
+        truth["required"] = list(required)
+    if (search := row.get("search")) is not None:
+        if not isinstance(search, bool):
+            raise InputError(f"{where}: search is {search!r}; expected true or false.")
+        truth["search"] = search
+    return truth
+
+
+def _number(answer: Any, where: str) -> float:
+    try:
+        number = float(answer)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{where} is numeric, but its answer is {answer!r}; expected a number such as 2.5.")
+    return number
 
 
 def _row(file: Path, item: int) -> Mapping[str, Any]:
@@ -129,19 +210,21 @@ def _json_row(line: bytes, where: str) -> dict[str, Any]:
     return row
 
 
-def _image_bytes(image: Any, file: Path, where: str) -> bytes:
+def _bytes(given: Any, what: str, file: Path, where: str) -> bytes:
     """From bytes, a struct of `datasets` with bytes or path, or a path beside the file."""
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("path")
-    if isinstance(image, bytes):
-        return image
-    if not isinstance(image, str):
-        raise InputError(f"{where}: image is a {type(image).__name__}; expected bytes, a struct with bytes, or a path.")
+    if isinstance(given, Mapping):
+        given = given.get("bytes") or given.get("path")
+    if isinstance(given, bytes):
+        return given
+    if not isinstance(given, str):
+        raise InputError(
+            f"{where}: {what} is a {type(given).__name__}; expected bytes, a struct with bytes, or a path."
+        )
     try:
-        return (file.parent / image).read_bytes()
+        return (file.parent / given).read_bytes()
     except OSError as error:
         raise InputError(
-            f"{where}: the image {file.parent / image} cannot be read ({error.strerror or error})."
+            f"{where}: the {what} {file.parent / given} cannot be read ({error.strerror or error})."
         ) from error
 
 

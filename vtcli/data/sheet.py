@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from vtcli.data import canvas
-from vtcli.data.film import Clip
+from vtcli.data.film import Clip, Footage
 from vtcli.data.item import Item
 from vtcli.data.rotflip import moved
 from vtcli.protocols import Pixels
@@ -33,10 +33,14 @@ def cell(item: Item) -> Cell:
     picture = item.pixels if item.clip is None else storyboard(item.clip, item.truth.get("frame"))
     shown, scale = _fitted(picture)
     _overlay(shown, item, scale)
-    height, width = picture.shape[:2] if item.clip is None else item.clip.frames.shape[1:3]
-    lines = [f"{item.id}  {width}x{height}"]
-    if item.clip is not None:
-        lines += _wrapped(f"{len(item.clip.frames)} frames, {item.clip.frames_per_s} a second; framed: the asked one")
+    height, width = picture.shape[:2]
+    if item.clip is None:
+        lines = [f"{item.id}  {width}x{height}"]
+    else:
+        said = item.clip.ref()
+        lines = [f"{item.id}  {said.width}x{said.height}"]
+        framed = "; framed: the asked one" if "frame" in item.truth else ""
+        lines += _wrapped(f"{said.frames} frames, {said.fps:.4g} a second{framed}")
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
     if item.tool_question:
         lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
@@ -45,16 +49,16 @@ def cell(item: Item) -> Cell:
     return Cell(shown, tuple(lines))
 
 
-def storyboard(clip: Clip, framed: int | None = None, columns: int = 3) -> Pixels:
-    """The first frame of every second, in rows; ``framed``: the number of one with the truth's colour around it."""
-    count, height, width, _ = clip.frames.shape
-    numbers = range(0, count, clip.frames_per_s)
-    board = canvas.blank((width + 2) * columns, (height + 2) * -(-len(numbers) // columns))
-    for i, number in enumerate(numbers):
+def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3) -> Pixels:
+    """Stills in rows; ``framed``: the number of one with the truth's colour around it."""
+    stills, said = clip.stills(), clip.ref()
+    width, height = said.width, said.height
+    board = canvas.blank((width + 2) * columns, (height + 2) * max(-(-len(stills) // columns), 1))
+    for i, (number, pixels) in enumerate(stills.items()):
         x, y = (width + 2) * (i % columns), (height + 2) * (i // columns)
         if number == framed:
             canvas.rectangle(board, (x, y, x + width + 2, y + height + 2), TRUTH)
-        board[y + 1 : y + 1 + height, x + 1 : x + 1 + width] = clip.frames[number]
+        board[y + 1 : y + 1 + height, x + 1 : x + 1 + width] = pixels
     return board
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vtcli.chat.calls import parse_answer, parse_calls
-from vtcli.data import demos, film
+from vtcli.data import demos
 from vtcli.data.dialect import Dialect
 from vtcli.data.item import Item
 from vtcli.data.teacher import Teacher, View
@@ -128,8 +128,8 @@ def _on_disk(item: Item) -> Generator[tuple[VideoRef, ...]]:
         yield ()
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, film.NAME)
-        path.write_bytes(film.encode(item.clip))
+        path = Path(folder, item.clip.name)
+        path.write_bytes(item.clip.file())
         yield (item.clip.ref(str(path)),)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
-from vtcli.data import canvas, film
+from vtcli.data import canvas
 from vtcli.data.item import Generate, stream
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.sandbox.pool import Pool, PoolConfig
@@ -49,7 +49,7 @@ def _sample(chunk: Chunk, number: int) -> Row:
     if item.clip is None:
         return item.sample(chunk.kind, chunk.split), pngs
     sample = item.sample(chunk.kind, chunk.split, videos=(item.clip.ref(),))
-    return sample, [*pngs, film.encode(item.clip)]
+    return sample, [*pngs, item.clip.file()]
 
 
 async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> list[Row]:

@@ -8,6 +8,7 @@ edit similarity stands in (ANLS with its usual threshold 0.5).
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,8 @@ async def measure(
 
 def settled(sample: Sample, correct: int) -> bool:
     """Whether the rules have the last word on an answer: it is right by them, or the task has numbers or choices."""
-    return bool(correct or sample.truth.get("choices") or sample.task in ("read_value", "count", "dots"))
+    ruled = sample.truth.get("choices") or "number" in sample.truth or sample.task in ("read_value", "count", "dots")
+    return bool(correct or ruled)
 
 
 async def _ruled(trajectory: Trajectory, text: str, judge: Judge, rubric: str) -> float | None:
@@ -88,6 +90,8 @@ def score(sample: Sample, text: str) -> tuple[float, int]:
         return score_value(sample.truth, text)
     if sample.task in ("count", "dots"):
         return score_count(sample.truth, text)
+    if "number" in sample.truth:
+        return score_number(float(sample.truth["number"]), text)
     exact = int(normalise(text) == normalise(sample.answer))
     if exact or sample.truth.get("choices"):
         return float(exact), exact
@@ -115,6 +119,19 @@ def score_count(truth: Mapping[str, Json], text: str) -> tuple[float, int]:
         return 0.0, 0
     error = abs(given[0] - value)
     return max(0.0, 1.0 - error / max(float(truth["total"]), 1.0)), int(error == 0)
+
+
+def score_number(truth: float, text: str) -> tuple[float, int]:
+    """Mean relative accuracy: the share of the thresholds 0.5, 0.55 … 0.95 whose complement is above the relative
+    error; correct from a half on, as PyVision-RL's released code has it for VSI-Bench's numbers. One number is
+    expected, else 0; of a truth 0 only 0 is right."""
+    given = numbers(text)
+    if len(given) != 1:
+        return 0.0, 0
+    off = abs(given[0] - truth)
+    error = off / abs(truth) if truth else math.inf if off else 0.0
+    accuracy = sum(error < 1 - k / 100 for k in range(50, 100, 5)) / 10
+    return accuracy, int(accuracy >= 0.5)
 
 
 def numbers(text: str) -> list[float]:

@@ -19,6 +19,8 @@ NAMES = ("operations", "required", "search")
 TOLERANCE_DEGREES = 5  # CodeVision's released code
 LEAST_FACTOR = 0.05  # the same: factors above 1.05 or below 0.95 count
 OPERATIONS = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
+REQUIRABLE = OPERATIONS | {"rotate", "flip_horizontal", "flip_vertical", *(f"rotate_{turn}" for turn in (90, 180, 270))}
+"""What a sample's ``truth.required`` may name: degrees are clockwise."""
 _NATIVE = {"zoom": "crop", "points": "draw", "hline": "draw", "vline": "draw"}
 _UNDO: Mapping[str, tuple[str, ...]] = {
     "none": (),
