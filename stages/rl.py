@@ -19,7 +19,7 @@ from vtcli.algo.select import Selection
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.binding import bind
 from vtcli.bounds import above, at_least, shares
-from vtcli.checkpoints import Checkpoints, watched
+from vtcli.checkpoints import Checkpoints, require
 from vtcli.collecting import Asked, Batch, Collector, Ranks
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
@@ -205,11 +205,13 @@ class _Trainer:
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
             for step in range(done, self.total):
                 metrics, batch = self._step(step, batch)
+                if step == done:
+                    require(metrics, self.config.checkpoint_best)
                 phase, within = locate(self.lengths, step)
                 if within + 1 == self.lengths[phase]:
                     self._export(self.stage.work / "phases" / self.config.phases[phase].name)
                 if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
-                    value = watched(metrics, self.config.checkpoint_best)
+                    value = metrics.get(self.config.checkpoint_best or "")
                     also = functools.partial(self.collector.save, batch) if batch is not None else None
                     self.learner.checkpoint(self.checkpoints, step + 1, value, also)
                 bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")

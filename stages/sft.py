@@ -12,7 +12,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.bounds import above, at_least
 from vtcli.chat.messages import rows_from_demos, texts_of
-from vtcli.checkpoints import Checkpoints, watched
+from vtcli.checkpoints import Checkpoints, require
 from vtcli.engines.sizes import TinyModel
 from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits, ImageStore
@@ -142,8 +142,10 @@ def _train(
                 metrics["validation_nll"] = learner.evaluate(held)
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
+            if step == done and not (held and config.checkpoint_best == "validation_nll"):  # not measured in every step
+                require(metrics, config.checkpoint_best)
             if (due and not last) or (last and config.checkpoint_best):
-                learner.checkpoint(checkpoints, step + 1, watched(metrics, config.checkpoint_best))
+                learner.checkpoint(checkpoints, step + 1, metrics.get(config.checkpoint_best or ""))
             bar.advance(f"loss {metrics['loss']:.3f}")
     folder = stage.work / "model"
     learner.export(start, folder)

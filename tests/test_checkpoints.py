@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from vtcli.checkpoints import Checkpoints, watched
+from vtcli.checkpoints import Checkpoints, require
 from vtcli.errors import ConfigError, InputError
 from vtcli.progress import StepBar, log_step
 from vtcli.track import NullTracker
@@ -47,13 +47,13 @@ def test_the_best_stays_beside_the_newest(tmp_path: Path, mode: Literal["max", "
 def test_without_values_none_is_the_best_and_a_metric_must_be_there(tmp_path: Path) -> None:
     points = Checkpoints(tmp_path / "c", [], keep=3)
     for steps in range(1, 6):
-        points.save(steps, write("x"), watched({"loss": 1.0, "updated": 1.0}, None))
+        points.save(steps, write("x"), None)
     assert points.best() is None
     assert len(list((tmp_path / "c").iterdir())) == 3
-    assert watched({"loss": 0.5, "updated": 1.0}, "loss") == 0.5
-    assert watched({"updated": 0.0}, "reward") is None
+    for metrics, name in (({"loss": 0.5, "updated": 1.0}, "loss"), ({"updated": 0.0}, "reward"), ({}, None)):
+        require(metrics, name)
     with pytest.raises(ConfigError, match=r"checkpoint_best=rewrd: there is no such metric, but loss, updated"):
-        watched({"loss": 0.5, "updated": 1.0}, "rewrd")
+        require({"loss": 0.5, "updated": 1.0}, "rewrd")
 
 
 def test_a_draft_left_by_a_kill_is_nothing(tmp_path: Path) -> None:

@@ -85,14 +85,12 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def watched(metrics: Mapping[str, float], name: str | None) -> float | None:
-    """The value that a checkpoint is compared by; None without a name, or in a step that updated nothing and lacks it.
+def require(metrics: Mapping[str, float], name: str | None) -> None:
+    """For the first step of a run, so that a slip is told before hours are spent. A step that updated nothing has not
+    all metrics and is let pass.
 
     Raises:
         ConfigError: there is no such metric.
     """
-    if name is None or (name not in metrics and not metrics.get("updated")):
-        return None
-    if name not in metrics:
+    if name is not None and name not in metrics and metrics.get("updated"):
         raise ConfigError(f"checkpoint_best={name}: there is no such metric, but {', '.join(sorted(metrics))}")
-    return metrics[name]
