@@ -293,6 +293,7 @@ class Watch:
             if not self.reaped:
                 wire.send(self.head.channel, {"do": "reap"})
             runner.close()
+        guard.bury()
         guard.kernel.sweep(CLEAN_S, keep=self.head.pid)
         if self.before is not None:
             self.head.send(signal.SIGSTOP)  # threads of earlier runs might write meanwhile
