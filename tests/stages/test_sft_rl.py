@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
-from small_runs import RL, SFT, kill_after_checkpoint, lines, made_by_every_stage, run
+from small_runs import RL, SFT, kill_after_checkpoint, lines, made_by_every_stage, run, start
 
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TWO_RANKS_RL = [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     from vtcli.records import read
     from vtcli.schema import Scored
 
-    run(home, "rl", [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights"], TWO_RANKS)
+    run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
     one, two = home / "policy" / "v1", home / "two" / "v1"
 
     def sampled(*logs: Path) -> dict[tuple[str, str], list[list[tuple[int, ...]]]]:
@@ -99,11 +101,55 @@ def test_eval_reads_what_rl_made(home: Path) -> None:
 def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, arguments: list[str], name: str) -> None:
     again = [*arguments, "reuse=false"]
     kill_after_checkpoint(home, stage, again)
-    whole = home / name / "v1"
-    assert all(line["updated"] for line in lines(whole / "metrics.jsonl"))
+    assert all(line["updated"] for line in lines(home / name / "v1" / "metrics.jsonl"))
     assert not (home / name / "v2").exists()
     run(home, stage, again)
-    resumed = home / name / "v2"
+    assert_same(home / name / "v2", home / name / "v1")
+
+
+POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.deepspeed:DeepSpeedLearner"
+
+
+@pytest.mark.parametrize(
+    ("stage", "moment"),
+    [
+        ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
+        ("rl", f"{POLICY}.update:2:halfway"),  # in the second step's weight sync
+        ("rl", "vtcli.checkpoints:Checkpoints.save:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "stages.rl:_Trainer._finish:1:before"),
+        ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
+        ("sft", f"{LEARNER}.step:{{next}}:before"),
+    ],
+)
+def test_killed_at_a_moment_it_ends_as_if_it_had_not_been(home: Path, stage: str, moment: str) -> None:
+    arguments, name = (RL, "policy") if stage == "rl" else ([*SFT, "sft.epochs=2", "name=twice"], "twice")
+    if stage == "sft" and not (home / name).exists():
+        run(home, stage, arguments)
+    again = [*arguments, "reuse=false"]
+    before = len(list((home / name).glob("v*")))
+    epoch = len(lines(home / "base" / "v1" / "metrics.jsonl"))
+    process = start(home, stage, again, ("-m", "dying", moment.format(epoch=epoch, next=epoch + 1)))
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL, output[-4000:]
+    assert len(list((home / name).glob("v*"))) == before
+    run(home, stage, again)
+    assert_same(home / name / f"v{before + 1}", home / name / "v1")
+
+
+def test_two_ranks_killed_in_a_weight_sync_end_as_if_they_had_not_been(home: Path) -> None:
+    if not (home / "two").exists():
+        run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
+    again = [*TWO_RANKS_RL, "reuse=false"]
+    process = start(home, "rl", again, (*TWO_RANKS, "-m", "dying", f"{POLICY}.update:2:halfway"))
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode and "SIGKILL" in output, output[-4000:]
+    assert not (home / "two" / "v2").exists()
+    run(home, "rl", again, TWO_RANKS)
+    assert_same(home / "two" / "v2", home / "two" / "v1")
+
+
+def assert_same(resumed: Path, whole: Path) -> None:
+    """Bit for bit: all weights, and all that the log says but for the times."""
     for weights in sorted(whole.rglob("model.safetensors")):
         assert weights.read_bytes() == (resumed / weights.relative_to(whole)).read_bytes(), weights
 
