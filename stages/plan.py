@@ -126,6 +126,8 @@ def layout(values: Mapping[str, Any]) -> Layout:
         section["tensor_parallel"] = engine.get("tensor_parallel", 1)
     if section["serving"] is None:
         section["serving"] = engine["servers"] * engine["tensor_parallel"] if engine["name"] == "vllm_server" else 0
+    if section["keep_weights"] is None:
+        section["keep_weights"] = bool(engine.get("keep_weights"))
     if section["ahead"] is None:
         section["ahead"] = values["rl"]["steps_ahead"] > 0
     return convert(section, Layout, "plan.layout")

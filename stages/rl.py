@@ -202,11 +202,11 @@ class _Trainer:
     def _steps(self) -> None:
         done, batch = self._resume()
         self._agree()
+        known = False  # that checkpoint_best is a metric
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
             for step in range(done, self.total):
                 metrics, batch = self._step(step, batch)
-                if step == done:
-                    require(metrics, self.config.checkpoint_best)
+                known = known or require(metrics, self.config.checkpoint_best)
                 phase, within = locate(self.lengths, step)
                 if within + 1 == self.lengths[phase]:
                     self._export(self.stage.work / "phases" / self.config.phases[phase].name)

@@ -134,6 +134,7 @@ def _train(
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
         done = found[0]
         learner.load_checkpoint(found[1])
+    known = bool(held) and config.checkpoint_best == "validation_nll"  # which is not measured in every step
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             metrics = learner.step(schedule.batch(step)[learner.rank :: learner.world])
@@ -142,8 +143,7 @@ def _train(
                 metrics["validation_nll"] = learner.evaluate(held)
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
-            if step == done and not (held and config.checkpoint_best == "validation_nll"):  # not measured in every step
-                require(metrics, config.checkpoint_best)
+            known = known or require(metrics, config.checkpoint_best)
             if (due and not last) or (last and config.checkpoint_best):
                 learner.checkpoint(checkpoints, step + 1, metrics.get(config.checkpoint_best or ""))
             bar.advance(f"loss {metrics['loss']:.3f}")

@@ -160,6 +160,8 @@ async def soak(count: int) -> str:
         bad += await _episodes(pool, step)
         await _gone(pool)
         rows.append((done, leftovers(pool.template_pid, temporary).minus(first)))
+        # A long run that is stopped half-way has said what it saw.
+        print(done, bad, dict(rows[-1][1]), file=sys.stderr, flush=True)
     rate = count / (time.perf_counter() - start)
     await pool.close()
     names = list(rows[0][1])

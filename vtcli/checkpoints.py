@@ -85,12 +85,14 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def require(metrics: Mapping[str, float], name: str | None) -> None:
-    """For the first step of a run, so that a slip is told before hours are spent. A step that updated nothing has not
-    all metrics and is let pass.
+def require(metrics: Mapping[str, float], name: str | None) -> bool:
+    """Whether the metric ``name`` that checkpoints are compared by is known to exist, asked of each step until it is,
+    so that a slip is told before hours are spent. A step that updated nothing has not all metrics and settles nothing.
 
     Raises:
         ConfigError: there is no such metric.
     """
-    if name is not None and name not in metrics and metrics.get("updated"):
+    known = name is None or name in metrics
+    if not known and metrics.get("updated"):
         raise ConfigError(f"checkpoint_best={name}: there is no such metric, but {', '.join(sorted(metrics))}")
+    return known

@@ -18,6 +18,7 @@ from vtcli.schema import (
     Observation,
     Sample,
     Signals,
+    Stop,
     TrainRow,
     Trajectory,
     Verdict,
@@ -138,11 +139,13 @@ class Env(Protocol):
 @dataclass(frozen=True, slots=True)
 class Syntax:
     """How turns are written where that is not the chat's own way: strings at which a policy turn ends, how its text is
-    read (None: as ``Chat.decode`` does), and whether an observation is a tool's answer or a plain turn of the user."""
+    read (None: as ``Chat.decode`` does), whether an observation is a tool's answer or a plain turn of the user, and why
+    a trajectory is over whose turn was cut off by the limit of one turn (that of the whole is ``Stop.MAX_TOKENS``)."""
 
     stop: tuple[str, ...] = ()
     read: Callable[[str], Decoded] | None = None
     reply: Literal["tool", "user"] = "tool"
+    cut: Stop = Stop.MAX_TOKENS
 
 
 @runtime_checkable

@@ -159,7 +159,7 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             decoded = syntax.read(decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
         if completion.finish == "length":
-            return Stop.MAX_TOKENS
+            return syntax.cut if request.max_tokens < room else Stop.MAX_TOKENS
         if decoded.calls and turn == limits.max_turns:
             return Stop.MAX_TURNS
         observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")

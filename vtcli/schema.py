@@ -28,7 +28,7 @@ class Stop(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     MAX_IMAGES = "max_images"
-    CALL_FAILED = "call_failed"  # a call failed in an environment whose protocol ends there
+    CALL_FAILED = "call_failed"  # a call failed, or a turn was cut off, where the protocol ends there
     BROKEN = "broken"  # ours or the engine's fault: no verdict, no gradient
 
 

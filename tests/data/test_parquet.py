@@ -137,6 +137,13 @@ def test_a_row_may_have_a_video(tmp_path: Path) -> None:
     assert sheet.cell(item).lines[1] == "12 frames, 8 a second"
 
 
+def test_stills_of_a_large_video_are_small_and_keep_its_shape(tmp_path: Path) -> None:
+    frames = np.full((2, 540, 960, 3), 200, dtype=np.uint8)
+    data = film.encode(film.Clip(frames, 2))
+    stills = film.Footage.read(data, "a.mkv", "a.mkv").stills()
+    assert {number: pixels.shape for number, pixels in stills.items()} == {0: (270, 480, 3), 1: (270, 480, 3)}
+
+
 @pytest.mark.parametrize(
     ("change", "how", "message"),
     [

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vtcli import config, records
+from vtcli.algo.monitor import describe
 from vtcli.algo.pack import to_row
 from vtcli.binding import bind
 from vtcli.chat.qwen2_5_vl import check_images
@@ -37,7 +38,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Env, HasSyntax
 from vtcli.rollout import Limits, Sampling, rollout
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
-from vtcli.schema import EnvTurn, Scored, Signals, Stop, VideoRef
+from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
 
 IMAGE = make_pixels()
 LIMITS = Limits(max_tokens=20_000, max_turn_tokens=4000)
@@ -365,3 +366,16 @@ def test_whatever_is_written_and_run_is_answered(sample, name, steps):
             json.dumps([result.arguments, result.message, result.details], allow_nan=False).encode("utf-8")
         observation.text.encode("utf-8")
         images.extend(observation.images)
+
+
+@pytest.mark.parametrize("name", ["pyvision_image", "codev"])
+def test_a_turn_cut_off_by_its_own_limit_is_a_failed_action_where_the_protocol_ends_there(name, sample):
+    prompt = len(play(name, sample(name), [DONE])[0].prompt_ids)
+    turn, _ = play(name, sample(name), [DONE], limits=replace(LIMITS, max_turn_tokens=3))
+    assert turn.stop is (Stop.CALL_FAILED if name.startswith("pyvision") else Stop.MAX_TOKENS)
+    whole, _ = play(name, sample(name), [DONE], limits=replace(LIMITS, max_tokens=prompt + 3))
+    assert whole.stop is Stop.MAX_TOKENS  # over length, in every protocol
+    for cut in (turn, whole):
+        assert (cut.answer, len(cut.policy_turns[0].token_ids)) == (None, 3)
+        group = Group(sample(name), (Scored(cut, Signals({}), Verdict(0.0, {})),))
+        assert describe([group])["completions/clipped_ratio"] == 1.0

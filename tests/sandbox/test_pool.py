@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from sandbox_world import World, cpu_below, setup
+from sandbox_world import World, idle_cpu, setup
 
 from vtcli.errors import ConfigError
 from vtcli.sandbox.pool import PoolConfig
@@ -176,11 +176,7 @@ def test_a_thread_left_behind_burns_no_cpu_between_runs(world: World) -> None:
         assert (await episode.run(source)).status is Status.NO_OUTPUT
 
         await asyncio.sleep(0.1)
-        before = cpu_below(world)
-        await asyncio.sleep(1.0)
-        used = cpu_below(world) - before
-        await episode.close()
-        return used
+        return await idle_cpu(world, episode)
 
     assert world.do(go()) < 0.3
 

@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from sandbox_world import World, cpu_below, setup
+from sandbox_world import World, idle_cpu, setup
 
 from vtcli.sandbox.types import RunLimits, Status
 
@@ -110,11 +110,7 @@ def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: boo
         episode = await world.pool.open(setup(transactions=transactions))
         assert (await episode.run(FORGED)).status in (Status.OK, Status.NO_OUTPUT)
         await asyncio.sleep(0.3)
-        before = cpu_below(world)
-        await asyncio.sleep(1.0)
-        used = cpu_below(world) - before
-        await episode.close()
-        return used
+        return await idle_cpu(world, episode)
 
     assert world.do(go()) < 0.2
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.schema import Group, Scored, Stop
+from vtcli.schema import Group, Scored, Stop, Trajectory
 
 
 def describe(groups: Sequence[Group]) -> dict[str, float]:
@@ -32,7 +32,7 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
         "calls_ok": _values(judged, "calls_ok"),
         "format_ok": _values(judged, "format_ok"),
         "completions/mean_length": [sum(len(t.token_ids) for t in m.trajectory.policy_turns) for m in judged],
-        "completions/clipped_ratio": [m.trajectory.stop is Stop.MAX_TOKENS for m in judged],
+        "completions/clipped_ratio": [_clipped(m.trajectory) for m in judged],
     }
     for name in sorted({name for m in members if m.verdict for name in m.verdict.parts}):
         means[f"reward/{name}"] = [v for m in members if m.verdict and (v := m.verdict.parts.get(name)) is not None]
@@ -43,6 +43,12 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
     for task in tasks:
         means[f"reward_by_task/{task}"] = [r for g in groups if g.sample.task == task for r in rewards(g)]
     return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
+
+
+def _clipped(trajectory: Trajectory) -> bool:
+    """Whether a limit of tokens ended it, of the whole or of a turn."""
+    turns = trajectory.policy_turns
+    return trajectory.stop is Stop.MAX_TOKENS or bool(turns and turns[-1].completion.finish == "length")
 
 
 def _values(members: Sequence[Scored], name: str) -> list[float]:

@@ -30,6 +30,7 @@ from vtcli.schema import VideoRef
 
 NAME = "clip.mkv"
 STILLS = 9  # of footage, for people to look at
+STILL_PX = 480  # their longer side at most
 TICKS_PER_S = 1000  # of Matroska's clock
 _OPTIONS = {"coder": "1", "context": "1"}  # range coder with large contexts: a ninth of the default's size
 _KEY_EVERY = 12  # frames; how far a reader that wants one frame has to decode
@@ -91,11 +92,15 @@ class Footage:
         return self.data
 
     def stills(self) -> dict[int, Pixels]:
-        """``STILLS`` frames at most, evenly spread, by their numbers; none of those that cannot be decoded."""
-        numbers = sorted({round(i * (self.frames - 1) / max(STILLS - 1, 1)) for i in range(min(STILLS, self.frames))})
+        """``STILLS`` frames at most, evenly spread, by their numbers, no longer than ``STILL_PX``; none of those that
+        cannot be decoded."""
+        count = min(STILLS, self.frames)
+        numbers = sorted({round(i * (self.frames - 1) / max(count - 1, 1)) for i in range(count)})
         found: dict[int, Pixels] = {}
+        scale = min(1.0, STILL_PX / max(self.width, self.height))
+        width, height = (max(1, round(side * scale)) for side in (self.width, self.height))
         with _on_disk(self.data) as path:
-            reader = video.VideoReader(path)
+            reader = video.VideoReader(path, width=width, height=height)
             for number in numbers:
                 with contextlib.suppress(video.VideoError):
                     found[number] = np.asarray(reader[number])

@@ -58,7 +58,8 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """sha256 over the shape and the pixels: two items with one digest show the same picture or video."""
+        """sha256 over the shape and the pixels, of footage over its file: two items with one digest show the same
+        picture or video."""
         if isinstance(self.clip, Footage):
             return hashlib.sha256(self.clip.data).hexdigest()
         pixels = self.pixels if self.clip is None else self.clip.frames

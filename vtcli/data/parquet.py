@@ -11,7 +11,7 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
         name: docvqa
         turn: true
 
-``COLUMNS`` says what a row may have; docs/data.md shows it. Documents (``turn: true``) are rotated and flipped as in
+docs/data.md says which columns a row may have. Documents (``turn: true``) are rotated and flipped as in
 C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search; rows with neither have no
 tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
 """
@@ -37,18 +37,6 @@ from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
-
-COLUMNS: Mapping[str, str] = {
-    "question": "text",
-    "answer": "text, or a number",
-    "image": "bytes, a struct with bytes or path, or a path relative to the file",
-    "video": "the same, in place of an image: code fetches frames, none is in the prompt",
-    "boxes": "list of {label, box: [x1, y1, x2, y2]}, pixels of the image; [] says that there is nothing to search",
-    "choices": "list of texts, the answer among them: an answer is right when it is that text, and no judge is asked",
-    "numeric": "true: the answer is a number, and near ones count (mean relative accuracy)",
-    "required": "list of operations that an answer needs, in order (CodeVision's must-use tools)",
-    "search": "whether it is a visual search (CodeV); without it, whether there are boxes",
-}
 
 
 def generate(

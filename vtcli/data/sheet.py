@@ -51,8 +51,8 @@ def cell(item: Item) -> Cell:
 
 def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3) -> Pixels:
     """Stills in rows; ``framed``: the number of one with the truth's colour around it."""
-    stills, said = clip.stills(), clip.ref()
-    width, height = said.width, said.height
+    stills = clip.stills()
+    height, width = next((pixels.shape[:2] for pixels in stills.values()), (1, 1))
     board = canvas.blank((width + 2) * columns, (height + 2) * max(-(-len(stills) // columns), 1))
     for i, (number, pixels) in enumerate(stills.items()):
         x, y = (width + 2) * (i % columns), (height + 2) * (i // columns)

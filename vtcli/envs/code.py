@@ -21,7 +21,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 from vtcli.protocols import Decoded, Images, Syntax
 from vtcli.sandbox.types import OVER, Episode, Picture, Produced, Runner, RunResult, Setup
-from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample
+from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
 
 
 class RunLostError(RuntimeError):
@@ -50,7 +50,9 @@ class CodeEnv:
     @property
     def syntax(self) -> Syntax:
         reading = self.protocol.reading
-        return Syntax(reading.stop, partial(read, reading), self.protocol.writing.turn)
+        writing = self.protocol.writing
+        cut = Stop.CALL_FAILED if writing.on_error == "end" else Stop.MAX_TOKENS
+        return Syntax(reading.stop, partial(read, reading), writing.turn, cut)
 
     async def reset(self) -> tuple[str, str]:
         return opening(self.sample, self.protocol, self.offered)

@@ -75,7 +75,7 @@ class Writing:
     error_lines: int = 1  # how many of the error's last lines the policy gets; 0: all
     hide_file_names: bool = False  # lines that only name a file which is shown as an image
     needs_image: bool = False  # a run that returns no image has failed
-    on_error: Literal["go_on", "end"] = "go_on"  # whether a failed call ends the trajectory
+    on_error: Literal["go_on", "end"] = "go_on"  # what a failed call does; so does a turn cut off by its own limit
 
     def __post_init__(self) -> None:
         if self.image.count("<image>") != 1 or "<image>" in self.result + self.error + self.nothing + self.images:

@@ -73,6 +73,7 @@ class Layout:
     learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
     shared_prompts: bool = True  # the learner computes a group's prompt once per micro-batch
     serving: int = 0  # GPUs of each machine that only generate; 0: all of them learn and generate
+    keep_weights: bool = False  # with ``serving``: each machine holds the last weights for a server that comes back
     ahead: bool = False  # with ``serving``: the next step's rollouts go on beside the learner
 
     def __post_init__(self) -> None:

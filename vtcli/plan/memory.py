@@ -121,6 +121,7 @@ def memory(
     live = min(layout.live, share, free / (row * shape.total))
     if free < row * work.max_tokens:
         live = 0.0  # not even one of the longest kind
+    held = layout.bytes * arch.parameters if layout.serving and layout.keep_weights else 0.0
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -133,6 +134,6 @@ def memory(
         cache=max(live * shape.total, work.max_tokens) * row,
         live=live,
         usable=usable,
-        host=(host + asleep) * (cluster.per_node - layout.serving),
+        host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         layout=layout,
     )

@@ -75,7 +75,7 @@ def _memory(plan: Plan) -> Table:
             out.add_row(name, size if learning else "", size if generating else "", what)
     total = [f"{m / GIB:.3g}" for m in (memory.learning, memory.generating)]
     out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
-    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "offloaded, asleep")
+    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "offloaded, asleep, kept for servers")
     return out
 
 
