@@ -96,6 +96,7 @@ def test_a_refusal_names_line_and_reason(source: str) -> None:
     said = static.refusal(source)
     assert said is not None
     assert REFUSED[source] in said
+    assert static.suspicious(source)
     assert f"line {len(source.splitlines())}" in said
 
 
@@ -135,3 +136,19 @@ def test_the_check_survives_any_call(source: str) -> None:
         ast.parse(source)
         said = static.refusal(source)
         assert said is None or said.startswith("not run: line 1")
+        assert said is None or static.suspicious(source)
+
+
+@pytest.mark.parametrize("name", sorted({*static.CALLS, *static.MODULES, *static.FAMILIES}))
+def test_whatever_is_refused_is_suspicious(name: str) -> None:
+    call = name if name in static.CALLS else f"{name}x" if name in static.FAMILIES else f"{name}.get"
+    module, _, last = call.rpartition(".")
+    imports = (
+        f"import {module}\n{call}()",
+        f"from {module} import {last} as f\nf()",
+        f"import {module} as m\nm.{last}()",
+    )
+    for source in imports:
+        assert static.refusal(source) is not None, source
+        assert static.suspicious(source), source
+    assert not static.suspicious("from PIL import Image\nresult = image.crop((0, 0, 9, 9)).resize((672, 504))")

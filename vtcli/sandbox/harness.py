@@ -128,9 +128,9 @@ class Harness:
             for text in repairs:
                 self.recorder.note(text)
             program = self._compiled(source)
-        refused = (
-            static.refused(program.tree, self.namespace) if program is not None and self.setup.help.check else None
-        )
+        refused = None
+        if program is not None and self.setup.help.check and static.suspicious(source):
+            refused = static.refused(program.tree, self.namespace)
         if refused:
             return Executed("refused", refused, notes=tuple(self.recorder.notes))
         if not self.setup.persist and self.runs > 1:

@@ -7,6 +7,7 @@ Never counted as security: three lines of ``getattr`` walk past it, and what it 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Container, Sequence
 
 _DELETES = "deleting, moving or renaming files is not allowed; write a new file instead"
@@ -14,13 +15,13 @@ _COMMANDS = "starting other programs is not allowed; use the Python libraries th
 _NETWORK = "there is no network here; use the images that are given"
 _PROCESS = "ending or forking the process is not allowed; let the code run to its end"
 
-_CALLS: dict[str, str] = {
+CALLS: dict[str, str] = {
     **dict.fromkeys(("os.remove", "os.unlink", "os.rmdir", "os.removedirs", "os.rename", "os.renames"), _DELETES),
     **dict.fromkeys(("os.replace", "shutil.rmtree", "shutil.move"), _DELETES),
     **dict.fromkeys(("os.system", "os.popen", "os.startfile"), _COMMANDS),
     **dict.fromkeys(("os.kill", "os.killpg", "os.abort", "os._exit", "os.fork", "os.forkpty"), _PROCESS),
 }
-_MODULES: dict[str, str] = {
+MODULES: dict[str, str] = {
     "subprocess": _COMMANDS,
     "pty": _COMMANDS,
     "socket": _NETWORK,
@@ -29,9 +30,22 @@ _MODULES: dict[str, str] = {
     "http.client": _NETWORK,
     "ftplib": _NETWORK,
 }
-_FAMILIES = {"os.exec": _COMMANDS, "os.spawn": _COMMANDS, "os.posix_spawn": _COMMANDS}
+FAMILIES = {"os.exec": _COMMANDS, "os.spawn": _COMMANDS, "os.posix_spawn": _COMMANDS}
 _METHODS = {"unlink": _DELETES, "rmdir": _DELETES}  # pathlib's; others have methods of these names, too
 _NAMES = {"input": "there is nobody to answer input(); print what is needed and go on"}
+_WORDS = re.compile(
+    "|".join(
+        sorted(
+            {re.escape(name.rpartition(".")[2]) for name in (*CALLS, *FAMILIES, *_METHODS, *_NAMES)}
+            | {re.escape(name.partition(".")[0]) for name in MODULES}
+        )
+    )
+)
+
+
+def suspicious(source: str) -> bool:
+    """Whether a name that is refused stands anywhere in the text; without one there is no need to look closer."""
+    return _WORDS.search(source) is not None
 
 
 def refusal(source: str) -> str | None:
@@ -85,12 +99,12 @@ def _of_path(called: ast.expr, paths: set[str]) -> str | None:
 def _why(call: ast.Call, names: dict[str, str]) -> str | None:
     dotted = _dotted(call.func, names)
     if dotted:
-        if dotted in _CALLS:
-            return _CALLS[dotted]
-        for module, why in _MODULES.items():
+        if dotted in CALLS:
+            return CALLS[dotted]
+        for module, why in MODULES.items():
             if dotted.startswith(module + "."):
                 return why
-        for prefix, why in _FAMILIES.items():
+        for prefix, why in FAMILIES.items():
             if dotted.startswith(prefix):
                 return why
     return None

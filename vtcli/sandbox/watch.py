@@ -69,7 +69,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one run ended. ``reply``: the worker's words, when they were well formed; ``raw``: their bytes."""
+    """How one run ended. ``reply``: what the guard understands of the worker's words; ``raw``: all of them, as they
+    came, which the host tests."""
 
     status: Status
     error: str = ""
@@ -176,13 +177,13 @@ class Watch:
                 return None
             if frame.pid != self.runner.pid:
                 raise ProtocolError("a reply from another process")
-            reply = wire.as_reply(frame.header, frame.blobs)
+            reply = wire.heard(frame)
             if reply.seq != self.seq:
                 raise ProtocolError("a reply to another run")
             arena.check(reply.images, self.limits)
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the reply is malformed: {e}") from None
-        return End(Status(reply.kind), reply=reply, raw=wire.encode_reply(reply))
+        return End(Status(reply.kind), reply=reply, raw=frame.raw)
 
     def _closed(self) -> End:
         """The channel ended: the process is dying, or the code closed it."""

@@ -26,6 +26,7 @@ REPLY_BYTES = 64 * 1024  # the largest header that a worker may send
 MAX_FDS = 250  # the kernel's limit is 253 a message
 MAX_DEPTH = 8
 MAX_OPERATIONS = 256  # of one run, and of one image
+MAX_IMAGES = 4096
 KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
 ORIGINS: frozenset[str] = frozenset(get_args(Capture))
 LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
@@ -40,12 +41,14 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One received message. ``pid``: of the process that sent it, as the kernel says; 0 when it was not asked."""
+    """One received message. ``pid``: of the process that sent it, as the kernel says; 0 when it was not asked; ``raw``:
+    the whole of it, as it came."""
 
     header: Mapping[str, Json]
     blobs: tuple[bytes, ...]
     fds: tuple[int, ...] = ()
     pid: int = 0
+    raw: bytes = b""
 
     def close(self) -> None:
         """Closes the descriptors that came with it."""
@@ -146,7 +149,7 @@ def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYT
         for fd in fds:
             os.close(fd)
         raise
-    return Frame(header, blobs, tuple(fds), pid)
+    return Frame(header, blobs, tuple(fds), pid, data)
 
 
 def parse_json(data: bytes) -> dict[str, Json]:
@@ -179,15 +182,16 @@ def parse_json(data: bytes) -> dict[str, Json]:
 
 def encode_reply(reply: Reply) -> bytes:
     """The frame in which a worker sends ``reply``. What does not fit is left out from the end: notes, operations,
-    value, then the error's beginning."""
+    value, then the error's beginning. In an image's chain the run's own operations are told by their number."""
     text = _clean
     for operations, chars in ((MAX_OPERATIONS, REPLY_BYTES), (64, 4096), (8, 1024), (0, 200)):
+        numbers = {id(o): n for n, o in enumerate(reply.operations[:operations])}
         header: dict[str, Json] = {
             "seq": reply.seq,
             "kind": reply.kind,
             "error": text(reply.error)[-chars:],
             "value": text(reply.value)[:chars],
-            "images": [_image(i, operations) for i in reply.images],
+            "images": [_image(i, operations, numbers) for i in reply.images],
             "images_dropped": reply.images_dropped,
             "operations": [_operation(o) for o in reply.operations[:operations]],
             "notes": [text(n)[:300] for n in reply.notes[: max(operations, 1)]],
@@ -202,26 +206,18 @@ def parse_reply(data: bytes) -> Reply:
     """What a worker sent about a run, each field checked for type, length and range. Raises ``ProtocolError``."""
     if len(data) > REPLY_BYTES:
         raise ProtocolError("a reply too long")
-    header, blobs = unpack(data, REPLY_BYTES)
-    return as_reply(header, blobs)
-
-
-def as_reply(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> Reply:
-    """Like ``parse_reply``, of a frame that is already split."""
+    fields, blobs = unpack(data, REPLY_BYTES)
     if blobs:
         raise ProtocolError("a reply with blobs")
-    fields = dict(header)
-    kind = _text(fields.pop("kind", None), 16)
-    if kind not in KINDS:
-        raise ProtocolError("an unknown kind of end")
+    operations = _operations(fields.pop("operations", None))
     reply = Reply(
         seq=_integer(fields.pop("seq", None), 0, 2**53),
-        kind=kind,
+        kind=_kind(fields.pop("kind", None)),
         error=_text(fields.pop("error", None), REPLY_BYTES),
         value=_text(fields.pop("value", None), REPLY_BYTES),
-        images=tuple(_placed(i) for i in _list(fields.pop("images", None), 4096)),
+        images=tuple(_placed(i, operations) for i in _list(fields.pop("images", None), MAX_IMAGES)),
         images_dropped=_integer(fields.pop("images_dropped", None), 0, 2**31),
-        operations=_operations(fields.pop("operations", None)),
+        operations=operations,
         notes=tuple(_text(n, 4096) for n in _list(fields.pop("notes", None), MAX_OPERATIONS)),
     )
     if fields:
@@ -229,12 +225,25 @@ def as_reply(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> Reply:
     return reply
 
 
+def heard(frame: Frame) -> Reply:
+    """What the guard acts on: whose reply it is, how the run ended, where the images lie. All else is for the host,
+    which gets the frame as it came and tests the whole. Raises ``ProtocolError``."""
+    if frame.blobs:
+        raise ProtocolError("a reply with blobs")
+    fields = frame.header
+    images = tuple(_placed(i, None) for i in _list(fields.get("images"), MAX_IMAGES))
+    return Reply(_integer(fields.get("seq"), 0, 2**53), _kind(fields.get("kind")), images=images)
+
+
 def _clean(text: str) -> str:
     return SURROGATE.sub("\ufffd", text)
 
 
-def _image(placed: Placed, operations: int) -> list[Json]:
-    chain = [_operation(o) for o in placed.operations[:operations]]
+def _image(placed: Placed, operations: int, numbers: Mapping[int, int]) -> list[Json]:
+    chain: list[Json] = []
+    for operation in placed.operations[:operations]:
+        number = numbers.get(id(operation))
+        chain.append(_operation(operation) if number is None else number)
     return [placed.offset, placed.width, placed.height, placed.origin, _clean(placed.name)[:255], chain]
 
 
@@ -276,7 +285,15 @@ def _integer(value: Json, low: int, high: int) -> int:
     return value
 
 
-def _placed(value: Json) -> Placed:
+def _kind(value: Json) -> str:
+    kind = _text(value, 16)
+    if kind not in KINDS:
+        raise ProtocolError("an unknown kind of end")
+    return kind
+
+
+def _placed(value: Json, told: Sequence[Operation] | None) -> Placed:
+    """``told``: the run's own operations; None: the chain is not looked at."""
     match _list(value, 6):
         case [offset, width, height, str(origin), name, operations] if origin in ORIGINS:
             return Placed(
@@ -285,14 +302,17 @@ def _placed(value: Json) -> Placed:
                 _integer(height, 1, 2**20),
                 origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
                 _text(name, 255),
-                _operations(operations),
+                () if told is None else _operations(operations, told),
             )
         case _:
             raise ProtocolError("not an image")
 
 
-def _operations(value: Json) -> tuple[Operation, ...]:
-    return tuple(_one_operation(o) for o in _list(value, MAX_OPERATIONS))
+def _operations(value: Json, told: Sequence[Operation] = ()) -> tuple[Operation, ...]:
+    """A chain, in which those that were ``told`` may stand by their number."""
+    return tuple(
+        told[_integer(o, 0, len(told))] if type(o) is int else _one_operation(o) for o in _list(value, MAX_OPERATIONS)
+    )
 
 
 def _one_operation(value: Json) -> Operation:
