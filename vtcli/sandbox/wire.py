@@ -131,7 +131,10 @@ def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYT
     """Receives one frame, None at the end of the channel. Raises ``ProtocolError`` on anything malformed, with more
     than ``max_fds`` descriptors (all are closed), or cut; ``OSError`` from the socket."""
     room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
-    data, ancillary, flags, _ = sock.recvmsg(FRAME_BYTES + 1, room, socket.MSG_CMSG_CLOEXEC)
+    # Its size first: a buffer for the largest would cost more than all else that a short run needs, 90 us where memory
+    # is had in huge pages.
+    waiting = sock.recvmsg_into([], 0, socket.MSG_PEEK | socket.MSG_TRUNC)[0]
+    data, ancillary, flags, _ = sock.recvmsg(min(waiting, FRAME_BYTES) + 1, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     pid = 0
     for level, kind, content in ancillary:
