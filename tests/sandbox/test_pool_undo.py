@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 
+import numpy as np
 import pytest
 from sandbox_world import World, idle_cpu, setup
 
@@ -154,3 +155,17 @@ def test_a_failed_run_draws_no_random_numbers(world: World) -> None:
     )
     assert runs[1].status is Status.ERROR
     assert float(runs[2].output) == random.Random(5).random()
+
+
+def test_fonts_draw_the_same_after_a_run_that_was_undone(world: World) -> None:
+    """A font keeps its file open and reads glyphs when needed: a child must not move its parent's place there."""
+
+    def draws(text: str) -> str:
+        return f"import matplotlib.pyplot as plt\nplt.figure(figsize=(3, 1))\nplt.text(0, 0.5, {text!r})\nplt.show()\n"
+
+    last = draws("αβγδε ∑∫≠ 0123456789 wxyz")
+    whole = world.runs(draws("abc"), last)
+    undone = world.runs(draws("abc"), draws("ÄÖÜß€ QRSTUVW ЖЩЫ") + "1 / 0", last)
+    assert [r.status for r in undone] == [Status.OK, Status.ERROR, Status.OK]
+    assert np.array_equal(undone[2].images[0].pixels, whole[1].images[0].pixels)
+    assert undone[2].images[0].pixels.std() > 0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vtcli.sandbox import arena, confine, proc, wire, worker
+from vtcli.sandbox import arena, confine, memory, proc, wire, worker
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
 from vtcli.sandbox.watch import CLEAN_S, KEEPS, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
@@ -95,7 +95,7 @@ class Guard:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         # Without transactions one process does all runs; its CPU time is then watched here, per run.
         limits = self.limits if self.orders.transactions else replace(self.limits, cpu_s=1e6)
-        pid = os.fork()
+        pid = memory.fork()
         if pid == 0:
             worker.work(
                 replace(self.orders.worker, workspace=self.confined.workspace),

@@ -163,7 +163,7 @@ class Harness:
                 program = compiled(source, self._name, value=False)  # raises what is wrong with it, for the policy
             value = self._call(program)
             streams.flush()
-            self._collect(program, meter)
+            self._collect(source, program, meter)
         except SystemExit as ended:
             kind, error = "exit", f"SystemExit: {tracebacks.safe_text(ended.code, 200)}: the code ended its own run"
         except BaseException as problem:
@@ -210,7 +210,7 @@ class Harness:
             return ""
         return values.text_of(value, self.setup.limits.kept_output_chars)
 
-    def _collect(self, program: Program, meter: streams.Meter) -> None:
+    def _collect(self, source: str, program: Program, meter: streams.Meter) -> None:
         """Files and the variable ``result``."""
         wanted = set(self.setup.capture)
         if wanted & {"files", "printed_files"}:
@@ -220,7 +220,7 @@ class Harness:
             for name in names:
                 origin: Capture = "files" if "files" in wanted else "printed_files"
                 self._gallery.add_file(name, origin)
-        if "result" in wanted and program.assigns("result"):
+        if "result" in wanted and "result" in source and program.assigns("result"):
             found = self.namespace.get("result")
             text = self._valued(found, "result", "result")
             if text:

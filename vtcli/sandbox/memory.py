@@ -15,14 +15,17 @@ With numpy, Pillow, OpenCV, matplotlib, SciPy, SymPy and PyAV loaded, fork and e
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
 import platform
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 READ, WRITE, EXECUTE = 1, 2, 4
 M_TRIM_THRESHOLD = -1
@@ -30,7 +33,12 @@ BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.sbrk.restype = ctypes.c_long
+HOLDING = ctypes.PyDLL(None, use_errno=True)
+"""The same for a call that keeps Python's lock."""
 HUGE = 2 << 20
+HOOKS: list[Callable[[], object]] = []
+"""What libraries want done in a forked child."""
+OF_THREADS = frozenset({"threading", "logging"})
 ENTRY = struct.Struct("=4Q")  # address, length, rights, offset in the file
 
 MOVE = bytes.fromhex(
@@ -154,6 +162,38 @@ def _punch(fd: int, length: int) -> None:
 def align_heap() -> None:
     """Lets the heap go on at the next border of a huge page."""
     LIBC.sbrk(ctypes.c_long(-LIBC.sbrk(ctypes.c_long(0)) % HUGE))
+
+
+@contextlib.contextmanager
+def hooks_of_libraries() -> Generator[None]:
+    """What is imported within gets its ``after_in_child`` called by ``fork``: matplotlib closes its fonts there, whose
+    place in their files parent and child would share. Those of Python itself stay with ``os.fork``."""
+    register = os.register_at_fork
+
+    def take(*, after_in_child: Callable[[], object] | None = None, **others: Callable[[], object]) -> None:
+        if after_in_child is not None and getattr(after_in_child, "__module__", "") not in OF_THREADS:
+            HOOKS.append(after_in_child)
+        elif after_in_child is not None:
+            register(after_in_child=after_in_child, **others)
+
+    os.register_at_fork = cast(Any, take)
+    try:
+        yield
+    finally:
+        os.register_at_fork = register
+
+
+def fork() -> int:
+    """``os.fork`` without what Python does around it: in a process of one thread no lock needs mending, but to look at
+    all of them touches, and so copies, some 100 pages in every child. Raises ``OSError``."""
+    threads = _thread._count()  # pyright: ignore[reportPrivateUsage]  # that code of an earlier run has left
+    pid = os.fork() if threads else int(HOLDING.fork())
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if pid == 0:
+        for hook in HOOKS:
+            hook()
+    return pid
 
 
 def give_back() -> None:

@@ -11,6 +11,8 @@ import signal
 import struct
 import time
 
+from vtcli.sandbox.kernel import LIBC
+
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 PIDFD_GET_INFO, PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 PIDFD_INFO = struct.Struct("=Q52xi")  # mask, identities that are of no interest here, status
@@ -21,18 +23,18 @@ LEFT_OUT = "\n… [{} bytes left out] …\n"
 
 def adopt_orphans() -> None:
     """Makes the caller the parent of all descendants whose own parent ends, instead of the machine's first process."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
 def rename(name: str) -> None:
     """How the calling process is called by ``ps`` and ``top``: at most 15 bytes."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+    LIBC.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def survive_parent() -> None:
     """Takes back what ``PR_SET_PDEATHSIG`` asked for."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    LIBC.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def readable(fd: int, wait_s: float = 0.0) -> bool:

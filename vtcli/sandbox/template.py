@@ -98,7 +98,8 @@ def prepare(config: Any) -> tuple[Any, Any]:
     report = None if config["tier"] else confine.strongest(config["minimum_tier"])
     from vtcli.sandbox.warm import warm
 
-    warm()
+    with memory.hooks_of_libraries():
+        warm()
     import vtcli.sandbox.guard  # noqa: F401  # pyright: ignore[reportUnusedImport]  # warm, before the forks
 
     state = confine.prepare_template(config["tier"] if report is None else report.tier)
@@ -149,11 +150,11 @@ class Template:
 
     def fork(self, episode: int, fd: int) -> None:
         """Starts the guard of an episode, which speaks over ``fd``."""
-        from vtcli.sandbox import confine, wire
+        from vtcli.sandbox import confine, memory, wire
 
         try:
             confine.prepare_fork(self.state)
-            pid = os.fork()
+            pid = memory.fork()
         except OSError as e:
             wire.send(self.channel, {"gone": episode, "status": -1, "error": str(e)})
             os.close(fd)

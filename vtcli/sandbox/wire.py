@@ -33,6 +33,13 @@ LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
 CREDENTIALS = struct.Struct("3i")
 BUFFER_BYTES = 1 << 20
 SURROGATE = re.compile("[\ud800-\udfff]")
+# Plain numbers, and one coder for all frames: to join flags or to make a coder costs each of a run's processes objects,
+# and an object that is used is a page that is copied.
+LOOK = int(socket.MSG_PEEK | socket.MSG_TRUNC)
+CUT = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
+CLOSED = int(socket.MSG_CMSG_CLOEXEC)
+RIGHTS = (int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS))
+SENDER = (int(socket.SOL_SOCKET), int(socket.SCM_CREDENTIALS))
 
 
 class ProtocolError(Exception):
@@ -92,7 +99,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def pack(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> bytes:
     """The bytes of a frame. Raises ``ProtocolError`` when it is too long."""
-    line = json.dumps({**header, "blobs": [len(b) for b in blobs]}, allow_nan=False, separators=(",", ":"))
+    line = ENCODER.encode({**header, "blobs": [len(b) for b in blobs]})
     data = b"".join((line.encode(), b"\n", *blobs))
     if len(data) > FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES} fit")
@@ -133,19 +140,19 @@ def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYT
     room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
     # Its size first: a buffer for the largest would cost more than all else that a short run needs, 90 us where memory
     # is had in huge pages.
-    waiting = sock.recvmsg_into([], 0, socket.MSG_PEEK | socket.MSG_TRUNC)[0]
-    data, ancillary, flags, _ = sock.recvmsg(min(waiting, FRAME_BYTES) + 1, room, socket.MSG_CMSG_CLOEXEC)
+    waiting = sock.recvmsg_into([], 0, LOOK)[0]
+    data, ancillary, flags, _ = sock.recvmsg(min(waiting, FRAME_BYTES) + 1, room, CLOSED)
     fds: list[int] = []
     pid = 0
     for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+        if (level, kind) == RIGHTS:
             fds += array.array("i", content[: len(content) // 4 * 4])
-        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+        elif (level, kind) == SENDER:
             pid = CREDENTIALS.unpack(content[: CREDENTIALS.size])[0]
     try:
         if not data and not fds:
             return None
-        if len(fds) > max_fds or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        if len(fds) > max_fds or flags & CUT:
             raise ProtocolError("a frame with descriptors that were not asked for, or cut")
         header, blobs = unpack(data, header_bytes)
     except ProtocolError:
@@ -155,27 +162,32 @@ def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYT
     return Frame(header, blobs, tuple(fds), pid, data)
 
 
+def _refuse(text: str) -> NoReturn:
+    raise ProtocolError(f"{text} in JSON")
+
+
+def _whole(text: str) -> int:
+    return int(text) if len(text) <= 20 else _refuse("a huge integer")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse("an infinite number")
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _refuse("a repeated key")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_unique)
+ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
 def parse_json(data: bytes) -> dict[str, Json]:
     """A JSON object without NaN, infinities, repeated keys, huge integers or deep nesting. Raises ``ProtocolError``."""
-
-    def refuse(text: str) -> NoReturn:
-        raise ProtocolError(f"{text} in JSON")
-
-    def integer(text: str) -> int:
-        return int(text) if len(text) <= 20 else refuse("a huge integer")
-
-    def floating(text: str) -> float:
-        number = float(text)
-        return number if math.isfinite(number) else refuse("an infinite number")
-
-    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        return found if len(found) == len(pairs) else refuse("a repeated key")
-
     try:
-        value = json.loads(
-            data, parse_constant=refuse, parse_int=integer, parse_float=floating, object_pairs_hook=unique
-        )
+        value = DECODER.decode(data.decode())
     except (ValueError, RecursionError, MemoryError) as e:
         raise ProtocolError(f"not JSON: {type(e).__name__}") from None
     if not isinstance(value, dict):

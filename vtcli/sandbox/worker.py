@@ -135,7 +135,7 @@ class Worker:
     def branch(self, frame: wire.Frame) -> None:
         """Forks; the child speaks over the channel that came with the frame, and over no other."""
         (channel,) = frame.fds
-        self.child = os.fork()
+        self.child = memory.fork()
         if self.child:
             os.close(channel)
             return
