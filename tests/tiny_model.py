@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +39,16 @@ TEXTS = ["system\nYou are kind.", "user\n", "assistant\n", "Where is the tag?", 
 SHAPES = ((56, 56), (84, 28), (28, 112), (112, 56))  # (width, height) of views
 
 
+def _scratch(name: str) -> Path:
+    """A folder that goes when this process ends, not when a fork of it does."""
+    path, owner = Path(tempfile.mkdtemp(prefix=f"tiny-{name}-")), os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(path, ignore_errors=True))
+    return path
+
+
 @functools.cache
 def folder() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="tiny-model-")) / "model"
+    path = _scratch("model") / "model"
     build(path, SIZES, train_tokenizer(TEXTS, SIZES.vocab_size), seed=3)
     return path
 
@@ -55,7 +65,7 @@ def model() -> Any:
 
 @functools.cache
 def store() -> ImageStore:
-    return ImageStore(Path(tempfile.mkdtemp(prefix="tiny-images-")), 784, 1_000_000)
+    return ImageStore(_scratch("images"), 784, 1_000_000)
 
 
 @functools.cache
