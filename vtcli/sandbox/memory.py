@@ -185,7 +185,7 @@ def hooks_of_libraries() -> Generator[None]:
 
 def fork() -> int:
     """``os.fork`` without what Python does around it: in a process of one thread no lock needs mending, but to look at
-    all of them touches, and so copies, some 100 pages in every child. Raises ``OSError``."""
+    all of them touches, and so copies, some 80 pages in every child. Raises ``OSError``."""
     threads = _thread._count()  # pyright: ignore[reportPrivateUsage]  # that code of an earlier run has left
     pid = os.fork() if threads else int(HOLDING.fork())
     if pid < 0:
