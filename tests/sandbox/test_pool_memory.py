@@ -11,7 +11,7 @@ from sandbox_world import World, descendants, setup
 PROGRAM = """
 import os, sys, hashlib
 import numpy as np, cv2, PIL.Image
-from vtcli.sandbox import memory
+from vtcli.sandbox import heap, memory
 kept = {"a": [1.5, "é" * 1000], "n": np.arange(3_000_000)}
 lines = lambda: len(open("/proc/self/maps").readlines())
 def private():
@@ -31,7 +31,7 @@ for _ in range(3):
         os._exit(0 if same and kept["n"][0] == 6 and len(big) == 10 else 1)
     assert os.waitpid(pid, 0)[1] == 0
 assert kept["n"][0] == 1
-memory.give_back()
+heap.give_back()
 print("done")
 """
 

@@ -196,8 +196,7 @@ def lock_worker(guard: GuardState, limits: Limits, gate: bool) -> int | None:
     Returns the listener for a ``ForkGate``, which must be sent to the guard and then closed here before any untrusted
     code runs. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
     this episode alone (all tiers but ``full``), threads are put to it too, so a listener is returned without ``gate``
-    as well. None when nothing has to be asked. With ``gate`` every process may use ``limits.cpu_s`` of CPU time;
-    without it the process lives for many runs, and the guard must watch its time.
+    as well. None when nothing has to be asked. A run's CPU time is the guard's to watch: the process lives for many.
 
     OSError or ConfinementError when a layer of the tier cannot be put on: the process must exit then."""
     state = guard.template
@@ -208,7 +207,7 @@ def lock_worker(guard: GuardState, limits: Limits, gate: bool) -> int | None:
         os.setsid()
     os.chdir(guard.workspace)
     alone = _counted_alone(state)
-    rlimits.restrict(limits, cpu=gate, processes=alone)
+    rlimits.restrict(limits, processes=alone)
     if state.tier == "none":
         return None
     privileges.drop_capabilities(state.kept)

@@ -11,14 +11,15 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vtcli.sandbox import arena, confine, memory, proc, wire, worker
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
-from vtcli.sandbox.watch import CLEAN_S, KEEPS, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
+from vtcli.sandbox.watch import CLEAN_S, IDLE_S, KEEPS, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
 from vtcli.sandbox.workspace import Entry, Workspace, WorkspaceLimit
 
 
@@ -91,32 +92,35 @@ class Guard:
     def spawn(self) -> Head:
         """Starts a worker from the setup. Raises ``Broken``, ``HostGone``; ``ValueError`` when the setup's own code
         fails."""
-        ours, theirs = wire.pair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        # Without transactions one process does all runs; its CPU time is then watched here, per run.
-        limits = self.limits if self.orders.transactions else replace(self.limits, cpu_s=1e6)
+        ours, theirs = _channel()
         pid = memory.fork()
         if pid == 0:
             worker.work(
                 replace(self.orders.worker, workspace=self.confined.workspace),
                 worker.Ends(theirs.fileno(), self.arena, self.output, self.orders.videos),
-                lambda: confine.lock_worker(self.bare, limits, gate=self.orders.transactions),
-                self.orders.transactions,
+                lambda: confine.lock_worker(self.bare, self.limits, gate=self.orders.transactions),
             )
         theirs.close()
-        self.head = head = Head(pid, os.pidfd_open(pid), ours, True)
-        locked = self._word(head, 1)
+        self.head = head = Head(pid, os.pidfd_open(pid), ours)
+        locked = self._first_word(ours, 1)
         if locked.fds:
-            self.gate = confine.ForkGate(locked.fds[0], self.confined.proc, limits.threads)
-        ready = self._word(head, 0).header
+            self.gate = confine.ForkGate(locked.fds[0], self.confined.proc, self.limits.threads)
+        ready = self._first_word(ours).header
         if not ready.get("ready"):
             raise ValueError(str(ready.get("error", "")))
         return head
 
-    def _word(self, head: Head, fds: int) -> wire.Frame:
+    def _first_word(self, channel: socket.socket, fds: int = 0) -> wire.Frame:
         """The next word of a worker that is starting and has not yet run any code."""
+        frame = self._word(channel, fds)
+        if frame is None:
+            raise Broken(Status.LOST, "the worker did not start")
+        return frame
+
+    def _word(self, channel: socket.socket, fds: int = 0, header_bytes: int = wire.FRAME_BYTES) -> wire.Frame | None:
+        """What comes over a channel within ``START_S``; None at its end or later."""
         poller = select.poll()
-        for fd in (head.channel.fileno(), self.host.fileno(), *([self.gate.fileno()] if self.gate else ())):
+        for fd in (channel.fileno(), self.host.fileno(), *([self.gate.fileno()] if self.gate else ())):
             poller.register(fd, select.POLLIN)
         while True:
             ready = dict(poller.poll(START_S * 1000))
@@ -125,10 +129,7 @@ class Guard:
             if self.gate is None or self.gate.fileno() not in ready:
                 break
             self.gate.answer()
-        frame = wire.receive(head.channel, fds) if ready else None
-        if frame is None:
-            raise Broken(Status.LOST, "the worker did not start")
-        return frame
+        return wire.receive(channel, fds, header_bytes) if ready else None
 
     def run(self, seq: int, source: bytes) -> None:
         """Does one run and answers the host."""
@@ -139,27 +140,45 @@ class Guard:
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
             raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
+        if self.orders.transactions and not head.alone:
+            head = self._shed(head)
         before = self._snapshot() if self.orders.transactions else None
         head.send(signal.SIGCONT)
         Watch(self, head, seq, source, before).go()
 
+    def _shed(self, head: Head) -> Head:
+        """Replaces a process to which a run left threads by its copy, which has none. Raises ``Broken``."""
+        head.send(signal.SIGCONT)
+        channel = self.ask_copy(head, {"do": "copy"}, ())
+        try:
+            word = self._word(channel, header_bytes=wire.REPLY_BYTES)
+            self.head = copy = Head.of_copy(word, channel, head)
+        except (wire.ProtocolError, OSError) as e:
+            raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
+        head.end()
+        return copy
+
+    def ask_copy(self, head: Head, words: Mapping[str, str | int], blobs: Sequence[bytes]) -> socket.socket:
+        """Has a process leave a copy of itself, and tells it ``words``; the channel of the copy."""
+        ours, theirs = _channel()
+        if self.gate is not None:
+            self.gate.allow(head.pid, 1)
+        with theirs:
+            wire.send(head.channel, words, blobs, [theirs.fileno()])
+        return ours
+
     def dismiss(self, head: Head) -> None:
-        """Kills a process whose state is past. The kernel needs a millisecond or two to take its memory apart; nobody
-        waits for that before the next one is dismissed, unless it has threads, which count against the limit of the
-        next run. Raises ``Broken``."""
+        """Kills a copy whose state is past. The kernel needs a millisecond or two to take its memory apart; nobody
+        waits for that before the next one is dismissed. Raises ``Broken``."""
         self.bury()
         head.send(signal.SIGKILL)
         self.dying = head
-        if not head.alone:
-            self.bury()
 
     def bury(self) -> None:
-        """Waits for the dismissed process, and takes it away. Raises ``Broken``."""
+        """Waits for the dismissed copy. Raises ``Broken``."""
         head, self.dying = self.dying, None
         if head is not None:
-            head.kill()
-            proc.reap(head.pid)
-            head.close()
+            head.end()
 
     def _order(self) -> wire.Frame | None:
         """The host's next frame. The process that keeps the state has a moment to give memory back; then it stands
@@ -227,6 +246,14 @@ class Guard:
         if self.head is not None:
             self.head.kill()
         self.kernel.sweep(CLEAN_S)
+
+
+def _channel() -> tuple[socket.socket, socket.socket]:
+    """The guard's end, which tells who speaks, and the worker's, where a read gives up after ``IDLE_S``."""
+    ours, theirs = wire.pair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(IDLE_S * 1e6)))
+    return ours, theirs
 
 
 def main(host: socket.socket, state: Any) -> int:

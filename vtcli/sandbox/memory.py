@@ -7,7 +7,7 @@ and a run touches a thirtieth of them. So, once, before the first fork:
 1. the read-only parts of each library become one mapping (``merge_libraries``);
 2. all private pages move into one memory file, mapped privately at the same place (``share``). Pages of a file that
    nobody has written are found again when they are touched, so a fork copies nothing of them;
-3. from there on the heap grows in huge pages, and arrays lie in it (``GLIBC_TUNABLES`` in ``template``).
+3. from there on the heap grows in huge pages, and arrays lie in it (``heap``; ``GLIBC_TUNABLES`` in ``template``).
 
 With numpy, Pillow, OpenCV, matplotlib, SciPy, SymPy and PyAV loaded, fork and exit took 16.6 ms before and 5.7 ms after
 (one run on a busy machine of two cores; ``make bench-sandbox`` shows what is left of it in a whole turn).
@@ -27,15 +27,14 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+from vtcli.sandbox import heap
+from vtcli.sandbox.kernel import LIBC
+
 READ, WRITE, EXECUTE = 1, 2, 4
-M_TRIM_THRESHOLD = -1
 BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.sbrk.restype = ctypes.c_long
 HOLDING = ctypes.PyDLL(None, use_errno=True)
 """The same for a call that keeps Python's lock."""
-HUGE = 2 << 20
 HOOKS: list[Callable[[], object]] = []
 """What libraries want done in a forked child."""
 OF_THREADS = frozenset({"threading", "logging"})
@@ -70,11 +69,11 @@ def settle(proc: int | None) -> None:
     thread, and should do little before its first fork. ``proc``: an open folder /proc that shows this process as
     ``self``; None: the usual one."""
     merge_libraries(proc)
-    LIBC.malloc_trim(0)
+    heap.fill()
     if platform.machine() == "x86_64" and struct.calcsize("P") == 8:
         try:
             share(proc)
-            align_heap()
+            heap.begin()
         except (OSError, ValueError):  # memory that can be written and executed is refused
             return
 
@@ -159,11 +158,6 @@ def _punch(fd: int, length: int) -> None:
             LIBC.fallocate(fd, PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(BLOCK))
 
 
-def align_heap() -> None:
-    """Lets the heap go on at the next border of a huge page."""
-    LIBC.sbrk(ctypes.c_long(-LIBC.sbrk(ctypes.c_long(0)) % HUGE))
-
-
 @contextlib.contextmanager
 def hooks_of_libraries() -> Generator[None]:
     """What is imported within gets its ``after_in_child`` called by ``fork``: matplotlib closes its fonts there, whose
@@ -194,14 +188,3 @@ def fork() -> int:
         for hook in HOOKS:
             hook()
     return pid
-
-
-def give_back() -> None:
-    """Gives freed memory back, so that the next fork need not copy it when it writes there, but gets fresh pages: huge
-    ones where it can, which come 512 at a time."""
-    LIBC.malloc_trim(0)
-
-
-def keep_freed() -> None:
-    """For a process that does many runs and is not forked: freed arrays stay in the heap for the next ones."""
-    LIBC.mallopt(M_TRIM_THRESHOLD, 64 << 20)

@@ -28,15 +28,19 @@ class Limits(Protocol):
 
 
 TRUSTED_PROCESSES = 4
-"""Of an episode, counted with its threads: guard, head, the running child, and one that is being waited for."""
+"""Of an episode, counted with its threads: guard, head, its copy, and one that is being waited for."""
 
 
-def restrict(limits: Limits, cpu: bool, processes: bool) -> None:
+RUNS = 100
+"""A process lives for many runs, and each one's CPU time is the guard's to watch; what nobody watches any more, because
+guard and template were killed, ends after as much as so many runs may use."""
+
+
+def restrict(limits: Limits, processes: bool) -> None:
     """Soft and hard limits of the calling process and all that it forks; they cannot be raised again without privilege.
 
-    ``cpu``: limit the CPU time of each process to ``limits.cpu_s``; only where every run has a process of its own, for
-    the time counts from the fork. ``processes``: limit processes and threads together; only where the episode has a
-    user namespace to itself, for elsewhere the kernel counts all processes of the user, other episodes' included."""
+    ``processes``: limit processes and threads together; only where the episode has a user namespace to itself, for
+    elsewhere the kernel counts all processes of the user, other episodes' included."""
     megabyte = 2**20
     wanted = {
         resource.RLIMIT_CORE: 0,
@@ -53,9 +57,8 @@ def restrict(limits: Limits, cpu: bool, processes: bool) -> None:
         wanted[resource.RLIMIT_NPROC] = limits.threads + TRUSTED_PROCESSES
     for which, most in wanted.items():
         _lower(which, most, most)
-    if cpu:
-        seconds = max(1, round(limits.cpu_s))
-        _lower(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU, then SIGKILL
+    seconds = max(1, round(limits.cpu_s * RUNS))
+    _lower(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU, then SIGKILL
 
 
 def _lower(which: int, soft: int, hard: int) -> None:

@@ -166,7 +166,7 @@ class RunResult:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     queue_s: float = 0.0
-    peak_mb: float = 0.0
+    peak_mb: float = 0.0  # resident memory of the process so far, which mostly lives for several runs
 
 
 class Episode(Protocol):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
-SETTLE_S = 0.1  # for a process that keeps the state, after its answer, before it is stopped: it gives memory back
+IDLE_S = 0.05  # without an order, until the process that keeps the state gives freed memory back
+SETTLE_S = 0.1  # for that process, after its answer, before it is stopped
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
@@ -40,14 +41,25 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Head:
-    """A process that holds the state: its pid, a descriptor that tells its death, its channel. ``ours``: it is a child
-    of the guard's, so the guard reaps it and learns how it ended. ``alone``: no run left it a thread."""
+    """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
+    ``alone``: no run left it a thread."""
 
     pid: int
     death: int
     channel: socket.socket
-    ours: bool
     alone: bool = True
+
+    @classmethod
+    def of_copy(cls, word: wire.Frame | None, channel: socket.socket, head: Head) -> Head:
+        """The copy that ``head`` left behind, by its first word; it stands still. Raises ``ProtocolError``,
+        ``OSError``."""
+        if word is None:
+            raise ProtocolError("it ended, or left no copy")
+        if word.header != {"copy": True} or word.pid in (0, head.pid):
+            raise ProtocolError("a copy that did not begin as it must")
+        copy = cls(word.pid, os.pidfd_open(word.pid), channel)
+        copy.send(signal.SIGSTOP)
+        return copy
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, which may come too late."""
@@ -62,7 +74,10 @@ class Head:
         if not proc.dead(self.death, CLEAN_S):
             raise Broken(Status.LOST, "a killed process did not end")
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Kills it, and takes it away if it is a child. Raises ``Broken``."""
+        self.kill()
+        proc.reap(self.pid)
         os.close(self.death)
         self.channel.close()
 
@@ -87,29 +102,23 @@ class Watch:
         self.guard, self.head, self.seq, self.before = guard, head, seq, before
         self.limits = guard.limits
         self.source = source
-        self.runner: Head | None = None
-        self.channel = head.channel
-        self.cpu_start = 0.0
+        self.copy: Head | None = None  # with transactions: the state before
+        self.copy_channel: socket.socket | None = None
+        self.cpu_start = proc.cpu_s(head.pid)
         self.cpu_s = 0.0
         self.peak_mb = 0.0
         self.started = 0.0
-        self.reaped = False
 
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
         guard = self.guard
         words = {"do": "run", "seq": self.seq}
-        if guard.gate is not None:
-            guard.gate.allow(self.head.pid, 0 if self.before is None else 1)
-        if self.before is None:
-            self.runner = self.head
-            self.cpu_start = proc.cpu_s(self.head.pid)
-            wire.send(self.channel, words, [self.source])
+        if self.before is not None:
+            self.copy_channel = guard.ask_copy(self.head, words, [self.source])
         else:
-            self.channel, theirs = wire.pair()
-            self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            with theirs:
-                wire.send(self.head.channel, words, [self.source], [theirs.fileno()])
+            if guard.gate is not None:
+                guard.gate.allow(self.head.pid, 0)
+            wire.send(self.head.channel, words, [self.source])
         self.started = time.monotonic()
         end = self._supervise()
         end = replace(end, wall_s=time.monotonic() - self.started)
@@ -121,18 +130,17 @@ class Watch:
             self._undo(end)
 
     def _supervise(self) -> End:
-        """Waits for the reply, the end of the process, the clock or the host."""
-        guard = self.guard
+        """Waits for the reply, the end of the process, the clock or the host; with transactions for the copy first."""
+        guard, head = self.guard, self.head
         poller = select.poll()
-        for fd in (guard.host.fileno(), self.channel.fileno()):
+        for fd in (guard.host.fileno(), head.channel.fileno(), head.death):
             poller.register(fd, select.POLLIN)
-        if guard.gate is not None:
-            poller.register(guard.gate.fileno(), select.POLLIN)
-        if self.runner is not None:
-            poller.register(self.runner.death, select.POLLIN)
+        for other in (guard.gate, self.copy_channel):
+            if other is not None:
+                poller.register(other.fileno(), select.POLLIN)
         tick = time.monotonic() + TICK_S
         while True:
-            limit = self.limits.wall_s if self.runner is not None else START_S
+            limit = START_S if self._awaits_copy() else self.limits.wall_s
             left = self.started + limit - time.monotonic()
             if left <= 0:
                 return self._late()
@@ -141,41 +149,50 @@ class Watch:
                 raise HostGone
             if guard.gate is not None and guard.gate.fileno() in ready:
                 guard.gate.answer()
-            if self.channel.fileno() in ready:
-                end = self._word(poller)
-            elif self.runner is not None and self.runner.death in ready:
+            end = None
+            if self._awaits_copy():
+                self._meet_copy(ready, poller)
+            elif head.channel.fileno() in ready:
+                end = self._word()
+            elif head.death in ready:
                 end = self._death()
-            else:
-                end = None
             if end is None and time.monotonic() >= tick:  # by the clock: code can keep the poller busy
                 end = self._tick()
                 tick = time.monotonic() + TICK_S
             if end is not None:
                 return end
 
+    def _awaits_copy(self) -> bool:
+        """Before the copy is there nothing else is listened to: without it a run could not be undone."""
+        return self.copy_channel is not None and self.copy is None
+
     def _late(self) -> End:
         """The clock has run out."""
-        if self.runner is None:
+        if self._awaits_copy():
             raise Broken(Status.PROTOCOL, "the process that keeps the state did not start the run")
         self._measure()
         return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
 
-    def _word(self, poller: select.poll) -> End | None:
-        """Reads one frame of the process that runs the code."""
+    def _meet_copy(self, ready: Mapping[int, int], poller: select.poll) -> None:
+        """The copy's first word, when it is there."""
+        channel = self.copy_channel
+        assert channel is not None
+        if channel.fileno() not in ready:
+            return
         try:
-            frame = wire.receive(self.channel, header_bytes=wire.REPLY_BYTES)
+            self.copy = Head.of_copy(wire.receive(channel, header_bytes=wire.REPLY_BYTES), channel, self.head)
+        except (ProtocolError, OSError) as e:
+            raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
+        poller.unregister(channel.fileno())  # it has nothing to say until it is asked
+        self.started = time.monotonic()
+
+    def _word(self) -> End:
+        """Reads the reply of the process that runs the code."""
+        try:
+            frame = wire.receive(self.head.channel, header_bytes=wire.REPLY_BYTES)
             if frame is None:
                 return self._closed()
-            if self.runner is None:
-                if frame.header != {"started": True} or frame.pid in (0, self.head.pid):
-                    raise ProtocolError("a run that did not start as it must")
-                if proc.readable(self.head.channel.fileno()):
-                    raise ProtocolError("a second word of the run before")
-                self.runner = Head(frame.pid, os.pidfd_open(frame.pid), self.channel, False)
-                poller.register(self.runner.death, select.POLLIN)
-                self.started = time.monotonic()
-                return None
-            if frame.pid != self.runner.pid:
+            if frame.pid != self.head.pid:
                 raise ProtocolError("a reply from another process")
             reply = wire.heard(frame)
             if reply.seq != self.seq:
@@ -187,46 +204,26 @@ class Watch:
 
     def _closed(self) -> End:
         """The channel ended: the process is dying, or the code closed it."""
-        if self.runner is None:
-            raise Broken(Status.PROTOCOL, "the process that keeps the state ended")
-        if proc.dead(self.runner.death, 1.0):
+        if proc.dead(self.head.death, 1.0):
             return self._death()
         raise Broken(Status.PROTOCOL, "the code closed the channel")
 
     def _death(self) -> End:
         """The process that ran the code is dead, and there was no reply."""
-        assert self.runner is not None
-        self.cpu_s = max(self.cpu_s, self.guard.kernel.dead_cpu_s(self.runner.pid) - self.cpu_start)
-        status = proc.reap(self.runner.pid) if self.runner.ours else self._reaped()
+        self.cpu_s = max(self.cpu_s, self.guard.kernel.dead_cpu_s(self.head.pid) - self.cpu_start)
+        status = proc.reap(self.head.pid)
         if status is None:
             return End(Status.CRASH, "the process ended")
         if os.WIFEXITED(status):
             return End(Status.EXIT, f"the process ended itself with exit code {os.WEXITSTATUS(status)}")
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:
-            return End(Status.TIMEOUT, f"the code used more than {self.limits.cpu_s:g} s of CPU time")
+            return End(Status.TIMEOUT, "the episode's code used up the CPU time of its process")
         return End(Status.CRASH, f"the process died of {signal.Signals(number).name}", signal=number)
-
-    def _reaped(self) -> int | None:
-        """Has the head take its dead child away, and finds out how it ended: from the kernel, as a zombie or by its
-        pidfd; where the kernel does not tell, from the head, which only repeats what code of earlier runs lets it."""
-        assert self.runner is not None
-        status = self.guard.kernel.exit_status(self.runner.pid)
-        wire.send(self.head.channel, {"do": "reap", "tell": True})
-        self.reaped = True
-        if not proc.dead(self.head.channel.fileno(), CLEAN_S):
-            raise Broken(Status.PROTOCOL, "the process that keeps the state does not answer")
-        try:
-            frame = wire.receive(self.head.channel, header_bytes=wire.REPLY_BYTES)
-            claim = None if frame is None else frame.header["reaped"]
-        except (ProtocolError, KeyError) as e:
-            raise Broken(Status.PROTOCOL, f"the process that keeps the state answers nonsense: {e}") from None
-        told = status or proc.exit_status_of(self.runner.death)
-        return told if told is not None else claim if type(claim) is int and 0 <= claim < 1 << 16 else None
 
     def _tick(self) -> End | None:
         """The limits that nobody tells about."""
-        if self.runner is None:
+        if self._awaits_copy():
             return None
         self._measure()
         if self.cpu_s > self.limits.cpu_s:
@@ -235,9 +232,8 @@ class Watch:
 
     def _measure(self) -> int:
         """CPU time and peak memory so far; returns the number of threads."""
-        assert self.runner is not None
-        self.cpu_s = max(self.cpu_s, proc.cpu_s(self.runner.pid) - self.cpu_start)
-        peak_mb, threads = self.guard.kernel.peak_mb_and_threads(self.runner.pid)
+        self.cpu_s = max(self.cpu_s, proc.cpu_s(self.head.pid) - self.cpu_start)
+        peak_mb, threads = self.guard.kernel.peak_mb_and_threads(self.head.pid)
         self.peak_mb = max(self.peak_mb, peak_mb)
         return threads
 
@@ -254,14 +250,14 @@ class Watch:
 
     def _checked(self, end: End) -> End:
         """What the worker says, corrected by what is seen from outside. Leftover threads are stopped."""
-        if end.reply is None or self.runner is None:
+        if end.reply is None:
             return end
-        if self._measure() != 1:  # 0: no /proc to see it in
-            self.runner.alone = False
-            self.runner.send(signal.SIGSTOP)
+        self.head.alone = self._measure() == 1  # 0: no /proc to see it in
+        if not self.head.alone:
+            self.head.send(signal.SIGSTOP)
         if end.status not in KEEPS:
             return end
-        if proc.dead(self.runner.death, 0):
+        if proc.dead(self.head.death, 0):
             return replace(self._death(), wall_s=end.wall_s)
         over = self._over_limits(copied=self.before is not None and self.guard.orders.persist)
         if over is not None:
@@ -272,32 +268,20 @@ class Watch:
 
     def _commit(self) -> None:
         """The process that ran the code keeps the state from now on."""
-        if self.runner is None or self.runner is self.head:
-            return
-        self.guard.dismiss(self.head)
-        self.runner.ours = True  # its parent is as good as dead
-        self.guard.head = self.runner
+        if self.copy is not None:
+            self.guard.dismiss(self.copy)
 
     def _undo(self, end: End) -> None:
         """The state is again that before the run, or, without transactions, the next run starts from the setup."""
-        guard, runner = self.guard, self.runner
-        assert runner is not None
+        guard = self.guard
         if self.before is None and end.reply is not None and end.status is not Status.LIMIT:
             guard.answer(self.seq, end, self.cpu_s, self.peak_mb)
             return
-        runner.kill()
-        if self.before is None:
-            proc.reap(runner.pid)
-            runner.close()
-            guard.head = None
-        else:
-            if not self.reaped:
-                wire.send(self.head.channel, {"do": "reap"})
-            runner.close()
+        self.head.end()
+        guard.head = self.copy  # which is now a child of the guard
         guard.bury()
-        guard.kernel.sweep(CLEAN_S, keep=self.head.pid)
+        guard.kernel.sweep(CLEAN_S, keep=0 if self.copy is None else self.copy.pid)
         if self.before is not None:
-            self.head.send(signal.SIGSTOP)  # threads of earlier runs might write meanwhile
             guard.workspace.restore(self.before)
         if end.status not in KEEPS:
             os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either

@@ -1,12 +1,13 @@
 """The worker: the process in which the code runs. Nothing that it says is believed.
 
-It locks itself down, makes the names of the setup, and then serves one run after the other. With transactions it forks
-for each run: the child runs the code while the parent, which is the state before, waits. Afterwards the guard kills one
-of the two. Reads on ``CONTROL`` are the only place where it waits.
+It locks itself down, makes the names of the setup, and then serves one run after the other. With transactions it leaves
+a copy of itself behind before each run: the child, which is the state before, waits while the parent runs the code.
+Afterwards the guard kills one of the two. Reads on ``CONTROL`` are the only place where it waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -16,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from vtcli.sandbox import arena, memory, proc, wire
+from vtcli.sandbox import arena, heap, memory, proc, wire
 from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.kernel import LIBC
 from vtcli.sandbox.types import RunLimits
 
 SLOTS = 4  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
 UMASK = 0o022  # of every run, whatever the one before has set
 NO_SIGNAL, ALL_SIGNALS = bytes(128), b"\xff" * 128  # as ``sigset_t``; those that cannot be held back are not
+IGNORE = ctypes.c_void_p(1)  # SIG_IGN
 LEAST_FILES = 32  # open files a setup must allow: the slots, stdio, the videos and some for the code
 
 
@@ -52,18 +55,18 @@ class Ends:
     videos: tuple[int, ...]
 
 
-def work(setup: WorkerSetup, ends: Ends, lock: Callable[[], int | None], transactions: bool) -> NoReturn:
+def work(setup: WorkerSetup, ends: Ends, lock: Callable[[], int | None]) -> NoReturn:
     """The life of a worker, called in a freshly forked child of the guard. ``lock`` confines the process and returns
     the listener of the fork gate, if there is one."""
     code = 1
     proc.rename("vtcli-worker")
     try:
-        if not transactions:
-            memory.keep_freed()
+        heap.keep_freed()
         worker = Worker(setup, place(ends, setup.limits))
         listener = lock()
         wire.send(worker.control, {"locked": True}, fds=() if listener is None else (listener,))
         if listener is not None:
+            worker.gated = True
             os.close(listener)
         worker.prepare()
         worker.serve()
@@ -103,7 +106,7 @@ class Worker:
         self.slots = slots
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, slots.control)
         self.harness = Harness(setup)
-        self.child = 0
+        self.gated = False  # forks are put to the guard
 
     def prepare(self) -> None:
         """Makes the names; what goes wrong there is the recipe's fault and is told to the guard."""
@@ -119,31 +122,45 @@ class Worker:
         """Until the channel ends."""
         while True:
             os.close(self.slots.reserve)
-            frame = wire.receive(self.control, max_fds=1)
+            frame = self.order()
             if frame is None:
                 return
-            if frame.header["do"] == "reap":
-                _, status = os.waitpid(self.child, 0)
-                if frame.header.get("tell"):
-                    wire.send(self.control, {"reaped": status})
-            elif frame.fds:
-                self.branch(frame)
-            else:
-                self.run(frame)
+            wanted = frame.header["do"] == "run"
+            copy = bool(frame.fds) and self.leave_copy(frame.fds[0], alone=wanted)
             os.dup2(self.slots.output, self.slots.reserve, inheritable=False)
+            if wanted and not copy:
+                self.run(frame)
 
-    def branch(self, frame: wire.Frame) -> None:
-        """Forks; the child speaks over the channel that came with the frame, and over no other."""
-        (channel,) = frame.fds
-        self.child = memory.fork()
-        if self.child:
-            os.close(channel)
-            return
-        os.dup2(channel, self.slots.control, inheritable=False)
+    def order(self) -> wire.Frame | None:
+        """The guard's next frame. When none comes for a while (the channel's own limit, ``watch.IDLE_S``), freed memory
+        is given back first."""
+        try:
+            return wire.receive(self.control, max_fds=1)
+        except BlockingIOError:
+            heap.give_back()
+            proc.readable(self.slots.control, None)
+            return wire.receive(self.control, max_fds=1)
+
+    def leave_copy(self, channel: int, alone: bool) -> bool:
+        """Forks; True in the child, which keeps the state as it is now. It speaks over ``channel``, and over no other.
+        ``alone``: there are no other threads, which might use what is free now."""
+        self.bury_copies()
+        with heap.spared() if alone else contextlib.nullcontext():
+            child = memory.fork()
+        if child == 0:
+            os.dup2(channel, self.slots.control, inheritable=False)
+            wire.send(self.control, {"copy": True})
         os.close(channel)
-        os.dup2(self.slots.output, self.slots.reserve, inheritable=False)
-        wire.send(self.control, {"started": True})
-        self.run(frame)
+        return child == 0
+
+    def bury_copies(self) -> None:
+        """Dead copies are not seen, nor need they be waited for, where code can have no children of its own."""
+        if self.gated:
+            LIBC.signal(int(signal.SIGCHLD), IGNORE)
+            return
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
     def run(self, frame: wire.Frame) -> None:
         """Executes one source and replies."""
@@ -151,8 +168,6 @@ class Worker:
             os.dup2(self.slots.output, number)
         hold_back(NO_SIGNAL)
         self.control.send(self.executed(frame))
-        if frame.fds:
-            memory.give_back()  # this process is about to be forked
 
     def executed(self, frame: wire.Frame) -> bytes:
         """The reply's frame; nothing else of the run is kept."""
@@ -201,7 +216,7 @@ def quiet() -> None:
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
     arrived = ctypes.create_string_buffer(len(NO_SIGNAL))
-    while memory.LIBC.sigpending(arrived) == 0 and arrived.raw != NO_SIGNAL:
+    while LIBC.sigpending(arrived) == 0 and arrived.raw != NO_SIGNAL:
         if signal.sigtimedwait(signal.valid_signals(), 0) is None:
             break
 
@@ -209,4 +224,4 @@ def quiet() -> None:
 def hold_back(signals: bytes) -> None:
     """Sets the calling thread's mask, a ``sigset_t``. Python's own function tells the mask before as 64 enumerations,
     and that costs more than all else that a short run needs."""
-    memory.LIBC.sigprocmask(int(signal.SIG_SETMASK), signals, None)
+    LIBC.sigprocmask(int(signal.SIG_SETMASK), signals, None)
