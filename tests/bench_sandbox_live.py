@@ -18,6 +18,7 @@ from bench_sandbox_measure import CpuClock, available_mb, estimate, leftovers, p
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup, Status
 
+REST_S = 3.0  # what waits for two seconds gives memory back
 SPARE_MB = 2500  # of the machine's memory that is left to others
 TOGETHER = 4  # episodes of the soak at once
 GONE_S = 60.0  # for the processes of closed episodes to end
@@ -76,11 +77,14 @@ async def _start(pool: Pool, image: np.ndarray, count: int) -> str:
 async def _idle(pool: Pool, image: np.ndarray, count: int) -> list[str]:
     before, free = pss_mb(_below(pool)), available_mb()
     episodes = [await pool.open(_setup(image)) for _ in range(count)]
+    await asyncio.sleep(REST_S)
     lines = [_memory("before its first turn", pool, count, before, free)]
     for episode in episodes:
         done = await episode.run("a = 1\nresult = image.rotate(90)")
         assert done.status is Status.OK, done
-    lines.append(_memory("after a turn that rotates the image", pool, count, before, free))
+    lines.append(_memory("right after a turn that rotates the image", pool, count, before, free))
+    await asyncio.sleep(REST_S)
+    lines.append(_memory(f"{REST_S:g} s after it", pool, count, before, free))
     for episode in episodes:
         await episode.close()
     await _gone(pool)
@@ -118,6 +122,7 @@ async def live_episodes(count: int) -> str:
             break
     asked, count = count, len(episodes)
     created_s = time.perf_counter() - start
+    await asyncio.sleep(REST_S)
     pss, held = pss_mb(_below(pool)), free - available_mb()
     walls = []
     for number in random.Random(0).sample(range(count), max(1, count // 50)):
@@ -139,7 +144,7 @@ async def live_episodes(count: int) -> str:
             "",
             *([f"{asked} were asked for; less than {SPARE_MB} MiB were free.", ""] if count < asked else []),
             f"- opened with one small run each in {created_s:.0f} s ({created_s / count * 1000:.1f} ms each)",
-            f"- memory: {memory}; {held / 1024:.1f} GiB of the machine's available memory",
+            f"- memory: {memory}; {held / 1024:.1f} GiB of the machine's available memory, {REST_S:g} s later",
             f"- a turn of one of them then: {estimate(walls).text(1)} ms",
             f"- closed and gone in {ended_s:.1f} s; processes left: {left}",
             "",

@@ -127,3 +127,17 @@ def dig(folder: Path, depth: int) -> None:
         os.close(here)
         here = below
     os.close(here)
+
+
+def pss(template: int) -> float | None:
+    """MB of the template and all below it."""
+    total = 0
+    for pid in (template, *descendants(template)):
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+        except PermissionError:
+            return None
+        except OSError:
+            continue
+    return total / 1024

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from heap_process import ran
 from sandbox_world import World, descendants, setup
 
-from vtcli.sandbox import heap, template
+from vtcli.sandbox import heap
 from vtcli.sandbox.types import Status
 
 WARM = """
@@ -22,7 +20,7 @@ import numpy as np
 from vtcli.sandbox import heap, memory
 memory.settle(None)
 heap.keep_freed()
-assert heap.Place.border, "the heap is not known here"
+assert heap.Place.border
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 """
 COPIES = """
@@ -75,29 +73,12 @@ print(sorted(run(True) for _ in range(5))[2], sorted(run(False) for _ in range(5
 """
 
 
-def ran(program: str) -> str:
-    """What the program prints in a process that begins as a template does."""
-    environment = template.ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, "-c", WARM + program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if "the heap is not known here" in done.stderr:
-        pytest.skip("another C library or processor")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_copies_have_all_that_is_in_use() -> None:
-    assert ran(COPIES) == "whole\n"
+    assert ran(WARM + COPIES) == "whole\n"
 
 
 def test_free_pieces_are_not_copied_when_written_to() -> None:
-    spared, copied = (int(word) for word in ran(WARM_PAGES).split())
+    spared, copied = (int(word) for word in ran(WARM + WARM_PAGES).split())
     assert spared * 4 < copied, (spared, copied)
 
 

@@ -134,3 +134,32 @@ def test_the_workspace_is_bounded(world: World) -> None:
     results = world.runs("open('a', 'w').write('b')", flood, many, "import os\nprint(os.listdir('.'))", limits=limits)
     assert [r.status in (Status.ERROR, Status.LIMIT) for r in results] == [False, True, True, False], results
     assert results[3].output == "['a']\n"
+
+
+MARK = """
+import fcntl, os
+for fd in range(3, 256):
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+        os.lseek(fd, 12345, 0)
+    except OSError:
+        pass
+"""
+SEE = """
+import fcntl, os
+seen = []
+for fd in range(3, 256):
+    try:
+        seen.append((fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_WRONLY | os.O_RDWR | os.O_APPEND), os.lseek(fd, 0, 1)))
+    except OSError:
+        pass
+print([s for s in seen if s[1] == 12345], len(seen))
+"""
+
+
+def test_no_descriptor_is_shared_with_another_episode(world: World) -> None:
+    """Where a file stands, and its flags, are seen by all who have the same opening of it."""
+    world.runs(MARK)
+    seen = world.runs(SEE, MARK + SEE)
+    assert seen[0].output.startswith("[] "), seen[0]
+    assert int(seen[0].output.split()[-1]) >= 2 and not seen[1].output.startswith("[] "), seen  # they were looked at

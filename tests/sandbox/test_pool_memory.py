@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from sandbox_world import World, descendants, setup
+from sandbox_world import World, pss, setup
 
 PROGRAM = """
 import os, sys, hashlib
@@ -58,17 +58,3 @@ def test_an_idle_episode_is_small(strongest: World) -> None:
     if grown is None:
         pytest.skip("the kernel hides other users' memory")
     assert grown < 10.0  # MB; the rest is slack for a neighbour's page cache
-
-
-def pss(template: int) -> float | None:
-    """MB of the template and all below it."""
-    total = 0
-    for pid in (template, *descendants(template)):
-        try:
-            with open(f"/proc/{pid}/smaps_rollup") as file:
-                total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-        except PermissionError:
-            return None
-        except OSError:
-            continue
-    return total / 1024

@@ -7,11 +7,11 @@ is the end of the episode.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,8 @@ from typing import Any
 from vtcli.sandbox import arena, confine, memory, proc, wire, worker
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
-from vtcli.sandbox.watch import CLEAN_S, IDLE_S, KEEPS, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
+from vtcli.sandbox.unchanged import Unchanged, opened
+from vtcli.sandbox.watch import CLEAN_S, IDLE_S, KEEPS, LONG_S, SETTLE_S, START_S, Broken, End, Head, HostGone, Watch
 from vtcli.sandbox.workspace import Entry, Workspace, WorkspaceLimit
 
 
@@ -66,8 +67,9 @@ class Orders:
 class Guard:
     """One episode."""
 
-    def __init__(self, host: socket.socket, state: Any, orders: Orders) -> None:
+    def __init__(self, host: socket.socket, state: Any, unchanged: Unchanged | None, orders: Orders) -> None:
         self.host = host
+        self.unchanged = unchanged
         self.orders = orders
         self.limits = orders.limits
         self.confined = confine.enter_guard(state, orders.limits)
@@ -88,6 +90,7 @@ class Guard:
         self.dying: Head | None = None
         self.gate: confine.ForkGate | None = None
         self.kernel = proc.Proc(self.confined.proc)
+        self.pagemap = () if unchanged is None else opened(self.confined.proc, "pagemap")
 
     def spawn(self) -> Head:
         """Starts a worker from the setup. Raises ``Broken``, ``HostGone``; ``ValueError`` when the setup's own code
@@ -95,13 +98,17 @@ class Guard:
         ours, theirs = _channel()
         pid = memory.fork()
         if pid == 0:
+            rest = worker.Rest.of(self.unchanged, self.confined.proc)
+            wire.send(theirs, {"began": True}, fds=() if rest is None else (rest.pagemap,))
             worker.work(
                 replace(self.orders.worker, workspace=self.confined.workspace),
                 worker.Ends(theirs.fileno(), self.arena, self.output, self.orders.videos),
+                rest,
                 lambda: confine.lock_worker(self.bare, self.limits, gate=self.orders.transactions),
             )
         theirs.close()
         self.head = head = Head(pid, os.pidfd_open(pid), ours)
+        head.pagemap = self._first_word(ours, 1).fds
         locked = self._first_word(ours, 1)
         if locked.fds:
             self.gate = confine.ForkGate(locked.fds[0], self.confined.proc, self.limits.threads)
@@ -181,12 +188,28 @@ class Guard:
             head.end()
 
     def _order(self) -> wire.Frame | None:
-        """The host's next frame. The process that keeps the state has a moment to give memory back; then it stands
-        still until its next run, whatever it may want to do outside of all clocks."""
-        if self.head is not None and not proc.readable(self.host.fileno(), SETTLE_S):
-            self.head.send(signal.SIGSTOP)
-            self.bury()
+        """The host's next frame. When it does not come at once, the process that keeps the state gives freed memory
+        back; when it does not come for long, it and this one give back what they did not change. In between it stands
+        still, whatever it may want to do outside of all clocks."""
+        for wait, long in ((IDLE_S, False), (LONG_S, True)):
+            if self.head is None or proc.readable(self.host.fileno(), wait):
+                break
+            self._rest(self.head, long)
         return wire.receive(self.host)
+
+    def _rest(self, head: Head, long: bool) -> None:
+        """Has memory given back. A process with threads cannot tell what is in use."""
+        pages = self.unchanged if long else None
+        if head.alone:
+            known = [pages.private(fd) for fd in head.pagemap] if pages is not None else []
+            head.send(signal.SIGCONT)
+            with contextlib.suppress(OSError):  # seen when it is to run again
+                wire.send(head.channel, {"do": "rest"}, known)
+        if pages is not None and self.pagemap:
+            pages.give_back(pages.private(self.pagemap[0]), pages.file)
+        if not proc.readable(self.host.fileno(), SETTLE_S):
+            head.send(signal.SIGSTOP)
+            self.bury()
 
     def _again(self) -> Head:
         if self.gate is not None:
@@ -249,14 +272,13 @@ class Guard:
 
 
 def _channel() -> tuple[socket.socket, socket.socket]:
-    """The guard's end, which tells who speaks, and the worker's, where a read gives up after ``IDLE_S``."""
+    """The guard's end, which tells who speaks, and the worker's."""
     ours, theirs = wire.pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(IDLE_S * 1e6)))
     return ours, theirs
 
 
-def main(host: socket.socket, state: Any) -> int:
+def main(host: socket.socket, state: Any, unchanged: Unchanged | None) -> int:
     """The guard's life, in a fresh child of the template; returns its exit code."""
     guard = None
     proc.rename("vtcli-guard")
@@ -264,7 +286,7 @@ def main(host: socket.socket, state: Any) -> int:
         frame = wire.receive(host, wire.MAX_FDS)
         if frame is None:
             return 0
-        guard = Guard(host, state, Orders.read(frame))
+        guard = Guard(host, state, unchanged, Orders.read(frame))
         guard.serve()
         return 0
     except HostGone:

@@ -29,6 +29,7 @@ from typing import Any, cast
 
 from vtcli.sandbox import heap
 from vtcli.sandbox.kernel import LIBC
+from vtcli.sandbox.unchanged import ENTRY, Unchanged
 
 READ, WRITE, EXECUTE = 1, 2, 4
 BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
@@ -38,7 +39,6 @@ HOLDING = ctypes.PyDLL(None, use_errno=True)
 HOOKS: list[Callable[[], object]] = []
 """What libraries want done in a forked child."""
 OF_THREADS = frozenset({"threading", "logging"})
-ENTRY = struct.Struct("=4Q")  # address, length, rights, offset in the file
 
 MOVE = bytes.fromhex(
     "53 55 41 54 48 89 fb 48 89 f5 49 89 d4"  # push rbx, rbp, r12; rbx = entries, rbp = count, r12 = file
@@ -64,18 +64,20 @@ class Part:
     path: str
 
 
-def settle(proc: int | None) -> None:
+def settle(proc: int | None) -> Unchanged | None:
     """Does all of it, as far as the machine allows; what it does not allow is left as it is. The process must have one
     thread, and should do little before its first fork. ``proc``: an open folder /proc that shows this process as
-    ``self``; None: the usual one."""
+    ``self``; None: the usual one. Returns by what forks can give back pages that they did not change."""
     merge_libraries(proc)
     heap.fill()
     if platform.machine() == "x86_64" and struct.calcsize("P") == 8:
         try:
-            share(proc)
+            unchanged = share(proc)
             heap.begin()
+            return unchanged
         except (OSError, ValueError):  # memory that can be written and executed is refused
-            return
+            pass
+    return None
 
 
 def parts(proc: int | None) -> list[Part]:
@@ -123,9 +125,9 @@ def _protect(part: Part, rights: int) -> None:
     LIBC.mprotect(ctypes.c_void_p(part.first), ctypes.c_size_t(part.last - part.first), rights)
 
 
-def share(proc: int | None) -> None:
-    """Moves all private memory that can be written, except the stack, into one memory file. Raises ``OSError``,
-    ``ValueError``."""
+def share(proc: int | None) -> Unchanged:
+    """Moves all private memory that can be written, except the stack, into one memory file, which stays open. Raises
+    ``OSError``, ``ValueError``."""
     private = [p for p in parts(proc) if p.rights == "rw-p" and (not p.path.startswith("[") or p.path == "[heap]")]
     # Both lie outside what is moved: mappings of Python's `mmap` are shared ones.
     table = mmap.mmap(-1, ENTRY.size * len(private) + 1)
@@ -146,8 +148,10 @@ def share(proc: int | None) -> None:
         move(entries, len(private), fd)
         _punch(fd, offset)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)  # nobody who finds a way to it can write to what all others read
-    finally:
+        return Unchanged.of(fd, table[: ENTRY.size * len(private)])
+    except BaseException:
         os.close(fd)
+        raise
 
 
 def _punch(fd: int, length: int) -> None:

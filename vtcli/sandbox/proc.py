@@ -37,11 +37,11 @@ def survive_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-def readable(fd: int, wait_s: float | None = 0.0) -> bool:
-    """Whether a read would not wait, after at most ``wait_s``; None: as long as it takes."""
+def readable(fd: int, wait_s: float = 0.0) -> bool:
+    """Whether a read would not wait, after at most ``wait_s``."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    return bool(poller.poll(None if wait_s is None else wait_s * 1000))
+    return bool(poller.poll(wait_s * 1000))
 
 
 def dead(death: int, wait_s: float) -> bool:

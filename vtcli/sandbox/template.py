@@ -75,7 +75,7 @@ def serve(channel: socket.socket) -> int:
     if frame is None:
         return 0
     try:
-        state, report = prepare(frame.header)
+        state, unchanged, report = prepare(frame.header)
     except Exception as e:
         from vtcli.sandbox.kernel import ConfinementError
 
@@ -84,12 +84,12 @@ def serve(channel: socket.socket) -> int:
         wire.send(channel, {"ready": False, "config": config, "error": text[:8000]})
         return 1
     wire.send(channel, {"ready": True, "report": report})
-    return Template(channel, state).serve()
+    return Template(channel, state, unchanged).serve()
 
 
-def prepare(config: Any) -> tuple[Any, Any]:
+def prepare(config: Any) -> tuple[Any, Any, Any]:
     """Chooses the tier, imports the libraries and enters what all episodes share. An exact ``tier`` is put on without
-    probes. Returns the state for the guards and the report."""
+    probes. Returns the state for the guards, what gives unchanged pages back, and the report."""
     from dataclasses import asdict
 
     from vtcli.sandbox import confine, memory
@@ -105,18 +105,20 @@ def prepare(config: Any) -> tuple[Any, Any]:
     state = confine.prepare_template(config["tier"] if report is None else report.tier)
     gc.collect()
     gc.freeze()  # what is there now is never looked at again by a collector, which would copy it in every fork
-    memory.settle(state.proc)
-    return state, {"tier": state.tier, "probed": False} if report is None else {**asdict(report), "probed": True}
+    unchanged = memory.settle(state.proc)
+    told = {"tier": state.tier, "probed": False} if report is None else {**asdict(report), "probed": True}
+    return state, unchanged, told
 
 
 class Template:
     """Forks, and takes dead guards away."""
 
-    def __init__(self, channel: socket.socket, state: Any) -> None:
+    def __init__(self, channel: socket.socket, state: Any, unchanged: Any) -> None:
         from vtcli.sandbox import proc
 
         self.channel = channel
         self.state = state
+        self.unchanged = unchanged
         self.guards: dict[int, int] = {}  # pid: episode
         proc.rename("vtcli-template")
         proc.adopt_orphans()  # of a guard that died; they are killed here
@@ -175,7 +177,7 @@ class Template:
             self.channel.close()
             from vtcli.sandbox import guard
 
-            code = guard.main(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd), self.state)
+            code = guard.main(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd), self.state, self.unchanged)
         finally:
             os._exit(code)
 

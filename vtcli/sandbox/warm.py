@@ -22,7 +22,8 @@ is imported, so best when the process is started."""
 
 
 def warm() -> None:
-    """Imports the libraries that code may use, draws a first figure, decodes first files, and installs the patches."""
+    """Imports the libraries that code may use, draws a first figure, decodes first files, installs the patches,
+    and does first runs."""
     os.environ.update(SINGLE)
     _import_viewers()
     import cv2
@@ -40,10 +41,11 @@ def warm() -> None:
         importlib.import_module(name)
     _first_figure(np.asarray(picture))
 
-    from vtcli.sandbox import patches, video
+    from vtcli.sandbox import patches, rehearsal, video
 
     video.install_decord()
     patches.install()
+    rehearsal.rehearse()
     # The same code on the same images does the same in every episode, as far as it asks these two.
     random.seed(0)
     np.random.seed(0)

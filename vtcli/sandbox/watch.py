@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
-IDLE_S = 0.05  # without an order, until the process that keeps the state gives freed memory back
-SETTLE_S = 0.1  # for that process, after its answer, before it is stopped
+IDLE_S, LONG_S = 0.05, 2.0  # after an answer, until freed memory is given back; from then on, until the rest is
+SETTLE_S = 0.05  # for that, before the process that keeps the state is stopped
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
@@ -42,12 +42,13 @@ class Broken(Exception):
 @dataclass(slots=True)
 class Head:
     """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
-    ``alone``: no run left it a thread."""
+    ``alone``: no run left it a thread. ``pagemap``: its file of that name, where it could be had."""
 
     pid: int
     death: int
     channel: socket.socket
     alone: bool = True
+    pagemap: tuple[int, ...] = ()
 
     @classmethod
     def of_copy(cls, word: wire.Frame | None, channel: socket.socket, head: Head) -> Head:
@@ -78,7 +79,8 @@ class Head:
         """Kills it, and takes it away if it is a child. Raises ``Broken``."""
         self.kill()
         proc.reap(self.pid)
-        os.close(self.death)
+        for fd in (self.death, *self.pagemap):
+            os.close(fd)
         self.channel.close()
 
 

@@ -13,7 +13,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,8 +21,9 @@ from vtcli.sandbox import arena, heap, memory, proc, wire
 from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
 from vtcli.sandbox.kernel import LIBC
 from vtcli.sandbox.types import RunLimits
+from vtcli.sandbox.unchanged import Unchanged, opened
 
-SLOTS = 4  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
+SLOTS = 5  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
 UMASK = 0o022  # of every run, whatever the one before has set
 NO_SIGNAL, ALL_SIGNALS = bytes(128), b"\xff" * 128  # as ``sigset_t``; those that cannot be held back are not
 IGNORE = ctypes.c_void_p(1)  # SIG_IGN
@@ -34,6 +35,7 @@ class Slots:
     """The numbers of the worker's own descriptors. ``reserve`` is given up when a descriptor is to be received, so
     that code which used up all others cannot prevent it."""
 
+    template: int
     control: int
     arena: int
     output: int
@@ -42,7 +44,7 @@ class Slots:
     @classmethod
     def of(cls, limits: RunLimits) -> Slots:
         base = limits.open_files - SLOTS
-        return cls(base, base + 1, base + 2, base + 3)
+        return cls(*range(base, base + SLOTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,31 @@ class Ends:
     videos: tuple[int, ...]
 
 
-def work(setup: WorkerSetup, ends: Ends, lock: Callable[[], int | None]) -> NoReturn:
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a worker needs to give unchanged pages back; made by itself, before it is locked down. ``pagemap``, what the
+    kernel knows of its pages, is for the guard. ``template``: the memory file, opened anew, for where a descriptor
+    stands is seen by all who share it."""
+
+    unchanged: Unchanged
+    pagemap: int
+    template: int
+
+    @classmethod
+    def of(cls, unchanged: Unchanged | None, proc: int | None) -> Rest | None:
+        """``proc``: an open folder /proc, None for the usual one. None where it cannot be done."""
+        fds = () if unchanged is None else opened(proc, "pagemap", f"fd/{unchanged.file}")
+        return cls(unchanged, *fds) if unchanged is not None and fds else None
+
+
+def work(setup: WorkerSetup, ends: Ends, rest: Rest | None, lock: Callable[[], int | None]) -> NoReturn:
     """The life of a worker, called in a freshly forked child of the guard. ``lock`` confines the process and returns
     the listener of the fork gate, if there is one."""
     code = 1
     proc.rename("vtcli-worker")
     try:
         heap.keep_freed()
-        worker = Worker(setup, place(ends, setup.limits))
+        worker = Worker(setup, place(ends, rest, setup.limits), rest)
         listener = lock()
         wire.send(worker.control, {"locked": True}, fds=() if listener is None else (listener,))
         if listener is not None:
@@ -75,12 +94,14 @@ def work(setup: WorkerSetup, ends: Ends, lock: Callable[[], int | None]) -> NoRe
         os._exit(code)
 
 
-def place(ends: Ends, limits: RunLimits) -> Slots:
+def place(ends: Ends, rest: Rest | None, limits: RunLimits) -> Slots:
     """Moves the descriptors to their slots, videos below them, and closes all others."""
     slots = Slots.of(limits)
-    highest = max(ends.control, ends.arena, ends.output, *ends.videos, slots.reserve) + 1
     wanted = {slots.control: ends.control, slots.arena: ends.arena, slots.output: ends.output}
+    if rest is not None:
+        wanted[slots.template] = rest.template
     wanted |= dict(zip(video_slots(len(ends.videos), limits), ends.videos, strict=True))
+    highest = max(*wanted.values(), slots.reserve) + 1
     copies = {slot: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest) for slot, fd in wanted.items()}
     os.closerange(3, highest)
     for slot, fd in copies.items():
@@ -101,7 +122,8 @@ def video_slots(count: int, limits: RunLimits) -> list[int]:
 class Worker:
     """Serves runs over the control channel."""
 
-    def __init__(self, setup: WorkerSetup, slots: Slots) -> None:
+    def __init__(self, setup: WorkerSetup, slots: Slots, rest: Rest | None) -> None:
+        self.rested = rest
         self.limits = setup.limits
         self.slots = slots
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, slots.control)
@@ -122,24 +144,24 @@ class Worker:
         """Until the channel ends."""
         while True:
             os.close(self.slots.reserve)
-            frame = self.order()
+            frame = wire.receive(self.control, max_fds=1)
             if frame is None:
                 return
+            if frame.header["do"] == "rest":
+                self.rest(frame.blobs)
             wanted = frame.header["do"] == "run"
             copy = bool(frame.fds) and self.leave_copy(frame.fds[0], alone=wanted)
             os.dup2(self.slots.output, self.slots.reserve, inheritable=False)
             if wanted and not copy:
                 self.run(frame)
 
-    def order(self) -> wire.Frame | None:
-        """The guard's next frame. When none comes for a while (the channel's own limit, ``watch.IDLE_S``), freed memory
-        is given back first."""
-        try:
-            return wire.receive(self.control, max_fds=1)
-        except BlockingIOError:
-            heap.give_back()
-            proc.readable(self.slots.control, None)
-            return wire.receive(self.control, max_fds=1)
+    def rest(self, private: Sequence[bytes]) -> None:
+        """Gives memory back: freed arrays, and those of the ``private`` pages (``Unchanged.private``) that are as the
+        template left them. The process has one thread."""
+        heap.give_back()
+        if self.rested is not None:
+            for pages in private:
+                self.rested.unchanged.give_back(pages, self.slots.template)
 
     def leave_copy(self, channel: int, alone: bool) -> bool:
         """Forks; True in the child, which keeps the state as it is now. It speaks over ``channel``, and over no other.
