@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sandbox_world import World, idle_cpu, setup
 
-from vtcli.sandbox.types import RunLimits, Status
+from vtcli.sandbox.types import RunLimits, RunResult, Status
 
 CLEARED = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, 0)\nos.lseek(1, 20 << 20, 0)\n1/0"
 OPENED = """
@@ -114,6 +114,28 @@ def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: boo
         return await idle_cpu(world, episode)
 
     assert world.do(go()) < 0.2
+
+
+# Finds its worker by the frames that called it, and makes it answer without leaving a copy of the state before.
+LEAVES_NO_COPY = """
+import sys
+frame = sys._getframe()
+while type(frame.f_locals.get("self")).__name__ != "Worker":
+    frame = frame.f_back
+type(frame.f_locals["self"]).leave_copy = lambda self, channel, alone: False
+"""
+
+
+def test_a_worker_that_leaves_no_copy_is_waited_for_without_cpu(world: World) -> None:
+    async def go() -> tuple[float, RunResult]:
+        episode = await world.pool.open(setup())
+        await episode.run(LEAVES_NO_COPY)
+        run = asyncio.create_task(episode.run("x = 1"))
+        await asyncio.sleep(0.2)
+        return await idle_cpu(world, episode), await run
+
+    used, result = world.do(go())
+    assert used < 0.3 and result.status is Status.LOST
 
 
 def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:

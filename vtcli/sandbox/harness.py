@@ -171,10 +171,8 @@ class Harness:
             error = tracebacks.text_of(problem, self.setup.limits.error_chars)
         finally:
             self._tidy()
-        gallery, self._gallery = (
-            self._gallery,
-            Gallery(self.setup.limits, self.recorder),
-        )  # whose images end with the run
+        gallery = self._gallery
+        self._gallery = Gallery(self.setup.limits, self.recorder)  # the images are not held until the next run
         if kind == "ok" and meter.exceeded:
             kind, error = "limit", f"more than {self.setup.limits.output_bytes} bytes were printed"
         if kind == "ok" and not (meter.something or gallery.images or gallery.dropped or value):

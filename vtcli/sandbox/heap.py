@@ -83,7 +83,7 @@ def begin() -> None:
 
 def free_pieces() -> list[tuple[int, int]]:
     """First address and length, whole pages, of the large free pieces of this process's heap behind the border, each
-    without its first ``MARGIN`` bytes. None when the heap is not as expected."""
+    without its first ``MARGIN`` bytes. Empty when the heap is not as expected: then all of it is copied."""
     border = Place.border
     end = LIBC.sbrk(0) if border else 0
     if end <= border:

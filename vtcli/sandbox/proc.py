@@ -4,18 +4,14 @@ children, and what they printed."""
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import select
 import signal
-import struct
 import time
 
 from vtcli.sandbox.kernel import LIBC
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-PIDFD_GET_INFO, PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
-PIDFD_INFO = struct.Struct("=Q52xi")  # mask, identities that are of no interest here, status
 TICKS = os.sysconf("SC_CLK_TCK")
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
 LEFT_OUT = "\n… [{} bytes left out] …\n"
@@ -60,18 +56,6 @@ def reap(pid: int) -> int | None:
     return status if found else None
 
 
-def exit_status_of(death: int) -> int | None:
-    """The status, as of ``os.wait``, of a process that was waited for, from its pidfd (``PIDFD_GET_INFO``, Linux 6.15);
-    None where the kernel does not tell."""
-    info = bytearray(PIDFD_INFO.pack(PIDFD_INFO_EXIT, 0))
-    try:
-        fcntl.ioctl(death, PIDFD_GET_INFO, info)
-    except OSError:
-        return None
-    mask, status = PIDFD_INFO.unpack(info)
-    return status if mask & PIDFD_INFO_EXIT else None
-
-
 def cpu_s(pid: int) -> float:
     """CPU time of a living process with all its threads; 0 when it is gone. From its CPU clock (see
     ``clock_getcpuclockid(3)``): not(pid) shifted by three, 2 for the scheduler's clock."""
@@ -86,12 +70,6 @@ class Proc:
 
     def __init__(self, folder: int | None = None) -> None:
         self._folder = folder
-
-    def exit_status(self, pid: int) -> int | None:
-        """The status, as of ``os.wait``, of a zombie that is not a child: the last field of ``/proc/PID/stat``, which
-        a process of the same user may read. None when it is gone or still alive."""
-        fields = self._stat(pid)
-        return int(fields[49]) if fields and fields[0] in ("Z", "X") else None
 
     def dead_cpu_s(self, pid: int) -> float:
         """CPU time of a zombie, to 10 ms; 0 when it is gone."""

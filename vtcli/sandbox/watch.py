@@ -135,11 +135,11 @@ class Watch:
         """Waits for the reply, the end of the process, the clock or the host; with transactions for the copy first."""
         guard, head = self.guard, self.head
         poller = select.poll()
-        for fd in (guard.host.fileno(), head.channel.fileno(), head.death):
-            poller.register(fd, select.POLLIN)
-        for other in (guard.gate, self.copy_channel):
+        for other in (guard.host, guard.gate, self.copy_channel):
             if other is not None:
                 poller.register(other.fileno(), select.POLLIN)
+        if not self._awaits_copy():
+            self._listen(poller)
         tick = time.monotonic() + TICK_S
         while True:
             limit = START_S if self._awaits_copy() else self.limits.wall_s
@@ -164,6 +164,11 @@ class Watch:
             if end is not None:
                 return end
 
+    def _listen(self, poller: select.poll) -> None:
+        """From now on to the process that runs the code."""
+        for fd in (self.head.channel.fileno(), self.head.death):
+            poller.register(fd, select.POLLIN)
+
     def _awaits_copy(self) -> bool:
         """Before the copy is there nothing else is listened to: without it a run could not be undone."""
         return self.copy_channel is not None and self.copy is None
@@ -186,6 +191,7 @@ class Watch:
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
         poller.unregister(channel.fileno())  # it has nothing to say until it is asked
+        self._listen(poller)
         self.started = time.monotonic()
 
     def _word(self) -> End:

@@ -21,11 +21,11 @@ from vtcli.sandbox import arena, heap, memory, proc, wire
 from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
 from vtcli.sandbox.kernel import LIBC
 from vtcli.sandbox.types import RunLimits
-from vtcli.sandbox.unchanged import Unchanged, opened
+from vtcli.sandbox.unchanged import ALL_SIGNALS, Unchanged, opened
 
 SLOTS = 5  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
 UMASK = 0o022  # of every run, whatever the one before has set
-NO_SIGNAL, ALL_SIGNALS = bytes(128), b"\xff" * 128  # as ``sigset_t``; those that cannot be held back are not
+NO_SIGNAL = bytes(128)  # as ``sigset_t``
 IGNORE = ctypes.c_void_p(1)  # SIG_IGN
 LEAST_FILES = 32  # open files a setup must allow: the slots, stdio, the videos and some for the code
 
