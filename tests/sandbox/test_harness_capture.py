@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from harness_process import Player, Ran, player, scene
 
+from vtcli.sandbox.program import compiled
 from vtcli.sandbox.types import RunLimits
 
 PICTURE = scene()
@@ -123,6 +124,36 @@ def test_the_last_value(play: Player, name: str) -> None:
 
 def test_images_in_a_list_are_shown_each(play: Player) -> None:
     assert shapes(ran(play, "[image, image.crop((0, 0, 50, 50))]", ("value",))) == [(240, 320, 3), (50, 50, 3)]
+
+
+MANY = "".join(f"n{i} = 0\n" for i in range(300))  # names whose places need more than a byte
+
+
+@pytest.mark.parametrize(
+    ("source", "assigns"),
+    [
+        ("result = 1", True),
+        ("x = result = 1", True),
+        ("x, (y, result) = 1, (2, 3)", True),
+        ("for result in []: pass", True),
+        ("with f() as result: pass", True),
+        ("import numpy as result", True),
+        ("from numpy import pi as result", True),
+        ("[result := n for n in (1,)]", True),
+        ("def f():\n    global result\n    result = 1", True),
+        ("result += 1", True),
+        (MANY + "result = 1", True),
+        ("", False),
+        ("print(result)", False),
+        ("result.x = 1\nresult[0] = 1", False),
+        ("def f():\n    result = 1\n    return result", False),
+        ("results = 1\nprint(results, result)", False),
+        (MANY + "print(result)", False),
+    ],
+)
+def test_what_gives_a_name_a_value_is_seen_in_the_bytecode(source: str, assigns: bool) -> None:
+    assert compiled(source, "<code>", value=False).assigns("result") is assigns
+    assert compiled(source, "<code>", value=True).assigns("result") is assigns
 
 
 def test_result_is_taken_only_from_the_run_that_sets_it(play: Player) -> None:

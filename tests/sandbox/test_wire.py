@@ -133,6 +133,42 @@ def test_whatever_a_harness_says_can_be_sent(text: str, operations: list[Operati
     assert len(got.operations) <= len(operations)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}\n",
+        frame(seq="1"),
+        frame(seq=-1),
+        frame(kind="root"),
+        json.dumps({"kind": "ok", "seq": 1, "images": []}).encode(),
+        b" " + frame(),
+        frame(seq=10**17),
+    ],
+)
+def test_a_guard_hears_only_replies_that_begin_as_they_must(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        wire.heard(data)
+
+
+def test_what_a_guard_hears_is_what_the_host_reads() -> None:
+    for reply in (REPLY, Reply(9, "no_output")):
+        heard = wire.heard(wire.encode_reply(reply))
+        assert (heard.seq, heard.kind, heard.images) == (reply.seq, reply.kind, bool(reply.images))
+    with pytest.raises(ProtocolError):
+        wire.parse_reply(wire.encode_reply(REPLY).replace(b"{", b'{"seq":3,"kind":"ok","images":[],', 1))
+
+
+def test_an_order_arrives_and_no_other_bytes_pass_for_one() -> None:
+    source = "print('ä')\n\n".encode()
+    assert wire.unpack(wire.order(12, source)) == ({"do": "run", "seq": 12}, (source,))
+    for data in (b"run ", b"run \nx", b"run -1\nx", b"run 1.5\nx", b"run " + b"9" * 40_000 + b"\n", "run ²\n".encode()):
+        with pytest.raises(ProtocolError):
+            wire.unpack(data)
+    with pytest.raises(ProtocolError):
+        wire.order(1, b"x" * wire.FRAME_BYTES)
+
+
 def test_descriptors_that_were_not_asked_for_are_closed_and_refused() -> None:
     a, b = wire.pair()
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -165,15 +201,30 @@ def test_a_frame_of_the_largest_size_goes_through_and_a_larger_one_is_refused() 
 
 def test_images_go_through_the_arena_and_a_short_one_is_refused() -> None:
     fd = arena.create("arena")
+    address = arena.shared(fd)
     images = [np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3), np.full((5, 7, 3), 9, np.uint8)]
-    offsets = arena.put(fd, images, 1 << 20)
+    offsets = arena.put(fd, images, 1 << 20, address)
     placed = [Placed(o, i.shape[1], i.shape[0], "show") for o, i in zip(offsets, images, strict=True)]
     for copy, image in zip(arena.take(fd, placed), images, strict=True):
         assert np.array_equal(copy, image)
     os.ftruncate(fd, 10)
     with pytest.raises(ProtocolError):
         arena.take(fd, placed)
-    assert arena.put(fd, images, 20) == [0]  # the second does not fit
+    assert arena.put(fd, images, 20, address) == [0]  # the second does not fit
+    os.close(fd)
+
+
+def test_images_are_whole_on_both_sides_of_what_an_arena_keeps() -> None:
+    dice = np.random.default_rng(0)
+    fd = arena.create("arena")
+    address = arena.shared(fd)
+    for rows in (100, 700, 400):  # 1024 x 3 bytes each: one ends before the border, one lies across it, one beyond
+        images = [dice.integers(0, 256, (rows, 1024, 3), np.uint8) for _ in range(2)]
+        offsets = arena.put(fd, images, 1 << 23, address)
+        placed = [Placed(o, 1024, rows, "show") for o in offsets]
+        for copy, image in zip(arena.take(fd, placed), images, strict=True):
+            assert np.array_equal(copy, image)
+        arena.shrink(fd, 0)
     os.close(fd)
 
 

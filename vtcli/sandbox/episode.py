@@ -142,7 +142,7 @@ class PooledEpisode:
         """Sends the setup and waits for the worker. Raises ``ConfigError`` when the setup's own code fails,
         ``EngineError`` when the guard does not start; the episode is over then."""
         try:
-            frame = await self._ask(header(self.setup), (), descriptors.fds, within_s)
+            frame = await self._ask(wire.pack(header(self.setup)), descriptors.fds, within_s)
         except wire.ProtocolError as e:
             self.end(Status.LOST, str(e))
             raise ConfigError(f"setup: too long: {e}") from None
@@ -178,7 +178,7 @@ class PooledEpisode:
             return RunResult(Status.LOST, error=f"the episode is over: {self.reason}", queue_s=queue_s)
         self._seq += 1
         try:
-            frame = await self._ask({"run": self._seq}, [source.encode()], (), self.setup.limits.wall_s + GRACE_S)
+            frame = await self._ask(wire.order(self._seq, source.encode()), (), self.setup.limits.wall_s + GRACE_S)
         except (OSError, TimeoutError) as e:
             self.end(Status.LOST, str(e) or type(e).__name__)
             return RunResult(Status.LOST, error=f"the sandbox lost this episode: {self.reason}", queue_s=queue_s)
@@ -196,15 +196,13 @@ class PooledEpisode:
             self.end(result.status, result.error)
         return result
 
-    async def _ask(
-        self, words: Mapping[str, Json], blobs: Sequence[bytes], fds: Sequence[int], within_s: float
-    ) -> wire.Frame:
+    async def _ask(self, order: bytes, fds: Sequence[int], within_s: float) -> wire.Frame:
         """One frame out, one frame back. Raises ``OSError``, ``TimeoutError``."""
         if self._sock is None:
             raise ConnectionResetError("the episode has ended")
         self._answer = asyncio.get_running_loop().create_future()
         try:
-            wire.send(self._sock, words, blobs, fds)
+            wire.pass_on(self._sock, order, fds)
             async with asyncio.timeout(within_s):  # not wait_for, which in Python 3.11 may lose a cancellation
                 return await self._answer
         finally:

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,8 +138,8 @@ class Guard:
             self.gate.answer()
         return wire.receive(channel, fds, header_bytes) if ready else None
 
-    def run(self, seq: int, source: bytes) -> None:
-        """Does one run and answers the host."""
+    def run(self, seq: int, order: bytes) -> None:
+        """Does one run and answers the host, whose frame the worker gets as it came."""
         arena.rewind(self.output, os.O_APPEND)
         arena.rewind(self.arena)
         os.ftruncate(self.output, 0)
@@ -151,12 +151,12 @@ class Guard:
             head = self._shed(head)
         before = self._snapshot() if self.orders.transactions else None
         head.send(signal.SIGCONT)
-        Watch(self, head, seq, source, before).go()
+        Watch(self, head, seq, order, before).go()
 
     def _shed(self, head: Head) -> Head:
         """Replaces a process to which a run left threads by its copy, which has none. Raises ``Broken``."""
         head.send(signal.SIGCONT)
-        channel = self.ask_copy(head, {"do": "copy"}, ())
+        channel = self.ask_copy(head, wire.pack({"do": "copy"}))
         try:
             word = self._word(channel, header_bytes=wire.REPLY_BYTES)
             self.head = copy = Head.of_copy(word, channel, head)
@@ -165,13 +165,13 @@ class Guard:
         head.end()
         return copy
 
-    def ask_copy(self, head: Head, words: Mapping[str, str | int], blobs: Sequence[bytes]) -> socket.socket:
-        """Has a process leave a copy of itself, and tells it ``words``; the channel of the copy."""
+    def ask_copy(self, head: Head, order: bytes) -> socket.socket:
+        """Has a process leave a copy of itself before it does as ordered; the channel of the copy."""
         ours, theirs = _channel()
         if self.gate is not None:
             self.gate.allow(head.pid, 1)
         with theirs:
-            wire.send(head.channel, words, blobs, [theirs.fileno()])
+            wire.pass_on(head.channel, order, [theirs.fileno()])
         return ours
 
     def dismiss(self, head: Head) -> None:
@@ -257,9 +257,9 @@ class Guard:
             return
         wire.send(self.host, {"ready": True})
         while (frame := self._order()) is not None:
-            seq = frame.header["run"]
+            seq = frame.header["seq"]
             try:
-                self.run(seq, frame.blobs[0])
+                self.run(seq, frame.raw)
             except Broken as broken:
                 self.over(seq, broken)
                 return

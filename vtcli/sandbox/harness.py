@@ -6,6 +6,7 @@ Nothing here protects anything: the code runs in the same interpreter and may ch
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import linecache
 import os
@@ -71,6 +72,7 @@ class Harness:
         self.namespace: dict[str, Any] = {}
         self._files: capture.Seen = {}
         self._gallery = Gallery(setup.limits, self.recorder)
+        self._meter: streams.Meter | None = None  # of the next run, once all is ready for it
 
     def prepare(self) -> None:
         """Makes the variables and runs the prelude. Raises what the prelude, which is the recipe's, raises."""
@@ -91,6 +93,27 @@ class Harness:
         except BaseException as problem:
             return Executed("error", tracebacks.text_of(problem, self.setup.limits.error_chars))
 
+    def get_ready(self) -> None:
+        """Does what must be done before a run, whatever the one before has left: done while nobody waits, right after
+        a reply, the next run starts sooner. What fails here is tried again, and told, when there is a run."""
+        with contextlib.suppress(BaseException):
+            self._ready()
+
+    def _ready(self) -> streams.Meter:
+        """The next run's streams; all else is in its place."""
+        if self._meter is not None:
+            return self._meter
+        meter = streams.fresh(self.setup.limits.output_bytes)
+        sys.settrace(None)
+        threading.settrace(cast(Any, None))
+        os.chdir(self.setup.workspace)
+        self.recorder.begin()
+        recorder.activate(self.recorder)
+        recorder.DEPTH.inside = False
+        self._gallery = Gallery(self.setup.limits, self.recorder)
+        self._meter = meter
+        return meter
+
     def _renew(self) -> None:
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main  # dataclasses and pickle look their classes up there
@@ -110,16 +133,9 @@ class Harness:
             exec(compile(self.setup.prelude, "<prelude>", "exec", dont_inherit=True), self.namespace)  # noqa: S102
 
     def _execute(self, source: str) -> Executed:
-        limits = self.setup.limits
-        meter = streams.fresh(limits.output_bytes)
-        sys.settrace(None)
-        threading.settrace(cast(Any, None))
-        os.chdir(self.setup.workspace)
-        self.recorder.begin()
-        recorder.activate(self.recorder)
-        recorder.DEPTH.inside = False
-        self._gallery = Gallery(limits, self.recorder)
-        refused = _refused(source, limits)
+        meter, self._meter = self._ready(), None
+        meter.begin()
+        refused = _refused(source, self.setup.limits)
         if refused:
             return Executed("refused", refused)
         program = self._compiled(source)
@@ -130,7 +146,7 @@ class Harness:
             program = self._compiled(source)
         refused = None
         if program is not None and self.setup.help.check and static.suspicious(source):
-            refused = static.refused(program.tree, self.namespace)
+            refused = static.refused(program.tree(), self.namespace)
         if refused:
             return Executed("refused", refused, notes=tuple(self.recorder.notes))
         if not self.setup.persist and self.runs > 1:
@@ -172,7 +188,6 @@ class Harness:
         finally:
             self._tidy()
         gallery = self._gallery
-        self._gallery = Gallery(self.setup.limits, self.recorder)  # the images are not held until the next run
         if kind == "ok" and meter.exceeded:
             kind, error = "limit", f"more than {self.setup.limits.output_bytes} bytes were printed"
         if kind == "ok" and not (meter.something or gallery.images or gallery.dropped or value):

@@ -78,14 +78,8 @@ class Proc:
 
     def peak_mb_and_threads(self, pid: int) -> tuple[float, int]:
         """The largest resident memory so far, shared pages included, and the number of threads."""
-        peak, threads = 0.0, 0
         text = self._read(f"{pid}/status")
-        for line in text.splitlines():
-            if line.startswith("VmHWM:"):
-                peak = int(line.split()[1]) / 1024
-            elif line.startswith("Threads:"):
-                threads = int(line.split()[1])
-        return peak, threads
+        return _number(text, "VmHWM") / 1024, _number(text, "Threads")
 
     def sweep(self, within_s: float, keep: int = 0) -> None:
         """Kills the caller's and ``keep``'s children, except ``keep``, and takes the dead away, until none is left or
@@ -122,6 +116,12 @@ class Proc:
             return ""
         finally:
             os.close(fd)
+
+
+def _number(text: str, name: str) -> int:
+    """A number of ``/proc/PID/status``; 0 when it is not there. No process can be called so that it holds a line."""
+    _, _, rest = text.partition(f"\n{name}:")
+    return int(rest.split(maxsplit=1)[0]) if rest else 0
 
 
 def shortened(fd: int, chars: int) -> tuple[str, list[str]]:

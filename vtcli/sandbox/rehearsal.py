@@ -46,14 +46,15 @@ def _run(harness: Harness, number: int, source: str) -> None:
     """One run with its frames, as guard and worker exchange them."""
     ours, theirs = wire.pair()
     with ours, theirs:
-        wire.send(ours, {"do": "run", "seq": number}, [source.encode()])
+        wire.pass_on(ours, wire.order(number, source.encode()))
         wire.receive(theirs)
         done = harness.execute(source)
         notes, operations = tuple(done.notes), tuple(done.operations)
         theirs.send(wire.encode_reply(wire.Reply(number, done.kind, done.error, done.value, (), 0, operations, notes)))
-        frame = wire.receive(ours)
+        harness.get_ready()
+        frame = wire.receive(ours, unpacked=False)
         assert frame is not None
-        wire.heard(frame)
+        wire.heard(frame.raw)
 
 
 def _look_after(folder: str) -> None:

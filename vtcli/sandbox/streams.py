@@ -22,6 +22,10 @@ class Meter:
         self.written = 0
         self.exceeded = False
         self._tail = bytearray()
+        self._start: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """What is in the files by now was not printed by this run."""
         self._start = {fd: size(fd) for fd in (1, 2)}
 
     def add(self, data: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vtcli.sandbox import arena, proc, wire
+from vtcli.sandbox import proc, wire
 from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 from vtcli.sandbox.workspace import Entry, WorkspaceLimit
@@ -91,7 +91,7 @@ class End:
 
     status: Status
     error: str = ""
-    reply: wire.Reply | None = None
+    reply: wire.Heard | None = None
     raw: bytes = b""
     wall_s: float = 0.0
     signal: int = 0
@@ -100,10 +100,10 @@ class End:
 class Watch:
     """One run, from its start to the decision what becomes of it."""
 
-    def __init__(self, guard: Guard, head: Head, seq: int, source: bytes, before: Mapping[bytes, Entry] | None) -> None:
+    def __init__(self, guard: Guard, head: Head, seq: int, order: bytes, before: Mapping[bytes, Entry] | None) -> None:
         self.guard, self.head, self.seq, self.before = guard, head, seq, before
         self.limits = guard.limits
-        self.source = source
+        self.order = order
         self.copy: Head | None = None  # with transactions: the state before
         self.copy_channel: socket.socket | None = None
         self.cpu_start = proc.cpu_s(head.pid)
@@ -114,13 +114,12 @@ class Watch:
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
         guard = self.guard
-        words = {"do": "run", "seq": self.seq}
         if self.before is not None:
-            self.copy_channel = guard.ask_copy(self.head, words, [self.source])
+            self.copy_channel = guard.ask_copy(self.head, self.order)
         else:
             if guard.gate is not None:
                 guard.gate.allow(self.head.pid, 0)
-            wire.send(self.head.channel, words, [self.source])
+            wire.pass_on(self.head.channel, self.order)
         self.started = time.monotonic()
         end = self._supervise()
         end = replace(end, wall_s=time.monotonic() - self.started)
@@ -197,15 +196,14 @@ class Watch:
     def _word(self) -> End:
         """Reads the reply of the process that runs the code."""
         try:
-            frame = wire.receive(self.head.channel, header_bytes=wire.REPLY_BYTES)
+            frame = wire.receive(self.head.channel, header_bytes=wire.REPLY_BYTES, unpacked=False)
             if frame is None:
                 return self._closed()
             if frame.pid != self.head.pid:
                 raise ProtocolError("a reply from another process")
-            reply = wire.heard(frame)
+            reply = wire.heard(frame.raw)
             if reply.seq != self.seq:
                 raise ProtocolError("a reply to another run")
-            arena.check(reply.images, self.limits)
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the reply is malformed: {e}") from None
         return End(Status(reply.kind), reply=reply, raw=frame.raw)

@@ -29,6 +29,8 @@ MAX_OPERATIONS = 256  # of one run, and of one image
 MAX_IMAGES = 4096
 KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
 ORIGINS: frozenset[str] = frozenset(get_args(Capture))
+ORDER = b"run "
+HEARD = re.compile(rb'\{"seq": ?(\d{1,16}), ?"kind": ?"([a-z_]{2,9})", ?"images": ?\[(\]?)')
 LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
 CREDENTIALS = struct.Struct("3i")
 BUFFER_BYTES = 1 << 20
@@ -89,6 +91,15 @@ class Reply:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the guard acts on: whose reply it is, how the run ended, whether there are images."""
+
+    seq: int
+    kind: str
+    images: bool
+
+
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two ends of a channel, closed on exec, with room for the largest frame."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -100,7 +111,16 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def pack(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> bytes:
     """The bytes of a frame. Raises ``ProtocolError`` when it is too long."""
     line = ENCODER.encode({**header, "blobs": [len(b) for b in blobs]})
-    data = b"".join((line.encode(), b"\n", *blobs))
+    return _fitting(b"".join((line.encode(), b"\n", *blobs)))
+
+
+def order(seq: int, source: bytes) -> bytes:
+    """The frame that asks for a run: a line without JSON, which costs both ends more than the rest of a short run.
+    ``unpack`` makes of it what it would of any other: ``{"do": "run", "seq": seq}`` and one blob."""
+    return _fitting(b"%b%d\n%b" % (ORDER, seq, source))
+
+
+def _fitting(data: bytes) -> bytes:
     if len(data) > FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES} fit")
     return data
@@ -108,6 +128,11 @@ def pack(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> bytes:
 
 def unpack(data: bytes, header_bytes: int = FRAME_BYTES) -> tuple[dict[str, Json], tuple[bytes, ...]]:
     """Header and blobs of a frame. Raises ``ProtocolError``."""
+    if data.startswith(ORDER):
+        number, _, source = data[len(ORDER) :].partition(b"\n")
+        if not number.isdigit() or len(number) > 16:
+            raise ProtocolError("an order without a number")
+        return {"do": "run", "seq": int(number)}, (source,)
     end = data.find(b"\n")
     if not 0 < end <= header_bytes:
         raise ProtocolError("a frame without a header line")
@@ -128,15 +153,23 @@ def unpack(data: bytes, header_bytes: int = FRAME_BYTES) -> tuple[dict[str, Json
 def send(sock: socket.socket, header: Mapping[str, Json], blobs: Sequence[bytes] = (), fds: Sequence[int] = ()) -> None:
     """Sends one frame. Raises ``OSError`` (``BlockingIOError`` when the other side does not read)."""
     data = pack(header, blobs)
+    pass_on(sock, data, fds)
+
+
+def pass_on(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+    """``send`` of a frame that is packed."""
     if fds:
         sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
     else:
         sock.send(data)
 
 
-def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYTES) -> Frame | None:
-    """Receives one frame, None at the end of the channel. Raises ``ProtocolError`` on anything malformed, with more
-    than ``max_fds`` descriptors (all are closed), or cut; ``OSError`` from the socket."""
+def receive(
+    sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYTES, unpacked: bool = True
+) -> Frame | None:
+    """Receives one frame, None at the end of the channel; not ``unpacked``, it has nothing but ``raw``. Raises
+    ``ProtocolError`` on anything malformed, with more than ``max_fds`` descriptors (all are closed), or cut;
+    ``OSError`` from the socket."""
     room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
     # Its size first: a buffer for the largest would cost more than all else that a short run needs, 90 us where memory
     # is had in huge pages.
@@ -154,7 +187,9 @@ def receive(sock: socket.socket, max_fds: int = 0, header_bytes: int = FRAME_BYT
             return None
         if len(fds) > max_fds or flags & CUT:
             raise ProtocolError("a frame with descriptors that were not asked for, or cut")
-        header, blobs = unpack(data, header_bytes)
+        if not unpacked and len(data) > header_bytes:
+            raise ProtocolError(f"a frame of {len(data)} bytes; at most {header_bytes} are taken")
+        header, blobs = unpack(data, header_bytes) if unpacked else ({}, ())
     except ProtocolError:
         for fd in fds:
             os.close(fd)
@@ -204,9 +239,9 @@ def encode_reply(reply: Reply) -> bytes:
         header: dict[str, Json] = {
             "seq": reply.seq,
             "kind": reply.kind,
+            "images": [_image(i, operations, numbers) for i in reply.images],
             "error": text(reply.error)[-chars:],
             "value": text(reply.value)[:chars],
-            "images": [_image(i, operations, numbers) for i in reply.images],
             "images_dropped": reply.images_dropped,
             "operations": [_operation(o) for o in reply.operations[:operations]],
             "notes": [text(n)[:300] for n in reply.notes[: max(operations, 1)]],
@@ -240,14 +275,13 @@ def parse_reply(data: bytes) -> Reply:
     return reply
 
 
-def heard(frame: Frame) -> Reply:
-    """What the guard acts on: whose reply it is, how the run ended, where the images lie. All else is for the host,
-    which gets the frame as it came and tests the whole. Raises ``ProtocolError``."""
-    if frame.blobs:
-        raise ProtocolError("a reply with blobs")
-    fields = frame.header
-    images = tuple(_placed(i, None) for i in _list(fields.get("images"), MAX_IMAGES))
-    return Reply(_integer(fields.get("seq"), 0, 2**53), _kind(fields.get("kind")), images=images)
+def heard(data: bytes) -> Heard:
+    """The beginning of a reply, with which each must begin. All else is for the host, which gets the frame as it came
+    and tests the whole, in which no key may stand twice. Raises ``ProtocolError``."""
+    found = HEARD.match(data)
+    if found is None:
+        raise ProtocolError("a reply that does not begin as it must")
+    return Heard(int(found[1]), _kind(found[2].decode()), not found[3])
 
 
 def _clean(text: str) -> str:
@@ -307,8 +341,8 @@ def _kind(value: Json) -> str:
     return kind
 
 
-def _placed(value: Json, told: Sequence[Operation] | None) -> Placed:
-    """``told``: the run's own operations; None: the chain is not looked at."""
+def _placed(value: Json, told: Sequence[Operation]) -> Placed:
+    """``told``: the run's own operations."""
     match _list(value, 6):
         case [offset, width, height, str(origin), name, operations] if origin in ORIGINS:
             return Placed(
@@ -317,7 +351,7 @@ def _placed(value: Json, told: Sequence[Operation] | None) -> Placed:
                 _integer(height, 1, 2**20),
                 origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
                 _text(name, 255),
-                () if told is None else _operations(operations, told),
+                _operations(operations, told),
             )
         case _:
             raise ProtocolError("not an image")

@@ -127,6 +127,7 @@ class Worker:
         self.limits = setup.limits
         self.slots = slots
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, slots.control)
+        self.arena = arena.shared(slots.arena)
         self.harness = Harness(setup)
         self.gated = False  # forks are put to the guard
 
@@ -143,6 +144,7 @@ class Worker:
     def serve(self) -> None:
         """Until the channel ends."""
         while True:
+            self.get_ready()
             os.close(self.slots.reserve)
             frame = wire.receive(self.control, max_fds=1)
             if frame is None:
@@ -184,10 +186,14 @@ class Worker:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
-    def run(self, frame: wire.Frame) -> None:
-        """Executes one source and replies."""
+    def get_ready(self) -> None:
+        """For the next run, unless it is."""
         for number in (1, 2):
             os.dup2(self.slots.output, number)
+        self.harness.get_ready()
+
+    def run(self, frame: wire.Frame) -> None:
+        """Executes one source and replies."""
         hold_back(NO_SIGNAL)
         self.control.send(self.executed(frame))
 
@@ -204,7 +210,8 @@ class Worker:
         most = self.limits.open_files // 2
         if lowest > most and executed.kind in ("ok", "no_output"):
             return wire.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
-        offsets = arena.put(self.slots.arena, [i.pixels for i in executed.images], arena.capacity(self.limits))
+        images = [i.pixels for i in executed.images]
+        offsets = arena.put(self.slots.arena, images, arena.capacity(self.limits), self.arena)
         placed = tuple(
             wire.Placed(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
             for offset, i in zip(offsets, executed.images, strict=False)

@@ -35,7 +35,7 @@ def sequence():
     return 0
 def frame(**fields):
     """A reply as the harness would send it, some fields replaced."""
-    whole = {"seq": sequence(), "kind": "ok", "error": "", "value": "", "images": [], "images_dropped": 0, "operations": [], "notes": [], "blobs": []}
+    whole = {"seq": sequence(), "kind": "ok", "images": [], "error": "", "value": "", "images_dropped": 0, "operations": [], "notes": [], "blobs": []}
     whole.update(fields)
     return json.dumps(whole).encode() + b"\\n"
 def send(data, times=1):
