@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli.sandbox import wire
 from vtcli.sandbox.abuse.scene import picture
+from vtcli.sandbox.answer import Answer
 from vtcli.sandbox.episode import PooledEpisode
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
@@ -50,14 +53,17 @@ def encoded(reply: dict[str, Any]) -> bytes:
     return json.dumps({**reply, "blobs": []}).encode() + b"\n"
 
 
-words = st.fixed_dictionaries(
-    {
-        "status": st.one_of(st.sampled_from([s.value for s in Status]), plain),
-        "error": st.one_of(st.just(""), plain),
-        "notes": st.one_of(st.just([]), plain),
-        "signal": st.one_of(st.just(0), plain),
-    }
-).map(lambda given_: {"wall_s": 0.1, "cpu_s": 0.1, "peak_mb": 1.0, **given_})
+answers = st.builds(
+    Answer,
+    st.just(1) | st.integers(0, 2**64 - 1),
+    st.sampled_from(Status),
+    wall_s=st.just(0.1) | st.floats(),
+    signal=st.integers(-(2**31), 2**31 - 1),
+    error=st.text(max_size=20),
+    notes=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+    raw=st.one_of(replies.map(encoded), st.binary(max_size=300)),
+    output=st.text(max_size=50),
+)
 
 
 class Answering(PooledEpisode):
@@ -73,12 +79,12 @@ class Answering(PooledEpisode):
         return self.frame
 
 
-async def result_of(header: dict[str, Any], blobs: tuple[bytes, ...], arena_bytes: int | None) -> RunResult:
+async def result_of(answer: bytes, arena_bytes: int | None) -> RunResult:
     fds: tuple[int, ...] = ()
     if arena_bytes is not None:
         fds = (os.memfd_create("arena"),)
         os.pwrite(fds[0], os.urandom(arena_bytes), 0)
-    episode = Answering(wire.Frame(header, blobs, fds))
+    episode = Answering(wire.Frame({}, (), fds, raw=answer))
     try:
         return await episode.run("pass")
     finally:
@@ -92,18 +98,20 @@ def open_files() -> int:
 
 def test_an_honest_answer_arrives() -> None:
     reply = encoded({**HONEST, "images": [[0, 8, 6, "show", "", []]]})
-    header = {"status": "ok", "error": "", "notes": [], "signal": 0, "wall_s": 0.1, "cpu_s": 0.1, "peak_mb": 1.0}
-    result = asyncio.run(result_of(header, (reply, b"text"), 4096))
-    assert (result.status, result.output, [p.pixels.shape for p in result.images]) == (Status.OK, "text", [(6, 8, 3)])
-    short = asyncio.run(result_of(header, (reply, b"text"), 10))
+    answer = Answer(1, Status.OK, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
+    result = asyncio.run(result_of(answer.packed(), 4096))
+    assert (result.status, result.output, result.notes) == (Status.OK, "täxt", ("a note",))
+    assert (result.wall_s, result.cpu_s, result.peak_mb) == (0.1, 0.2, 3.5)
+    assert [p.pixels.shape for p in result.images] == [(6, 8, 3)]
+    short = asyncio.run(result_of(answer.packed(), 10))
     assert short.status is Status.PROTOCOL, "the arena is shorter than the image"
 
 
 @settings(max_examples=150, deadline=None)
-@given(words, st.one_of(replies.map(encoded), st.binary(max_size=300)), st.binary(max_size=50), st.integers(0, 9000))
-def test_no_answer_makes_the_host_fail(header: dict[str, Any], reply: bytes, output: bytes, arena: int) -> None:
+@given(answers, st.integers(0, 9000))
+def test_no_answer_makes_the_host_fail(answer: Answer, arena: int) -> None:
     before = open_files()
-    result = asyncio.run(result_of(header, (reply, output), arena))
+    result = asyncio.run(result_of(answer.packed(), arena))
     assert isinstance(result, RunResult)
     assert isinstance(result.status, Status)
     for produced in result.images:
@@ -114,11 +122,25 @@ def test_no_answer_makes_the_host_fail(header: dict[str, Any], reply: bytes, out
     assert open_files() == before, "descriptors are closed whatever came"
 
 
-@settings(max_examples=40, deadline=None)
-@given(words, st.lists(st.binary(max_size=20), max_size=4).map(tuple), st.none() | st.just(4096))
-def test_an_answer_of_the_wrong_shape_is_protocol(
-    header: dict[str, Any], blobs: tuple[bytes, ...], arena: int | None
+@given(answers)
+def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
+    try:
+        assert Answer.unpacked(answer.packed()) == answer
+    except wire.ProtocolError:
+        assert not math.isfinite(answer.wall_s)
+
+
+@settings(max_examples=150, deadline=None)
+@given(answers, st.integers(0, 400), st.binary(max_size=9), st.none() | st.integers(0, 200), st.none() | st.just(4096))
+def test_a_broken_answer_is_a_result_all_the_same(
+    answer: Answer, at: int, other: bytes, cut: int | None, arena: int | None
 ) -> None:
-    if len(blobs) == 2:
-        return
-    assert asyncio.run(result_of(header, blobs, arena)).status is Status.PROTOCOL
+    data = answer.packed()
+    data = (data[:at] + other + data[at + len(other) :])[:cut]
+    result = asyncio.run(result_of(data, arena))
+    assert isinstance(result, RunResult) and isinstance(result.status, Status)
+
+
+@pytest.mark.parametrize("data", [b"", b"A", b"{", b"{}", b"[]\n", Answer(2, Status.OK).packed(), b"x" * 200])
+def test_what_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
+    assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL

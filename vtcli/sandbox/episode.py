@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.protocols import Pixels
 from vtcli.sandbox import arena, wire, worker
+from vtcli.sandbox.answer import MARK, Answer
 from vtcli.sandbox.types import OVER, Picture, Produced, RunLimits, RunResult, Setup, Status
 from vtcli.schema import Json
 
@@ -106,8 +106,11 @@ def refusal(source: str, limits: RunLimits) -> str:
     return f"the code has {size} bytes; at most {limits.source_bytes} may be run" if size > limits.source_bytes else ""
 
 
-def _lost(words: Mapping[str, Json], queue_s: float) -> RunResult:
-    """The result when the guard says that it failed itself: nobody else's fault."""
+def _lost(frame: bytes, queue_s: float) -> RunResult:
+    """The result when the guard says, instead of answering, that it failed itself: nobody else's fault."""
+    words, _ = wire.unpack(frame)
+    if words.get("ready") is not False:
+        raise wire.ProtocolError("neither an answer nor a failure")
     return RunResult(Status.LOST, error=f"the sandbox lost this episode: {words.get('error')}", queue_s=queue_s)
 
 
@@ -142,19 +145,21 @@ class PooledEpisode:
         """Sends the setup and waits for the worker. Raises ``ConfigError`` when the setup's own code fails,
         ``EngineError`` when the guard does not start; the episode is over then."""
         try:
-            frame = await self._ask(wire.pack(header(self.setup)), descriptors.fds, within_s)
+            order = wire.pack(header(self.setup))
         except wire.ProtocolError as e:
             self.end(Status.LOST, str(e))
             raise ConfigError(f"setup: too long: {e}") from None
-        except (OSError, TimeoutError) as e:
+        try:
+            words, _ = wire.unpack((await self._ask(order, descriptors.fds, within_s)).raw)
+        except (OSError, TimeoutError, wire.ProtocolError) as e:
             self.end(Status.LOST, "the episode did not start")
             raise EngineError(f"an episode of the sandbox did not start within {within_s:g} s: {e}") from None
         except BaseException:
             self.end(Status.LOST, "opening was given up")
             raise
-        if not frame.header.get("ready"):
-            self.end(Status.LOST, str(frame.header.get("error")))
-            raise ConfigError(f"setup: its code failed: {frame.header.get('error')}")
+        if not words.get("ready"):
+            self.end(Status.LOST, str(words.get("error")))
+            raise ConfigError(f"setup: its code failed: {words.get('error')}")
 
     async def run(self, source: str) -> RunResult:
         """Runs ``source`` when a slot is free; see ``types.RunResult``. Never raises for what the code does."""
@@ -186,8 +191,8 @@ class PooledEpisode:
             self.end(Status.LOST, "a run was given up")
             raise
         try:
-            failed = frame.header.get("ready") is False
-            result = _lost(frame.header, queue_s) if failed else await self._result(frame, queue_s)
+            answered = frame.raw.startswith(MARK)
+            result = await self._result(frame, queue_s) if answered else _lost(frame.raw, queue_s)
         except (wire.ProtocolError, OSError, KeyError, TypeError, ValueError, IndexError) as e:
             result = RunResult(Status.PROTOCOL, error=f"a malformed answer: {e}", queue_s=queue_s)
         finally:
@@ -213,7 +218,7 @@ class PooledEpisode:
         if sock is None:
             return
         try:
-            frame = wire.receive(sock, max_fds=1)
+            frame = wire.receive(sock, max_fds=1, unpacked=False)
         except BlockingIOError:
             return
         except (wire.ProtocolError, OSError):
@@ -239,11 +244,12 @@ class PooledEpisode:
 
     async def _result(self, frame: wire.Frame, queue_s: float) -> RunResult:
         """The result in a guard's answer. Raises what a malformed one raises."""
-        words: Mapping[str, Any] = frame.header
-        raw, output = frame.blobs
-        status = Status(words["status"])
-        reply = wire.parse_reply(raw) if raw else None
-        if status is Status.CRASH and words["signal"] == signal.SIGKILL and self._around.oom():
+        answer = Answer.unpacked(frame.raw)
+        status = answer.status
+        if answer.seq != self._seq:
+            raise wire.ProtocolError("an answer to another run")
+        reply = wire.parse_reply(answer.raw) if answer.raw else None
+        if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM
         images: tuple[Produced, ...] = ()
         if reply is not None and frame.fds:
@@ -251,17 +257,17 @@ class PooledEpisode:
             images = await self._images(frame.fds[0], reply.images)
         return RunResult(
             status=status,
-            output=output.decode(),
-            error=words["error"] or (reply.error if reply else ""),
+            output=answer.output,
+            error=answer.error or (reply.error if reply else ""),
             value=reply.value if reply else "",
             images=images,
             images_dropped=reply.images_dropped if reply else 0,
             operations=reply.operations if reply else (),
-            notes=(*(reply.notes if reply else ()), *words["notes"]),
-            wall_s=words["wall_s"],
-            cpu_s=words["cpu_s"],
+            notes=(*(reply.notes if reply else ()), *answer.notes),
+            wall_s=answer.wall_s,
+            cpu_s=answer.cpu_s,
             queue_s=queue_s,
-            peak_mb=words["peak_mb"],
+            peak_mb=answer.peak_mb,
         )
 
     async def _images(self, fd: int, placed: Sequence[wire.Placed]) -> tuple[Produced, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vtcli.sandbox import arena, confine, memory, proc, wire, worker
+from vtcli.sandbox.answer import Answer
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
 from vtcli.sandbox.unchanged import Unchanged, opened
@@ -228,21 +229,9 @@ class Guard:
         """Tells the host how a run ended, with the arena when there are images in it."""
         text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
         images = end.reply is not None and end.reply.images and end.status in KEEPS
-        wire.send(
-            self.host,
-            {
-                "seq": seq,
-                "status": end.status.value,
-                "error": end.error[-self.limits.error_chars :],
-                "notes": notes,
-                "wall_s": round(end.wall_s, 6),
-                "cpu_s": round(cpu_s, 6),
-                "peak_mb": round(peak_mb, 3),
-                "signal": end.signal,
-            },
-            [end.raw, text.encode("utf-8", "replace")],
-            [self.arena] if images else (),
-        )
+        error = end.error[-self.limits.error_chars :]
+        answer = Answer(seq, end.status, end.wall_s, cpu_s, peak_mb, end.signal, error, tuple(notes), end.raw, text)
+        wire.pass_on(self.host, answer.packed(), [self.arena] if images else ())
 
     def over(self, seq: int, broken: Broken) -> None:
         """Tells the host that the episode is over."""

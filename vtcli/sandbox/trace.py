@@ -36,14 +36,7 @@ class Trace:
     @property
     def box(self) -> tuple[float, float, float, float] | None:
         """The part of the picture that this image shows, clamped to it; None when it cannot be told."""
-        if self.back is None or self.source is None or self.image is None:
-            return None
-        w, h = self.size
-        corners = [applied(self.back, x, y) for x, y in ((0, 0), (w, 0), (0, h), (w, h))]
-        xs, ys = [x for x, _ in corners], [y for _, y in corners]
-        left, right = (min(max(v, 0.0), self.source[0]) for v in (min(xs), max(xs)))
-        top, bottom = (min(max(v, 0.0), self.source[1]) for v in (min(ys), max(ys)))
-        return (round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3))
+        return None if self.image is None else _covered(self.back, self.size, self.source)
 
     def then(
         self, name: str, arguments: Mapping[str, Json], library: str, size: tuple[int, int], step: Map | None
@@ -55,12 +48,13 @@ class Trace:
             (name not in SPATIAL and arguments.get("kind") != "lossy") or arguments.get("fill") not in (None, 0)
         ):
             before = replace(self, operations=self.operations + (self._swap(),), swapped=False)
-        after = replace(before, size=size, back=composed(before.back, step))
-        operation = Operation(name, dict(arguments), library, after.image, after.box)
-        if len(before.operations) >= CHAIN:
-            lost = Operation("other", {"kind": "too many operations"}, library, after.image, after.box)
-            return replace(after, operations=(*before.operations[: CHAIN - 1], lost))
-        return replace(after, operations=(*before.operations, operation))
+        back = composed(before.back, step)
+        box = None if self.image is None else _covered(back, size, self.source)
+        chain = before.operations
+        if len(chain) >= CHAIN:
+            name, arguments, chain = "other", {"kind": "too many operations"}, chain[: CHAIN - 1]
+        operation = Operation(name, dict(arguments), library, self.image, box)
+        return Trace(self.image, size, self.source, (*chain, operation), back, before.swapped)
 
     def finished(self) -> tuple[Operation, ...]:
         """The chain, with a swap of red and blue that was not undone. That of an input picture as it is has one entry
@@ -83,6 +77,20 @@ class Trace:
 
 SPATIAL = frozenset({"crop", "flip", "rotate", "resize", "warp"})
 """Operations that treat all channels alike, so that they commute with a swap of channels."""
+
+
+def _covered(
+    back: Map | None, size: tuple[int, int], source: tuple[int, int] | None
+) -> tuple[float, float, float, float] | None:
+    """The part of a picture of size ``source`` to which ``back`` leads from an image of ``size``; see ``Trace.box``."""
+    if back is None or source is None:
+        return None
+    w, h = size
+    corners = [applied(back, x, y) for x, y in ((0, 0), (w, 0), (0, h), (w, h))]
+    xs, ys = [x for x, _ in corners], [y for _, y in corners]
+    left, right = (min(max(v, 0.0), source[0]) for v in (min(xs), max(xs)))
+    top, bottom = (min(max(v, 0.0), source[1]) for v in (min(ys), max(ys)))
+    return (round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3))
 
 
 def applied(m: Map, x: float, y: float) -> tuple[float, float]:
