@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.sandbox import arena, wire
+from vtcli.sandbox import arena, replies, wire
+from vtcli.sandbox.replies import Placed, Reply
 from vtcli.sandbox.types import Operation, RunLimits
-from vtcli.sandbox.wire import Placed, ProtocolError, Reply
+from vtcli.sandbox.wire import ProtocolError
 
 CROP = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1.0, 2.0, 30.0, 40.0))
 REPLY = Reply(3, "ok", images=(Placed(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",))
@@ -29,12 +30,12 @@ plain = st.recursive(
 
 def frame(**fields: object) -> bytes:
     """A reply's frame with some fields replaced; a field that is ``...`` is left out."""
-    header = json.loads(wire.encode_reply(REPLY).split(b"\n")[0]) | fields
+    header = json.loads(replies.encode(REPLY).split(b"\n")[0]) | fields
     return json.dumps({k: v for k, v in header.items() if v is not ...}).encode() + b"\n"
 
 
 def test_a_reply_arrives_as_it_was_sent() -> None:
-    assert wire.parse_reply(wire.encode_reply(REPLY)) == REPLY
+    assert replies.parse(replies.encode(REPLY)) == REPLY
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_reply_arrives_as_it_was_sent() -> None:
 )
 def test_a_malformed_reply_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        wire.parse_reply(data)
+        replies.parse(data)
 
 
 @given(st.binary(max_size=4096))
@@ -97,7 +98,7 @@ def test_a_malformed_reply_is_a_protocol_error(data: bytes) -> None:
 def test_no_bytes_do_anything_else(data: bytes) -> None:
     for candidate in (data, data + b"\n", b'{"blobs":[],"seq":1}\n' + data):
         with pytest.raises(ProtocolError):
-            wire.parse_reply(candidate)
+            replies.parse(candidate)
 
 
 @given(st.dictionaries(st.sampled_from(["seq", "kind", "error", "images", "operations", "notes", "value", "x"]), plain))
@@ -105,10 +106,10 @@ def test_no_bytes_do_anything_else(data: bytes) -> None:
 def test_no_json_does_anything_else(fields: dict[str, object]) -> None:
     try:
         data = frame(**fields)
-        reply = wire.parse_reply(data)
+        reply = replies.parse(data)
     except ProtocolError:
         return
-    assert reply.kind in wire.KINDS and 0 <= reply.seq < 2**53
+    assert reply.kind in replies.KINDS and 0 <= reply.seq < 2**53
 
 
 @given(
@@ -128,7 +129,7 @@ def test_no_json_does_anything_else(fields: dict[str, object]) -> None:
 def test_whatever_a_harness_says_can_be_sent(text: str, operations: list[Operation], notes: list[str]) -> None:
     """Surrogates, NaN, nested objects and too much of everything are cut, never an error of the worker's."""
     sent = Reply(1, "error", error=text + "\ud800", value=text, operations=tuple(operations), notes=tuple(notes))
-    got = wire.parse_reply(wire.encode_reply(sent))
+    got = replies.parse(replies.encode(sent))
     assert got.error.endswith("\ufffd")
     assert len(got.operations) <= len(operations)
 
@@ -148,15 +149,15 @@ def test_whatever_a_harness_says_can_be_sent(text: str, operations: list[Operati
 )
 def test_a_guard_hears_only_replies_that_begin_as_they_must(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        wire.heard(data)
+        replies.heard(data)
 
 
 def test_what_a_guard_hears_is_what_the_host_reads() -> None:
     for reply in (REPLY, Reply(9, "no_output")):
-        heard = wire.heard(wire.encode_reply(reply))
+        heard = replies.heard(replies.encode(reply))
         assert (heard.seq, heard.kind, heard.images) == (reply.seq, reply.kind, bool(reply.images))
     with pytest.raises(ProtocolError):
-        wire.parse_reply(wire.encode_reply(REPLY).replace(b"{", b'{"seq":3,"kind":"ok","images":[],', 1))
+        replies.parse(replies.encode(REPLY).replace(b"{", b'{"seq":3,"kind":"ok","images":[],', 1))
 
 
 def test_an_order_arrives_and_no_other_bytes_pass_for_one() -> None:

@@ -21,8 +21,9 @@ import numpy as np
 from PIL import Image
 
 from vtcli.protocols import Pixels
+from vtcli.sandbox.replies import Placed
 from vtcli.sandbox.types import RunLimits
-from vtcli.sandbox.wire import Placed, ProtocolError
+from vtcli.sandbox.wire import ProtocolError
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 PAGE = mmap.PAGESIZE

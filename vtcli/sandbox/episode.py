@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.protocols import Pixels
-from vtcli.sandbox import arena, wire, worker
+from vtcli.sandbox import arena, replies, wire, worker
 from vtcli.sandbox.answer import MARK, Answer
 from vtcli.sandbox.types import OVER, Picture, Produced, RunLimits, RunResult, Setup, Status
 from vtcli.schema import Json
@@ -114,6 +114,11 @@ def _lost(frame: bytes, queue_s: float) -> RunResult:
     return RunResult(Status.LOST, error=f"the sandbox lost this episode: {words.get('error')}", queue_s=queue_s)
 
 
+def _late(answer: asyncio.Future[wire.Frame]) -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of
@@ -205,12 +210,14 @@ class PooledEpisode:
         """One frame out, one frame back. Raises ``OSError``, ``TimeoutError``."""
         if self._sock is None:
             raise ConnectionResetError("the episode has ended")
-        self._answer = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._answer = answer = loop.create_future()
+        late = loop.call_later(within_s, _late, answer)  # not wait_for, which in Python 3.11 may lose a cancellation
         try:
             wire.pass_on(self._sock, order, fds)
-            async with asyncio.timeout(within_s):  # not wait_for, which in Python 3.11 may lose a cancellation
-                return await self._answer
+            return await answer
         finally:
+            late.cancel()
             self._answer = None
 
     def _read(self) -> None:
@@ -248,7 +255,7 @@ class PooledEpisode:
         status = answer.status
         if answer.seq != self._seq:
             raise wire.ProtocolError("an answer to another run")
-        reply = wire.parse_reply(answer.raw) if answer.raw else None
+        reply = replies.parse(answer.raw) if answer.raw else None
         if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM
         images: tuple[Produced, ...] = ()
@@ -270,7 +277,7 @@ class PooledEpisode:
             peak_mb=answer.peak_mb,
         )
 
-    async def _images(self, fd: int, placed: Sequence[wire.Placed]) -> tuple[Produced, ...]:
+    async def _images(self, fd: int, placed: Sequence[replies.Placed]) -> tuple[Produced, ...]:
         """Copies of the images in the arena, whose memory is given back, with their operations checked."""
         if sum(p.width * p.height * 3 for p in placed) > LARGE_BYTES:
             copies: list[Pixels] = await asyncio.to_thread(arena.take, fd, placed)

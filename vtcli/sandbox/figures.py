@@ -120,10 +120,9 @@ def open_figures() -> list[Any]:
 
 def close_all() -> None:
     """Every figure: one of a 2-Mpixel image holds 67 MiB."""
-    from matplotlib import pyplot
-
     if not open_figures():
         return
+    from matplotlib import pyplot
 
     inside, DEPTH.inside = DEPTH.inside, True
     try:

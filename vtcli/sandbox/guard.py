@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vtcli.sandbox import arena, confine, memory, proc, wire, worker
+from vtcli.sandbox import arena, confine, memory, proc, replies, wire, worker
 from vtcli.sandbox.answer import Answer
 from vtcli.sandbox.harness import WorkerSetup
 from vtcli.sandbox.types import Help, RunLimits, Status
@@ -159,7 +159,7 @@ class Guard:
         head.send(signal.SIGCONT)
         channel = self.ask_copy(head, wire.pack({"do": "copy"}))
         try:
-            word = self._word(channel, header_bytes=wire.REPLY_BYTES)
+            word = self._word(channel, header_bytes=replies.REPLY_BYTES)
             self.head = copy = Head.of_copy(word, channel, head)
         except (wire.ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
@@ -225,17 +225,17 @@ class Guard:
         except (WorkspaceLimit, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the workspace cannot be copied: {e}") from None
 
-    def answer(self, seq: int, end: End, cpu_s: float, peak_mb: float) -> None:
+    def answer(self, seq: int, end: End, wall_s: float = 0.0, cpu_s: float = 0.0, peak_mb: float = 0.0) -> None:
         """Tells the host how a run ended, with the arena when there are images in it."""
         text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
         images = end.reply is not None and end.reply.images and end.status in KEEPS
         error = end.error[-self.limits.error_chars :]
-        answer = Answer(seq, end.status, end.wall_s, cpu_s, peak_mb, end.signal, error, tuple(notes), end.raw, text)
+        answer = Answer(seq, end.status, wall_s, cpu_s, peak_mb, end.signal, error, tuple(notes), end.raw, text)
         wire.pass_on(self.host, answer.packed(), [self.arena] if images else ())
 
     def over(self, seq: int, broken: Broken) -> None:
         """Tells the host that the episode is over."""
-        self.answer(seq, End(broken.status, str(broken)), 0.0, 0.0)
+        self.answer(seq, End(broken.status, str(broken)))
 
     def serve(self) -> None:
         """Until the host closes the channel or the episode is over. Raises ``HostGone``, ``OSError``."""

@@ -76,10 +76,13 @@ class Proc:
         fields = self._stat(pid)
         return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
-    def peak_mb_and_threads(self, pid: int) -> tuple[float, int]:
-        """The largest resident memory so far, shared pages included, and the number of threads."""
-        text = self._read(f"{pid}/status")
-        return _number(text, "VmHWM") / 1024, _number(text, "Threads")
+    def status(self, pid: int) -> int:
+        """An open descriptor of a living process's ``/proc/PID/status``, for ``peak_mb_and_threads``; -1 where there is
+        none. A process that gets the same number later is not seen through it."""
+        try:
+            return self._open(f"{pid}/status")
+        except OSError:
+            return -1
 
     def sweep(self, within_s: float, keep: int = 0) -> None:
         """Kills the caller's and ``keep``'s children, except ``keep``, and takes the dead away, until none is left or
@@ -107,7 +110,7 @@ class Proc:
 
     def _read(self, path: str) -> str:
         try:
-            fd = os.open(path if self._folder is not None else f"/proc/{path}", FLAGS, dir_fd=self._folder)
+            fd = self._open(path)
         except OSError:
             return ""
         try:
@@ -117,10 +120,23 @@ class Proc:
         finally:
             os.close(fd)
 
+    def _open(self, path: str) -> int:
+        return os.open(path if self._folder is not None else f"/proc/{path}", FLAGS, dir_fd=self._folder)
 
-def _number(text: str, name: str) -> int:
+
+def peak_mb_and_threads(status: int) -> tuple[float, int]:
+    """The largest resident memory so far, shared pages included, and the number of threads; zeros when the process of
+    ``Proc.status`` is gone."""
+    try:
+        text = os.pread(status, 8192, 0)
+    except OSError:
+        return 0.0, 0
+    return _number(text, b"\nVmHWM:") / 1024, _number(text, b"\nThreads:")
+
+
+def _number(text: bytes, name: bytes) -> int:
     """A number of ``/proc/PID/status``; 0 when it is not there. No process can be called so that it holds a line."""
-    _, _, rest = text.partition(f"\n{name}:")
+    _, _, rest = text.partition(name)
     return int(rest.split(maxsplit=1)[0]) if rest else 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vtcli.sandbox import figures, proc, recorder, wire
+from vtcli.sandbox import figures, proc, recorder, replies, wire
 from vtcli.sandbox.answer import Answer
 from vtcli.sandbox.harness import Harness, WorkerSetup
 from vtcli.sandbox.types import Status
@@ -52,11 +52,11 @@ def _run(harness: Harness, number: int, source: str) -> None:
         wire.receive(theirs)
         done = harness.execute(source)
         notes, operations = tuple(done.notes), tuple(done.operations)
-        theirs.send(wire.encode_reply(wire.Reply(number, done.kind, done.error, done.value, (), 0, operations, notes)))
+        theirs.send(replies.encode(replies.Reply(number, done.kind, done.error, done.value, (), 0, operations, notes)))
         harness.get_ready()
-        frame = wire.receive(ours, header_bytes=wire.REPLY_BYTES, unpacked=False)
+        frame = wire.receive(ours, header_bytes=replies.REPLY_BYTES, unpacked=False)
         assert frame is not None
-        heard = wire.heard(frame.raw)
+        heard = replies.heard(frame.raw)
         Answer(heard.seq, Status.OK, raw=frame.raw).packed()
 
 
@@ -65,8 +65,9 @@ def _look_after(folder: str) -> None:
     own = Workspace(os.fsencode(folder), 1 << 20, 100)
     own.snapshot()
     own.usage()
-    kernel = proc.Proc()
-    kernel.peak_mb_and_threads(os.getpid())
+    status = proc.Proc().status(os.getpid())
+    proc.peak_mb_and_threads(status)
+    os.close(status)
     proc.cpu_s(os.getpid())
     fd = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
     proc.readable(fd)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vtcli.sandbox import proc, wire
+from vtcli.sandbox import proc, replies, wire
 from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 from vtcli.sandbox.workspace import Entry, WorkspaceLimit
@@ -42,13 +42,15 @@ class Broken(Exception):
 @dataclass(slots=True)
 class Head:
     """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
-    ``alone``: no run left it a thread. ``pagemap``: its file of that name, where it could be had."""
+    ``alone``: no run left it a thread. ``pagemap``: its file of that name, where it could be had; ``status``: that of
+    ``Proc.status``, once it was asked for."""
 
     pid: int
     death: int
     channel: socket.socket
     alone: bool = True
     pagemap: tuple[int, ...] = ()
+    status: int = -1
 
     @classmethod
     def of_copy(cls, word: wire.Frame | None, channel: socket.socket, head: Head) -> Head:
@@ -79,8 +81,9 @@ class Head:
         """Kills it, and takes it away if it is a child. Raises ``Broken``."""
         self.kill()
         proc.reap(self.pid)
-        for fd in (self.death, *self.pagemap):
-            os.close(fd)
+        for fd in (self.death, self.status, *self.pagemap):
+            if fd >= 0:
+                os.close(fd)
         self.channel.close()
 
 
@@ -91,9 +94,8 @@ class End:
 
     status: Status
     error: str = ""
-    reply: wire.Heard | None = None
+    reply: replies.Heard | None = None
     raw: bytes = b""
-    wall_s: float = 0.0
     signal: int = 0
 
 
@@ -109,7 +111,7 @@ class Watch:
         self.cpu_start = proc.cpu_s(head.pid)
         self.cpu_s = 0.0
         self.peak_mb = 0.0
-        self.started = 0.0
+        self.started, self.wall_s = 0.0, 0.0
 
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
@@ -122,10 +124,10 @@ class Watch:
             wire.pass_on(self.head.channel, self.order)
         self.started = time.monotonic()
         end = self._supervise()
-        end = replace(end, wall_s=time.monotonic() - self.started)
+        self.wall_s = time.monotonic() - self.started
         end = self._checked(end)
         if end.status in KEEPS and (guard.orders.persist or self.before is None):
-            guard.answer(self.seq, end, self.cpu_s, self.peak_mb)
+            self._answer(end)
             self._commit()
         else:
             self._undo(end)
@@ -186,7 +188,7 @@ class Watch:
         if channel.fileno() not in ready:
             return
         try:
-            self.copy = Head.of_copy(wire.receive(channel, header_bytes=wire.REPLY_BYTES), channel, self.head)
+            self.copy = Head.of_copy(wire.receive(channel, header_bytes=replies.REPLY_BYTES), channel, self.head)
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
         poller.unregister(channel.fileno())  # it has nothing to say until it is asked
@@ -196,12 +198,12 @@ class Watch:
     def _word(self) -> End:
         """Reads the reply of the process that runs the code."""
         try:
-            frame = wire.receive(self.head.channel, header_bytes=wire.REPLY_BYTES, unpacked=False)
+            frame = wire.receive(self.head.channel, header_bytes=replies.REPLY_BYTES, unpacked=False)
             if frame is None:
                 return self._closed()
             if frame.pid != self.head.pid:
                 raise ProtocolError("a reply from another process")
-            reply = wire.heard(frame.raw)
+            reply = replies.heard(frame.raw)
             if reply.seq != self.seq:
                 raise ProtocolError("a reply to another run")
         except (ProtocolError, OSError) as e:
@@ -239,7 +241,9 @@ class Watch:
     def _measure(self) -> int:
         """CPU time and peak memory so far; returns the number of threads."""
         self.cpu_s = max(self.cpu_s, proc.cpu_s(self.head.pid) - self.cpu_start)
-        peak_mb, threads = self.guard.kernel.peak_mb_and_threads(self.head.pid)
+        if self.head.status < 0:
+            self.head.status = self.guard.kernel.status(self.head.pid)
+        peak_mb, threads = proc.peak_mb_and_threads(self.head.status)
         self.peak_mb = max(self.peak_mb, peak_mb)
         return threads
 
@@ -264,13 +268,16 @@ class Watch:
         if end.status not in KEEPS:
             return end
         if proc.dead(self.head.death, 0):
-            return replace(self._death(), wall_s=end.wall_s)
+            return self._death()
         over = self._over_limits(copied=self.before is not None and self.guard.orders.persist)
         if over is not None:
-            return replace(over, wall_s=end.wall_s)
+            return over
         if end.status is Status.NO_OUTPUT and os.fstat(self.guard.output).st_size:
             return replace(end, status=Status.OK)
         return end
+
+    def _answer(self, end: End) -> None:
+        self.guard.answer(self.seq, end, self.wall_s, self.cpu_s, self.peak_mb)
 
     def _commit(self) -> None:
         """The process that ran the code keeps the state from now on."""
@@ -281,7 +288,7 @@ class Watch:
         """The state is again that before the run, or, without transactions, the next run starts from the setup."""
         guard = self.guard
         if self.before is None and end.reply is not None and end.status is not Status.LIMIT:
-            guard.answer(self.seq, end, self.cpu_s, self.peak_mb)
+            self._answer(end)
             return
         self.head.end()
         guard.head = self.copy  # which is now a child of the guard
@@ -291,4 +298,4 @@ class Watch:
             guard.workspace.restore(self.before)
         if end.status not in KEEPS:
             os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either
-        guard.answer(self.seq, end, self.cpu_s, self.peak_mb)
+        self._answer(end)

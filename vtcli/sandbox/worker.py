@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from vtcli.sandbox import arena, heap, memory, proc, wire
+from vtcli.sandbox import arena, heap, memory, proc, replies, wire
 from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
 from vtcli.sandbox.kernel import LIBC
 from vtcli.sandbox.types import RunLimits
@@ -201,22 +201,22 @@ class Worker:
         """The reply's frame; nothing else of the run is kept."""
         executed = self.harness.execute(frame.blobs[0].decode())
         quiet()
-        return wire.encode_reply(self.reply(frame.header["seq"], executed))
+        return replies.encode(self.reply(frame.header["seq"], executed))
 
-    def reply(self, seq: int, executed: Executed) -> wire.Reply:
+    def reply(self, seq: int, executed: Executed) -> replies.Reply:
         """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
         one could not work."""
         lowest = self._lowest_free()
         most = self.limits.open_files // 2
         if lowest > most and executed.kind in ("ok", "no_output"):
-            return wire.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
+            return replies.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
         images = [i.pixels for i in executed.images]
         offsets = arena.put(self.slots.arena, images, arena.capacity(self.limits), self.arena)
         placed = tuple(
-            wire.Placed(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
+            replies.Placed(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
             for offset, i in zip(offsets, executed.images, strict=False)
         )
-        return wire.Reply(
+        return replies.Reply(
             seq,
             executed.kind,
             executed.error,

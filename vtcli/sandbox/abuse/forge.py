@@ -202,13 +202,13 @@ for fd in sockets():
         "record the harness's own answer and send it again in the next run",
         """
 import builtins
-wire = sys.modules["vtcli.sandbox.wire"]
-original = wire.encode_reply
+replies = sys.modules["vtcli.sandbox.replies"]
+original = replies.encode
 def encode(reply):
     data = original(reply)
     builtins.recorded = data
     return data
-wire.encode_reply = encode
+replies.encode = encode
 """,
         after=CHANNEL + 'import builtins\nsend(getattr(builtins, "recorded", b"nothing"))\n',
     ),
