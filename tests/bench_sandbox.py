@@ -221,6 +221,24 @@ async def in_flight(pixels: np.ndarray, turns: int) -> str:
     return "\n".join([*lines, ""])
 
 
+async def smallest_run(pixels: np.ndarray, runs: int) -> str:
+    """What is left of a run when its code does nothing: handing over, and with transactions the copy."""
+    lines = ["### The smallest run", ""]
+    for transactions in (False, True):
+        contender = Sandbox(pixels, transactions=transactions)
+        await contender.start()
+        session = await contender.open()
+        walls: list[float] = []
+        for _ in range(runs):
+            start = time.perf_counter()
+            await session.episode.run("x = 1")
+            walls.append((time.perf_counter() - start) * 1000)
+        lines.append(f"- {contender.name}: `x = 1` takes {estimate(walls).text(2)} ms ({runs} runs)")
+        await session.close()
+        await contender.stop()
+    return "\n".join([*lines, ""])
+
+
 def machine() -> str:
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
     cpu = Path("/proc/cpuinfo").read_text().partition("model name")[2].partition("\n")[0].strip(" \t:")
@@ -254,6 +272,7 @@ async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
         table("Long episodes", rows["long"]),
         table("Episodes of four turns, opening and closing included", rows["four_turns"]),
         await in_flight(pixels, plan.turns * plan.repeats // 2),
+        await smallest_run(pixels, plan.turns * plan.repeats),
         await starts(pixels, plan.starts, plan.idle),
     ]
     if plan.live:

@@ -109,6 +109,13 @@ def test_a_world_in_which_nothing_can_be_made_ready_is_told_to_the_next_run(worl
     assert "TypeError" in after.error
 
 
+def test_a_failed_run_that_closes_the_output_ends_the_next_one_and_no_more(world: World) -> None:
+    """Without transactions, where what a failed run did stays: the process ends, and another one begins."""
+    results = world.runs("import os\nos.close(254)\n1/0", "print(1)", "print('here')", transactions=False)
+    assert [r.status for r in results] == [Status.ERROR, Status.EXIT, Status.OK], results
+    assert results[2].output == "here\n"
+
+
 def test_the_given_picture_cannot_be_changed_for_others(world: World) -> None:
     """Neither through numpy nor by writing to its memory."""
     poke = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, get_args
 
 from vtcli.sandbox import wire
@@ -17,6 +18,7 @@ from vtcli.schema import Json
 
 REPLY_BYTES = 64 * 1024  # the largest frame that a worker may send
 MAX_DEPTH = 8
+LARGEST = 2**53  # numbers are smaller than it: all whole ones are exact as floats
 MAX_OPERATIONS = 256  # of one run, and of one image
 MAX_IMAGES = 4096
 KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
@@ -128,7 +130,7 @@ def _image(placed: Placed, operations: int, numbers: Mapping[int, int]) -> list[
 
 
 def _operation(operation: Operation) -> list[Json]:
-    arguments = {_clean(str(k))[:64]: _plain(v) for k, v in list(operation.arguments.items())[:16]}
+    arguments = {_clean(str(k))[:64]: _plain(v) for k, v in islice(operation.arguments.items(), 16)}
     box = None if operation.box is None else [_plain(v) for v in operation.box]
     image = None if operation.image is None else int(operation.image)
     return [_clean(operation.name)[:32], arguments, operation.library, image, box]
@@ -136,12 +138,14 @@ def _operation(operation: Operation) -> list[Json]:
 
 def _plain(value: Any, depth: int = 0) -> Json:
     """``value`` as plain JSON: other types and what is too deep or too long become text or are cut."""
+    if type(value) is int and -LARGEST < value < LARGEST:
+        return value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return _clean(value)[:256]
     if isinstance(value, int | float):
-        return value if abs(value) < 2**53 else str(value)[:64]
+        return value if abs(value) < LARGEST else str(value)[:64]
     if isinstance(value, list | tuple) and depth < 4:
         return [_plain(v, depth + 1) for v in value[:256]]
     return f"<{type(value).__name__}>"[:64]
@@ -153,8 +157,14 @@ def _list(value: Json, longest: int) -> list[Json]:
     return value
 
 
+def _entries(value: Json, count: int) -> list[Json]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ProtocolError("not a list, or one of another length")
+    return value
+
+
 def _text(value: Json, longest: int) -> str:
-    if not isinstance(value, str) or len(value) > longest or SURROGATE.search(value):
+    if not isinstance(value, str) or len(value) > longest or (not value.isascii() and SURROGATE.search(value)):
         raise ProtocolError("not a text, or too long a text")
     return value
 
@@ -174,18 +184,17 @@ def _kind(value: Json) -> str:
 
 def _placed(value: Json, told: Sequence[Operation]) -> Placed:
     """``told``: the run's own operations."""
-    match _list(value, 6):
-        case [offset, width, height, str(origin), name, operations] if origin in ORIGINS:
-            return Placed(
-                _integer(offset, 0, 2**40),
-                _integer(width, 1, 2**20),
-                _integer(height, 1, 2**20),
-                origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
-                _text(name, 255),
-                _operations(operations, told),
-            )
-        case _:
-            raise ProtocolError("not an image")
+    offset, width, height, origin, name, operations = _entries(value, 6)
+    if not isinstance(origin, str) or origin not in ORIGINS:
+        raise ProtocolError("an image of unknown origin")
+    return Placed(
+        _integer(offset, 0, 2**40),
+        _integer(width, 1, 2**20),
+        _integer(height, 1, 2**20),
+        origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
+        _text(name, 255),
+        _operations(operations, told),
+    )
 
 
 def _operations(value: Json, told: Sequence[Operation] = ()) -> tuple[Operation, ...]:
@@ -196,33 +205,38 @@ def _operations(value: Json, told: Sequence[Operation] = ()) -> tuple[Operation,
 
 
 def _one_operation(value: Json) -> Operation:
-    match _list(value, 5):
-        case [name, dict(arguments), str(library), image, box] if library in LIBRARIES and len(arguments) <= 16:
-            return Operation(
-                name=_text(name, 32),
-                arguments={_text(k, 64): _argument(v) for k, v in arguments.items()},
-                library=library,
-                image=None if image is None else _integer(image, 0, 2**20),
-                box=None if box is None else _box(box),
-            )
-        case _:
-            raise ProtocolError("not an operation")
+    name, arguments, library, image, box = _entries(value, 5)
+    if not isinstance(arguments, dict) or len(arguments) > 16:
+        raise ProtocolError("an operation without arguments, or with too many")
+    if not isinstance(library, str) or library not in LIBRARIES:
+        raise ProtocolError("an operation of an unknown library")
+    return Operation(
+        _text(name, 32),
+        {_text(k, 64): _argument(v) for k, v in arguments.items()},
+        library,
+        None if image is None else _integer(image, 0, 2**20),
+        None if box is None else _box(box),
+    )
 
 
 def _box(value: Json) -> tuple[float, float, float, float]:
-    match _list(value, 4):
-        case [int() | float() as x1, int() | float() as y1, int() | float() as x2, int() | float() as y2]:
-            return float(x1), float(y1), float(x2), float(y2)
-        case _:
-            raise ProtocolError("not a box")
+    x1, y1, x2, y2 = _entries(value, 4)
+    return _number(x1), _number(y1), _number(x2), _number(y2)
+
+
+def _number(value: Json) -> float:
+    """Infinities are out of range, too."""
+    if not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
+        raise ProtocolError("not a number, or out of range")
+    return float(value)
 
 
 def _argument(value: Json, depth: int = 0) -> Json:
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, int | float):
-        if abs(value) >= 2**53:
+        if not -LARGEST < value < LARGEST:
             raise ProtocolError("a number out of range")
+        return value
+    if value is None:
         return value
     if isinstance(value, str):
         return _text(value, 256)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import json
-import math
 import os
 import socket
 import struct
@@ -164,26 +163,17 @@ def _refuse(text: str) -> NoReturn:
     raise ProtocolError(f"{text} in JSON")
 
 
-def _whole(text: str) -> int:
-    return int(text) if len(text) <= 20 else _refuse("a huge integer")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _refuse("an infinite number")
-
-
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     return found if len(found) == len(pairs) else _refuse("a repeated key")
 
 
-DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_unique)
+DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique)
 ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def parse_json(data: bytes) -> dict[str, Json]:
-    """A JSON object without NaN, infinities, repeated keys, huge integers or deep nesting. Raises ``ProtocolError``."""
+    """A JSON object without NaN, repeated keys or deep nesting; numbers may be of any size. Raises ``ProtocolError``."""
     try:
         text = data.decode()
         value, end = DECODER.raw_decode(text)
