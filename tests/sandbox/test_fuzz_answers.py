@@ -57,6 +57,7 @@ answers = st.builds(
     Answer,
     st.just(1) | st.integers(0, 2**64 - 1),
     st.sampled_from(Status),
+    images=st.booleans(),
     wall_s=st.just(0.1) | st.floats(),
     signal=st.integers(-(2**31), 2**31 - 1),
     error=st.text(max_size=20),
@@ -80,11 +81,10 @@ class Answering(PooledEpisode):
 
 
 async def result_of(answer: bytes, arena_bytes: int | None) -> RunResult:
-    fds: tuple[int, ...] = ()
+    episode = Answering(wire.Frame({}, (), raw=answer))
     if arena_bytes is not None:
-        fds = (os.memfd_create("arena"),)
-        os.pwrite(fds[0], os.urandom(arena_bytes), 0)
-    episode = Answering(wire.Frame({}, (), fds, raw=answer))
+        episode._arena = os.memfd_create("arena")
+        os.pwrite(episode._arena, os.urandom(arena_bytes), 0)
     try:
         return await episode.run("pass")
     finally:
@@ -98,7 +98,7 @@ def open_files() -> int:
 
 def test_an_honest_answer_arrives() -> None:
     reply = encoded({**HONEST, "images": [[0, 8, 6, "show", "", []]]})
-    answer = Answer(1, Status.OK, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
+    answer = Answer(1, Status.OK, True, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
     result = asyncio.run(result_of(answer.packed(), 4096))
     assert (result.status, result.output, result.notes) == (Status.OK, "täxt", ("a note",))
     assert (result.wall_s, result.cpu_s, result.peak_mb) == (0.1, 0.2, 3.5)

@@ -16,19 +16,21 @@ from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 
 MARK = b"A"  # no frame of ``wire`` begins so
-HEAD = struct.Struct("=cQBdddi3I")
-"""Mark, number of the run, place of the status in ``STATUSES``, wall and CPU seconds, MB, signal, and the bytes of
-error, notes and reply; the output is the rest."""
+HEAD = struct.Struct("=cQB?dddi3I")
+"""Mark, number of the run, place of the status in ``STATUSES``, whether there are images, wall and CPU seconds, MB,
+signal, and the bytes of error, notes and reply; the output is the rest."""
 STATUSES = tuple(Status)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One run. ``raw``: the worker's reply as it came, untested, empty when there was none; ``output``: what was
-    printed, shortened; ``signal``: that killed the process, 0 for none."""
+    """One run. ``images``: those of the reply lie in the arena and may be taken; ``raw``: the worker's reply as it
+    came, untested, empty when there was none; ``output``: what was printed, shortened; ``signal``: that killed the
+    process, 0 for none."""
 
     seq: int
     status: Status
+    images: bool = False
     wall_s: float = 0.0
     cpu_s: float = 0.0
     peak_mb: float = 0.0
@@ -44,14 +46,14 @@ class Answer:
         notes = json.dumps({"notes": self.notes}).encode() if self.notes else b""
         sizes = len(error), len(notes), len(self.raw)
         times = self.wall_s, self.cpu_s, self.peak_mb
-        head = HEAD.pack(MARK, self.seq, STATUSES.index(self.status), *times, self.signal, *sizes)
+        head = HEAD.pack(MARK, self.seq, STATUSES.index(self.status), self.images, *times, self.signal, *sizes)
         return b"".join((head, error, notes, self.raw, self.output.encode("utf-8", "replace")))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Answer:
         """The answer in a frame. Raises ``ProtocolError`` when it is none."""
         try:
-            mark, seq, status, wall_s, cpu_s, peak_mb, signal, *sizes = HEAD.unpack_from(data)
+            mark, seq, status, images, wall_s, cpu_s, peak_mb, signal, *sizes = HEAD.unpack_from(data)
             texts: list[bytes] = []
             start = HEAD.size
             for size in (*sizes, max(len(data) - HEAD.size - sum(sizes), 0)):
@@ -59,7 +61,7 @@ class Answer:
                 start += size
             error, notes, raw, output = texts
             answer = cls(
-                *(seq, STATUSES[status], wall_s, cpu_s, peak_mb, signal, error.decode()),
+                *(seq, STATUSES[status], images, wall_s, cpu_s, peak_mb, signal, error.decode()),
                 *(_notes(notes) if notes else (), raw, output.decode()),
             )
         except (struct.error, IndexError, ValueError) as e:

@@ -10,11 +10,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from io import FileIO
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.protocols import Pixels
 from vtcli.sandbox import arena, replies, wire, worker
 from vtcli.sandbox.answer import MARK, Answer
+from vtcli.sandbox.replies import Placed
 from vtcli.sandbox.types import OVER, Picture, Produced, RunLimits, RunResult, Setup, Status
 from vtcli.schema import Json
 
@@ -119,6 +121,12 @@ def _late(answer: asyncio.Future[wire.Frame]) -> None:
         answer.set_exception(TimeoutError())
 
 
+def _taken(file: FileIO, placed: Sequence[Placed]) -> list[Pixels]:
+    """For a thread that goes on when nobody waits for it any more: only it closes its descriptor."""
+    with file:
+        return arena.take(file.fileno(), placed)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of
@@ -143,6 +151,7 @@ class PooledEpisode:
         self._lock = asyncio.Lock()
         self._answer: asyncio.Future[wire.Frame] | None = None
         self._seq = 0
+        self._arena = -1
         sock.setblocking(False)
         asyncio.get_running_loop().add_reader(sock.fileno(), self._read)
 
@@ -155,7 +164,8 @@ class PooledEpisode:
             self.end(Status.LOST, str(e))
             raise ConfigError(f"setup: too long: {e}") from None
         try:
-            words, _ = wire.unpack((await self._ask(order, descriptors.fds, within_s)).raw)
+            frame = await self._ask(order, descriptors.fds, within_s)
+            words, _ = wire.unpack(frame.raw)
         except (OSError, TimeoutError, wire.ProtocolError) as e:
             self.end(Status.LOST, "the episode did not start")
             raise EngineError(f"an episode of the sandbox did not start within {within_s:g} s: {e}") from None
@@ -165,6 +175,7 @@ class PooledEpisode:
         if not words.get("ready"):
             self.end(Status.LOST, str(words.get("error")))
             raise ConfigError(f"setup: its code failed: {words.get('error')}")
+        (self._arena,) = frame.fds
 
     async def run(self, source: str) -> RunResult:
         """Runs ``source`` when a slot is free; see ``types.RunResult``. Never raises for what the code does."""
@@ -245,6 +256,9 @@ class PooledEpisode:
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
         self._sock.close()
         self._sock = None
+        if self._arena >= 0:
+            os.close(self._arena)
+            self._arena = -1
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError(reason))
         self._around.ended(self)
@@ -259,9 +273,10 @@ class PooledEpisode:
         if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM
         images: tuple[Produced, ...] = ()
-        if reply is not None and frame.fds:
-            arena.check(reply.images, self.setup.limits)
-            images = await self._images(frame.fds[0], reply.images)
+        if answer.images and self._arena < 0:  # closed just now
+            return RunResult(Status.LOST, error=f"the episode is over: {self.reason}", queue_s=queue_s)
+        if reply is not None and answer.images:
+            images = await self._images(reply.images)
         return RunResult(
             status=status,
             output=answer.output,
@@ -277,13 +292,15 @@ class PooledEpisode:
             peak_mb=answer.peak_mb,
         )
 
-    async def _images(self, fd: int, placed: Sequence[replies.Placed]) -> tuple[Produced, ...]:
+    async def _images(self, placed: Sequence[Placed]) -> tuple[Produced, ...]:
         """Copies of the images in the arena, whose memory is given back, with their operations checked."""
+        arena.check(placed, self.setup.limits)
         if sum(p.width * p.height * 3 for p in placed) > LARGE_BYTES:
-            copies: list[Pixels] = await asyncio.to_thread(arena.take, fd, placed)
+            copies = await asyncio.to_thread(_taken, os.fdopen(os.dup(self._arena), "rb", 0), placed)
         else:
-            copies = arena.take(fd, placed)
-        arena.shrink(fd)
+            copies = arena.take(self._arena, placed)
+        if self._arena >= 0:  # not closed meanwhile
+            arena.shrink(self._arena)
         produced = [Produced(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)]
         verify = self._around.verify
         if verify is None or not any(p.operations for p in produced):

@@ -226,12 +226,12 @@ class Guard:
             raise Broken(Status.PROTOCOL, f"the workspace cannot be copied: {e}") from None
 
     def answer(self, seq: int, end: End, wall_s: float = 0.0, cpu_s: float = 0.0, peak_mb: float = 0.0) -> None:
-        """Tells the host how a run ended, with the arena when there are images in it."""
+        """Tells the host how a run ended, and whether there are images in the arena."""
         text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
         images = end.reply is not None and end.reply.images and end.status in KEEPS
-        error = end.error[-self.limits.error_chars :]
-        answer = Answer(seq, end.status, wall_s, cpu_s, peak_mb, end.signal, error, tuple(notes), end.raw, text)
-        wire.pass_on(self.host, answer.packed(), [self.arena] if images else ())
+        error, times = end.error[-self.limits.error_chars :], (wall_s, cpu_s, peak_mb)
+        answer = Answer(seq, end.status, images, *times, end.signal, error, tuple(notes), end.raw, text)
+        wire.pass_on(self.host, answer.packed())
 
     def over(self, seq: int, broken: Broken) -> None:
         """Tells the host that the episode is over."""
@@ -244,7 +244,7 @@ class Guard:
         except ValueError as e:
             wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
             return
-        wire.send(self.host, {"ready": True})
+        wire.send(self.host, {"ready": True}, fds=[self.arena])
         while (frame := self._order()) is not None:
             seq = frame.header["seq"]
             try:

@@ -24,6 +24,7 @@ from vtcli.sandbox.link import Link
 from vtcli.sandbox.types import TIERS, Setup, Status, Tier
 from vtcli.schema import Json
 
+FILES = 2  # descriptors of one episode: its channel, its arena
 SPARE_FILES = 256  # descriptors that the rest of the host's process may need
 ATTEMPTS = 3  # to open an episode while templates die
 
@@ -257,7 +258,7 @@ def oom_kills() -> int:
 def allow_descriptors(live: int) -> None:
     """Raises the process's limit of open files to what ``live`` episodes need. Raises ``ConfigError``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = live + SPARE_FILES
+    needed = live * FILES + SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
             raise ConfigError(f"sandbox: live={live} needs {needed} open files; the limit is {hard} (ulimit -Hn)")

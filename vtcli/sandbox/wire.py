@@ -173,7 +173,7 @@ ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def parse_json(data: bytes) -> dict[str, Json]:
-    """A JSON object without NaN, repeated keys or deep nesting; numbers may be of any size. Raises ``ProtocolError``."""
+    """A JSON object without NaN, repeated keys or deep nesting, with any numbers. Raises ``ProtocolError``."""
     try:
         text = data.decode()
         value, end = DECODER.raw_decode(text)
