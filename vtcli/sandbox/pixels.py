@@ -3,8 +3,10 @@ an object that lies about its size gains nothing."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, cast
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -16,13 +18,28 @@ class NotAnImage(Exception):
     """The object is no image; the message says why, for the policy."""
 
 
+class _ArrowArray(ctypes.Structure):
+    """``ArrowArray`` of Arrow's C data interface."""
+
+
+_ArrowArray._fields_ = [  # pyright: ignore[reportPrivateUsage]
+    *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")),
+    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
+    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private_data")),
+]
+_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+_POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_EMPTY = Image.new("L", (1, 1))
+
+
 def base_image(image: Image.Image) -> Image.Image:
     """The same pixels as a plain ``Image.Image``: overridden methods and properties of a subclass are left behind."""
     Image.Image.load(image) if type(image) is Image.Image else image.load()
     core = image.im
-    if type(core) is not type(Image.new("L", (1, 1)).im):
+    if type(core) is not type(_EMPTY.im):
         raise NotAnImage("an image object without pixels")
-    plain = Image.Image._new(Image.new("L", (1, 1)), core)  # pyright: ignore[reportPrivateUsage]
+    plain = Image.Image._new(_EMPTY, core)  # pyright: ignore[reportPrivateUsage]
     plain.palette = image.palette
     if "transparency" in image.info:
         plain.info["transparency"] = image.info["transparency"]
@@ -56,7 +73,23 @@ def of_pil(image: Image.Image) -> Pixels:
 
 
 def _packed(image: Image.Image) -> Pixels:
-    """Three bytes a pixel, at once: ``tobytes`` makes pieces and joins them."""
+    """The pixels of an RGB image, which PIL keeps four bytes apart: by OpenCV from PIL's own memory, a quarter of the
+    time that PIL's encoder takes for it. Where the rows are not one behind the other, which PIL refuses to export, the
+    encoder does it, at once: ``tobytes`` makes pieces and joins them."""
+    try:
+        _, capsule = image.__arrow_c_array__()  # owns the memory as long as it is there
+    except (ValueError, MemoryError):
+        return _encoded(image)
+    pixels = _ArrowArray.from_address(_POINTER(capsule, b"arrow_array")).children[0].contents
+    length = image.height * image.width * 4
+    if pixels.length != length:
+        raise NotAnImage("an image whose pixels are not all there")
+    memory = (ctypes.c_ubyte * length).from_address(pixels.buffers[1])
+    view = np.ctypeslib.as_array(memory).reshape(image.height, image.width, 4)
+    return cast(Pixels, cv2.cvtColor(view, cv2.COLOR_RGBA2RGB))
+
+
+def _encoded(image: Image.Image) -> Pixels:
     encoder = Image._getencoder("RGB", "raw", "RGB")  # pyright: ignore[reportPrivateUsage]
     encoder.setimage(image.im, (0, 0, *image.size))
     length = image.height * image.width * 3
