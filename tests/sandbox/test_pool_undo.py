@@ -105,6 +105,31 @@ while True: pass
 """
 
 
+ENDS_LATER = """
+import os, threading, time
+def end():
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        pass
+    os._exit(0)
+threading.Thread(target=end).start()
+"""
+
+
+def test_a_thread_that_ends_the_process_between_runs_ends_the_episode_at_once(world: World) -> None:
+    async def go() -> tuple[RunResult, float]:
+        episode = await world.pool.open(setup())
+        assert (await episode.run(ENDS_LATER)).status is Status.NO_OUTPUT
+        await asyncio.sleep(0.6)  # it stands still meanwhile
+        start = time.monotonic()
+        result = await episode.run("x = 1")
+        await episode.close()
+        return result, time.monotonic() - start
+
+    result, took_s = world.do(go())
+    assert (result.status, took_s < 5) == (Status.PROTOCOL, True), result
+
+
 @pytest.mark.parametrize("transactions", [True, False])
 def test_code_that_forges_its_end_does_not_go_on(world: World, transactions: bool) -> None:
     async def go() -> float:

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,14 +131,16 @@ class Guard:
         poller = select.poll()
         for fd in (channel.fileno(), self.host.fileno(), *([self.gate.fileno()] if self.gate else ())):
             poller.register(fd, select.POLLIN)
-        while True:
-            ready = dict(poller.poll(START_S * 1000))
+        until = time.monotonic() + START_S
+        while (left := until - time.monotonic()) > 0:
+            ready = dict(poller.poll(left * 1000))
             if self.host.fileno() in ready:
                 raise HostGone
-            if self.gate is None or self.gate.fileno() not in ready:
-                break
-            self.gate.answer()
-        return wire.receive(channel, fds, header_bytes) if ready else None
+            if channel.fileno() in ready:
+                return wire.receive(channel, fds, header_bytes)
+            if self.gate is not None and self.gate.fileno() in ready:  # always, once nobody is left behind it
+                self.gate.answer()
+        return None
 
     def run(self, seq: int, order: bytes) -> None:
         """Does one run and answers the host, whose frame the worker gets as it came."""
