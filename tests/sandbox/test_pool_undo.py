@@ -108,7 +108,7 @@ while True: pass
 ENDS_LATER = """
 import os, threading, time
 def end():
-    until = time.monotonic() + 0.3
+    until = time.monotonic() + 0.05
     while time.monotonic() < until:
         pass
     os._exit(0)
@@ -116,18 +116,22 @@ threading.Thread(target=end).start()
 """
 
 
-def test_a_thread_that_ends_the_process_between_runs_ends_the_episode_at_once(world: World) -> None:
-    async def go() -> tuple[RunResult, float]:
-        episode = await world.pool.open(setup())
-        assert (await episode.run(ENDS_LATER)).status is Status.NO_OUTPUT
-        await asyncio.sleep(0.6)  # it stands still meanwhile
-        start = time.monotonic()
-        result = await episode.run("x = 1")
-        await episode.close()
-        return result, time.monotonic() - start
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_thread_that_ends_the_process_between_runs_is_never_our_loss(world: World, transactions: bool) -> None:
+    """It and the next run race: the process is gone before the guard speaks to it, while it does, or after the run."""
 
-    result, took_s = world.do(go())
-    assert (result.status, took_s < 5) == (Status.PROTOCOL, True), result
+    async def one() -> Status:
+        episode = await world.pool.open(setup(transactions=transactions))
+        assert (await episode.run(ENDS_LATER)).status is Status.NO_OUTPUT
+        await asyncio.sleep(0.2)  # it stands still meanwhile
+        async with asyncio.timeout(5):
+            status = (await episode.run("x = 1")).status
+        await episode.close()
+        return status
+
+    found = [world.do(one()) for _ in range(8)]
+    assert set(found) <= {Status.PROTOCOL, Status.EXIT, Status.NO_OUTPUT}, found
+    assert set(found) != {Status.NO_OUTPUT}, "no thread ended its process"
 
 
 @pytest.mark.parametrize("transactions", [True, False])

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -175,8 +175,15 @@ class Guard:
         if self.gate is not None:
             self.gate.allow(head.pid, 1)
         with theirs:
-            wire.pass_on(head.channel, order, [theirs.fileno()])
+            self.tell(head, order, [theirs.fileno()])
         return ours
+
+    def tell(self, head: Head, order: bytes, fds: Sequence[int] = ()) -> None:
+        """Raises ``Broken`` when the process has gone meanwhile, by what an earlier run left in it."""
+        try:
+            wire.pass_on(head.channel, order, fds)
+        except OSError as e:
+            raise Broken(Status.PROTOCOL, f"the process that keeps the state is gone: {e.strerror}") from None
 
     def dismiss(self, head: Head) -> None:
         """Kills a copy whose state is past. The kernel needs a millisecond or two to take its memory apart; nobody

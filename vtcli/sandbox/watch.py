@@ -121,7 +121,7 @@ class Watch:
         else:
             if guard.gate is not None:
                 guard.gate.allow(self.head.pid, 0)
-            wire.pass_on(self.head.channel, self.order)
+            guard.tell(self.head, self.order)
         self.started = time.monotonic()
         end = self._supervise()
         self.wall_s = time.monotonic() - self.started
