@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from vtcli.sandbox import wire
 from vtcli.sandbox.abuse.scene import picture
 from vtcli.sandbox.answer import Answer
-from vtcli.sandbox.episode import PooledEpisode
+from vtcli.sandbox.arena import SealedPixels
+from vtcli.sandbox.episode import Descriptors, PooledEpisode
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
 
@@ -144,3 +145,31 @@ def test_a_broken_answer_is_a_result_all_the_same(
 @pytest.mark.parametrize("data", [b"", b"A", b"{", b"{}", b"[]\n", Answer(2, Status.OK).packed(), b"x" * 200])
 def test_what_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
     assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_an_arena_is_closed_whenever_the_episode_ends(cancelled: bool) -> None:
+    """Also when opening is given up after the guard's word was read and before it was looked at."""
+
+    async def go() -> None:
+        ours, theirs = wire.pair()
+        setup = Setup()
+        episode = PooledEpisode(1, ours, setup, Pool(PoolConfig())._around)
+        opening = asyncio.create_task(episode.begin(Descriptors(setup, SealedPixels()), 5.0))
+        await asyncio.sleep(0)
+        fd = os.memfd_create("arena")
+        wire.send(theirs, {"ready": True}, fds=[fd])
+        os.close(fd)
+        episode._read()
+        if cancelled:
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        else:
+            await opening
+            await episode.close()
+        theirs.close()
+
+    before = open_files()
+    asyncio.run(go())
+    assert open_files() == before

@@ -108,7 +108,6 @@ def test_a_killed_head_ends_the_episode_and_nothing_else(world: World) -> None:
 def test_a_killed_host_leaves_no_process_behind() -> None:
     program = """
 import asyncio, sys
-from vtcli.sandbox.episode import PooledEpisode
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Setup
 async def main():

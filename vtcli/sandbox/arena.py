@@ -1,7 +1,7 @@
 """Pixels in memory files: the pictures given to an episode, sealed and shared by all of a group's episodes,
 and the arena into which a worker puts the images of a run.
 
-The arena is never mapped by the host or the guard: a worker writes with ``pwrite``, the host copies with ``pread``
+The arena is never mapped by the host or the guard: a worker writes to it as it likes, the host copies with ``pread``
 into memory of its own and then looks at the copy. So a worker that shrinks the file gives a short read, not a SIGBUS,
 and one that writes on while the host reads changes pixels it could have chosen anyway.
 """

@@ -164,8 +164,7 @@ class PooledEpisode:
             self.end(Status.LOST, str(e))
             raise ConfigError(f"setup: too long: {e}") from None
         try:
-            frame = await self._ask(order, descriptors.fds, within_s)
-            words, _ = wire.unpack(frame.raw)
+            words, _ = wire.unpack((await self._ask(order, descriptors.fds, within_s)).raw)
         except (OSError, TimeoutError, wire.ProtocolError) as e:
             self.end(Status.LOST, "the episode did not start")
             raise EngineError(f"an episode of the sandbox did not start within {within_s:g} s: {e}") from None
@@ -175,7 +174,6 @@ class PooledEpisode:
         if not words.get("ready"):
             self.end(Status.LOST, str(words.get("error")))
             raise ConfigError(f"setup: its code failed: {words.get('error')}")
-        (self._arena,) = frame.fds
 
     async def run(self, source: str) -> RunResult:
         """Runs ``source`` when a slot is free; see ``types.RunResult``. Never raises for what the code does."""
@@ -211,8 +209,6 @@ class PooledEpisode:
             result = await self._result(frame, queue_s) if answered else _lost(frame.raw, queue_s)
         except (wire.ProtocolError, OSError, KeyError, TypeError, ValueError, IndexError) as e:
             result = RunResult(Status.PROTOCOL, error=f"a malformed answer: {e}", queue_s=queue_s)
-        finally:
-            frame.close()
         if result.status in OVER:
             self.end(result.status, result.error)
         return result
@@ -241,9 +237,12 @@ class PooledEpisode:
             return
         except (wire.ProtocolError, OSError):
             frame = None
+        for fd in () if frame is None else frame.fds:  # kept at once: who waits for the frame may be cancelled
+            if self._arena < 0:
+                self._arena = fd
+            else:
+                os.close(fd)
         if frame is None or answer is None or answer.done():
-            if frame is not None:
-                frame.close()
             self.end(Status.LOST, "its guard ended" if frame is None else "its guard spoke unasked")
         else:
             answer.set_result(frame)
