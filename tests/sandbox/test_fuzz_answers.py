@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vtcli.sandbox import wire
 from vtcli.sandbox.abuse.scene import picture
 from vtcli.sandbox.answer import Answer
-from vtcli.sandbox.arena import SealedPixels
+from vtcli.sandbox.arena import Received, SealedPixels
 from vtcli.sandbox.episode import Descriptors, PooledEpisode
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
@@ -84,8 +84,9 @@ class Answering(PooledEpisode):
 async def result_of(answer: bytes, arena_bytes: int | None) -> RunResult:
     episode = Answering(wire.Frame({}, (), raw=answer))
     if arena_bytes is not None:
-        episode._arena = os.memfd_create("arena")
-        os.pwrite(episode._arena, os.urandom(arena_bytes), 0)
+        fd = os.memfd_create("arena")
+        os.pwrite(fd, os.urandom(arena_bytes), 0)
+        episode._arena = Received(fd)
     try:
         return await episode.run("pass")
     finally:

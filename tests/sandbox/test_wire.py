@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from vtcli.sandbox import arena, replies, wire
+from vtcli.sandbox import arena, pixels, replies, wire
 from vtcli.sandbox.replies import Placed, Reply
 from vtcli.sandbox.types import Operation, RunLimits
 from vtcli.sandbox.wire import ProtocolError
@@ -207,32 +209,97 @@ def test_a_frame_of_the_largest_size_goes_through_and_a_larger_one_is_refused() 
     b.close()
 
 
-def test_images_go_through_the_arena_and_a_short_one_is_refused() -> None:
-    fd = arena.create("arena")
-    address = arena.shared(fd)
+def test_images_go_through_the_arena_and_one_beyond_its_end_is_refused() -> None:
+    fd = arena.create()
+    kept = arena.shared(fd)
     images = [np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3), np.full((5, 7, 3), 9, np.uint8)]
-    offsets = arena.put(fd, images, 1 << 20, address)
+    offsets = arena.put(fd, images, 1 << 20, kept)
     placed = [Placed(o, i.shape[1], i.shape[0], "show") for o, i in zip(offsets, images, strict=True)]
-    for copy, image in zip(arena.take(fd, placed), images, strict=True):
-        assert np.array_equal(copy, image)
-    os.ftruncate(fd, 10)
+    received = arena.Received(os.dup(fd))
+    for copies in (arena.take(fd, placed), received.take(placed)):
+        for copy, image in zip(copies, images, strict=True):
+            assert np.array_equal(copy, image)
+            assert copy.flags.owndata and copy.flags.writeable
+    for offset in (arena.KEPT - 5, arena.KEPT, 1 << 40):
+        for take in (lambda placed: arena.take(fd, placed), received.take):
+            with pytest.raises(ProtocolError):
+                take([Placed(offset, 7, 5, "show")])
+    received.close()
+    assert arena.put(fd, images, 20, kept) == [0]  # the second does not fit
+    arena.unshared(kept)
+    os.close(fd)
+
+
+def test_nobody_can_shorten_an_arena_or_seal_it_further() -> None:
+    """Who maps it would die of a page that is gone, or lose the images of the runs that come."""
+    fd = arena.create()
+    for act in (
+        lambda: os.ftruncate(fd, 0),
+        lambda: os.ftruncate(fd, arena.KEPT - 1),
+        lambda: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW),
+        lambda: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+    ):
+        with pytest.raises(PermissionError):
+            act()
+    os.close(fd)
+
+
+def test_an_arena_that_could_be_shortened_is_read_not_mapped() -> None:
+    fd = os.memfd_create("arena")
+    os.ftruncate(fd, arena.KEPT)
+    received = arena.Received(os.dup(fd))
+    os.ftruncate(fd, 0)  # a mapping would end this process
     with pytest.raises(ProtocolError):
-        arena.take(fd, placed)
-    assert arena.put(fd, images, 20, address) == [0]  # the second does not fit
+        received.take([Placed(0, 7, 5, "show")])
+    received.close()
+    os.close(fd)
+
+
+def test_what_an_arena_holds_beyond_what_it_keeps_is_given_back() -> None:
+    fd = arena.create()
+    kept = arena.shared(fd)
+    arena.put(fd, [np.full((1024, 1024, 3), 7, np.uint8)], 1 << 23, kept)
+    arena.shrink(fd)
+    assert os.fstat(fd).st_blocks * arena.BLOCK == arena.KEPT
+    assert kept.all(), "what is kept is not touched"
+    arena.shrink(fd, 0)
+    assert os.fstat(fd).st_blocks == 0
+    assert not kept.any()
+    arena.unshared(kept)
     os.close(fd)
 
 
 def test_images_are_whole_on_both_sides_of_what_an_arena_keeps() -> None:
     dice = np.random.default_rng(0)
-    fd = arena.create("arena")
-    address = arena.shared(fd)
+    fd = arena.create()
+    kept = arena.shared(fd)
+    received = arena.Received(os.dup(fd))
     for rows in (100, 700, 400):  # 1024 x 3 bytes each: one ends before the border, one lies across it, one beyond
         images = [dice.integers(0, 256, (rows, 1024, 3), np.uint8) for _ in range(2)]
-        offsets = arena.put(fd, images, 1 << 23, address)
+        offsets = arena.put(fd, images, 1 << 23, kept)
         placed = [Placed(o, 1024, rows, "show") for o in offsets]
-        for copy, image in zip(arena.take(fd, placed), images, strict=True):
-            assert np.array_equal(copy, image)
+        for copies in (arena.take(fd, placed), received.take(placed)):
+            for copy, image in zip(copies, images, strict=True):
+                assert np.array_equal(copy, image)
         arena.shrink(fd, 0)
+    received.close()
+    arena.unshared(kept)
+    os.close(fd)
+
+
+def test_an_image_that_was_made_in_the_arena_is_not_written_again() -> None:
+    fd = arena.create()
+    kept = arena.shared(fd)
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (50, 60, 3), np.uint8))
+    made = pixels.of_pil(image, kept)
+    assert np.shares_memory(made, kept) and np.array_equal(made, np.asarray(image))
+    other = np.full((5, 7, 3), 9, np.uint8)
+    offsets = arena.put(fd, [made, other], 1 << 20, kept)
+    placed = [Placed(offsets[0], 60, 50, "show"), Placed(offsets[1], 7, 5, "show")]
+    first, second = arena.take(fd, placed)
+    assert np.array_equal(first, np.asarray(image)) and np.array_equal(second, other)
+    assert not np.shares_memory(pixels.of_pil(image.resize((1024, 1024)), kept), kept), "it does not fit"
+    arena.unshared(kept)
     os.close(fd)
 
 

@@ -1,13 +1,15 @@
 """Pixels in memory files: the pictures given to an episode, sealed and shared by all of a group's episodes,
 and the arena into which a worker puts the images of a run.
 
-The arena is never mapped by the host or the guard: a worker writes to it as it likes, the host copies with ``pread``
-into memory of its own and then looks at the copy. So a worker that shrinks the file gives a short read, not a SIGBUS,
-and one that writes on while the host reads changes pixels it could have chosen anyway.
+An arena's first ``KEPT`` bytes are there for good: the file is sealed against shrinking, so who maps them gets no
+SIGBUS, whatever the worker does to it. What lies beyond is never mapped by the host, which copies it with ``pread``.
+The host looks at nothing but its copies: a worker that writes on while they are made changes pixels that it could have
+chosen anyway.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from vtcli.protocols import Pixels
@@ -31,14 +34,14 @@ PIECE = 1 << 20  # bytes that are written at a time
 KEPT = 1 << 20  # bytes of an arena that stay between runs: new pages cost more than the pixels that go into them
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
-LIBC.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_ssize_t,
-]
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
+LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+BLOCK = 512  # bytes, of ``st_blocks``
+
+Bytes = npt.NDArray[np.uint8]
+"""(N,)."""
 
 
 def sealed(data: bytes) -> int:
@@ -126,12 +129,18 @@ class SealedPixels:
             self._drop(key)
 
 
-def create(name: str) -> int:
-    """An empty memory file without seals, to which none can be added; written at the end only when ``name`` is
-    ``out``."""
-    fd = os.memfd_create(f"vtcli-{name}", os.MFD_CLOEXEC)
-    if name == "out":
-        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+def create() -> int:
+    """An arena without images. It can grow, and be sealed no further."""
+    fd = os.memfd_create("vtcli-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, KEPT)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def printed() -> int:
+    """An empty memory file for what a worker prints: written at its end, without seals, to which none can be added."""
+    fd = os.memfd_create("vtcli-out", os.MFD_CLOEXEC)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     return fd
 
 
@@ -147,19 +156,24 @@ def capacity(limits: RunLimits) -> int:
     return min(limits.images_mb, limits.file_mb) * 2**20
 
 
-def shared(fd: int) -> int:
-    """The address at which the first ``KEPT`` bytes of an arena are mapped, to be written there: half the cost of
-    ``pwrite``. Not by ``mmap.mmap``, see ``mapped``. Raises ``OSError``."""
-    address = LIBC.mmap(None, KEPT, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+def shared(fd: int, rights: int = mmap.PROT_READ | mmap.PROT_WRITE) -> Bytes:
+    """The first ``KEPT`` bytes of an arena, mapped until ``unshared``. Half the cost of ``pwrite`` or ``pread``. Not by
+    ``mmap.mmap``, see ``mapped``. Raises ``OSError``."""
+    address = LIBC.mmap(None, KEPT, rights, mmap.MAP_SHARED, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "the arena could not be mapped")
-    return address
+    return np.ctypeslib.as_array((ctypes.c_ubyte * KEPT).from_address(address))
 
 
-def put(fd: int, images: Sequence[Pixels], room: int, address: int) -> list[int]:
+def unshared(kept: Bytes) -> None:
+    """The end of such a mapping, which nobody may use from now on."""
+    LIBC.munmap(kept.ctypes.data, KEPT)
+
+
+def put(fd: int, images: Sequence[Pixels], room: int, kept: Bytes) -> list[int]:
     """Writes the images (H, W, 3) one after the other, each on a page of its own, as long as they fit into ``room``
-    bytes; returns their offsets, fewer than images when some did not fit. ``address``: of ``shared``. Raises
-    ``OSError``."""
+    bytes; returns their offsets, fewer than images when some did not fit. ``kept``: of ``shared``; the first image may
+    lie at its beginning already. Raises ``OSError``."""
     offsets: list[int] = []
     offset = 0
     for image in images:
@@ -167,10 +181,8 @@ def put(fd: int, images: Sequence[Pixels], room: int, address: int) -> list[int]
         if offset + whole.nbytes > room:
             break
         done = max(min(KEPT - offset, whole.nbytes), 0)
-        if done:
-            if os.fstat(fd).st_size < offset + done:
-                os.ftruncate(fd, offset + done)
-            ctypes.memmove(address + offset, whole.ctypes.data, done)
+        if done and whole.ctypes.data != kept.ctypes.data + offset:
+            kept[offset : offset + done] = whole.reshape(-1)[:done]
         view = whole.data.cast("B")
         while done < len(view):
             done += os.pwrite(fd, view[done:], offset + done)
@@ -180,9 +192,39 @@ def put(fd: int, images: Sequence[Pixels], room: int, address: int) -> list[int]
 
 
 def shrink(fd: int, length: int = KEPT) -> None:
-    """Gives back what an arena holds beyond ``length`` bytes. What stays are pixels of the last run."""
-    if os.fstat(fd).st_size > length:
-        os.ftruncate(fd, length)
+    """Gives back what an arena holds beyond ``length`` bytes: its size stays. What stays are pixels of the last run."""
+    about = os.fstat(fd)
+    if about.st_blocks * BLOCK > length:
+        LIBC.fallocate(fd, PUNCH, length, about.st_size - length)
+
+
+class Received:
+    """The host's side of an arena, whose descriptor it owns."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._kept = np.empty(0, np.uint8)
+        with contextlib.suppress(OSError):  # without a mapping everything is read
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK and os.fstat(fd).st_size >= KEPT:
+                self._kept = shared(fd, mmap.PROT_READ)
+
+    def take(self, placed: Sequence[Placed]) -> list[Pixels]:
+        """As the function of that name."""
+        copies: list[Pixels] = []
+        for image in placed:
+            kept = self._kept[image.offset : image.offset + image.bytes]
+            if len(kept) == image.bytes:
+                copies.append(kept.reshape(image.height, image.width, 3).copy())
+            else:
+                copies += take(self.fd, [image])
+        return copies
+
+    def close(self) -> None:
+        """Nothing may be taken any more."""
+        if len(self._kept):
+            unshared(self._kept)
+            self._kept = self._kept[:0]
+        os.close(self.fd)
 
 
 def check(placed: Sequence[Placed], limits: RunLimits) -> None:
@@ -194,8 +236,8 @@ def check(placed: Sequence[Placed], limits: RunLimits) -> None:
         long, short = max(image.width, image.height), min(image.width, image.height)
         if long > limits.image_side or long > limits.image_aspect * short:
             raise ProtocolError("an image beyond the limits of side or aspect")
-        total += image.width * image.height * 3
-        if image.offset + image.width * image.height * 3 > capacity(limits):
+        total += image.bytes
+        if image.offset + image.bytes > capacity(limits):
             raise ProtocolError("an image outside the arena")
     if total > capacity(limits):
         raise ProtocolError("more image bytes than the arena holds")

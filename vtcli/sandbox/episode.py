@@ -151,7 +151,7 @@ class PooledEpisode:
         self._lock = asyncio.Lock()
         self._answer: asyncio.Future[wire.Frame] | None = None
         self._seq = 0
-        self._arena = -1
+        self._arena: arena.Received | None = None
         sock.setblocking(False)
         asyncio.get_running_loop().add_reader(sock.fileno(), self._read)
 
@@ -238,8 +238,8 @@ class PooledEpisode:
         except (wire.ProtocolError, OSError):
             frame = None
         for fd in () if frame is None else frame.fds:  # kept at once: who waits for the frame may be cancelled
-            if self._arena < 0:
-                self._arena = fd
+            if self._arena is None:
+                self._arena = arena.Received(fd)
             else:
                 os.close(fd)
         if frame is None or answer is None or answer.done():
@@ -255,9 +255,9 @@ class PooledEpisode:
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
         self._sock.close()
         self._sock = None
-        if self._arena >= 0:
-            os.close(self._arena)
-            self._arena = -1
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError(reason))
         self._around.ended(self)
@@ -272,10 +272,10 @@ class PooledEpisode:
         if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM
         images: tuple[Produced, ...] = ()
-        if answer.images and self._arena < 0:  # closed just now
+        if answer.images and self._arena is None:  # closed just now
             return RunResult(Status.LOST, error=f"the episode is over: {self.reason}", queue_s=queue_s)
-        if reply is not None and answer.images:
-            images = await self._images(reply.images)
+        if reply is not None and answer.images and self._arena is not None:
+            images = await self._images(self._arena, reply.images)
         return RunResult(
             status=status,
             output=answer.output,
@@ -291,15 +291,15 @@ class PooledEpisode:
             peak_mb=answer.peak_mb,
         )
 
-    async def _images(self, placed: Sequence[Placed]) -> tuple[Produced, ...]:
+    async def _images(self, room: arena.Received, placed: Sequence[Placed]) -> tuple[Produced, ...]:
         """Copies of the images in the arena, whose memory is given back, with their operations checked."""
         arena.check(placed, self.setup.limits)
-        if sum(p.width * p.height * 3 for p in placed) > LARGE_BYTES:
-            copies = await asyncio.to_thread(_taken, os.fdopen(os.dup(self._arena), "rb", 0), placed)
+        if sum(p.bytes for p in placed) > LARGE_BYTES:
+            copies = await asyncio.to_thread(_taken, os.fdopen(os.dup(room.fd), "rb", 0), placed)
         else:
-            copies = arena.take(self._arena, placed)
-        if self._arena >= 0:  # not closed meanwhile
-            arena.shrink(self._arena)
+            copies = room.take(placed)
+        if room is self._arena:  # not closed meanwhile
+            arena.shrink(room.fd)
         produced = [Produced(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)]
         verify = self._around.verify
         if verify is None or not any(p.operations for p in produced):

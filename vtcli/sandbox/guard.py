@@ -87,7 +87,7 @@ class Guard:
         )
         for name, fd in orders.files:
             self.workspace.give(name, fd)
-        self.arena, self.output = arena.create("arena"), arena.create("out")
+        self.arena, self.output = arena.create(), arena.printed()
         self.head: Head | None = None
         self.dying: Head | None = None
         self.gate: confine.ForkGate | None = None
@@ -144,9 +144,6 @@ class Guard:
 
     def run(self, seq: int, order: bytes) -> None:
         """Does one run and answers the host, whose frame the worker gets as it came."""
-        arena.rewind(self.output, os.O_APPEND)
-        arena.rewind(self.arena)
-        os.ftruncate(self.output, 0)
         arena.shrink(self.arena, arena.KEPT if self.orders.persist else 0)
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
@@ -156,6 +153,13 @@ class Guard:
         before = self._snapshot() if self.orders.transactions else None
         head.send(signal.SIGCONT)
         Watch(self, head, seq, order, before).go()
+
+    def tidy(self) -> None:
+        """After an answer, while nobody waits: the next run finds the two files as the first one did, but for the
+        images in one of them, which the host may be taking just now."""
+        arena.rewind(self.output, os.O_APPEND)
+        arena.rewind(self.arena)
+        os.ftruncate(self.output, 0)
 
     def _shed(self, head: Head) -> Head:
         """Replaces a process to which a run left threads by its copy, which has none. Raises ``Broken``."""
@@ -262,6 +266,7 @@ class Guard:
             except Broken as broken:
                 self.over(seq, broken)
                 return
+            self.tidy()
 
     def end(self) -> None:
         """Kills what is left of the episode."""

@@ -17,6 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from vtcli.protocols import Pixels
 from vtcli.sandbox import capture, figures, pixels, recorder, repair, static, streams, tracebacks, values
 from vtcli.sandbox.capture import Gallery, Shown
@@ -63,15 +66,16 @@ class Harness:
     """The code's world in one worker. ``prepare`` once, then ``execute`` for every run. A process that forks for a run
     takes all of it along, so that rolling back is letting the child die."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, setup: WorkerSetup, room: npt.NDArray[np.uint8] = pixels.NO_ROOM) -> None:
         self.setup = setup
+        self.room = room  # of ``Gallery``
         self.recorder = Recorder(
             setup.pictures, setup.image_files, setup.workspace, clamp=setup.help.clamp, paths=setup.help.paths
         )
         self.runs = 0
         self.namespace: dict[str, Any] = {}
         self._files: capture.Seen = {}
-        self._gallery = Gallery(setup.limits, self.recorder)
+        self._gallery = Gallery(setup.limits, self.recorder, room)
         self._meter: streams.Meter | None = None  # of the next run, once all is ready for it
 
     def prepare(self) -> None:
@@ -110,7 +114,7 @@ class Harness:
         self.recorder.begin()
         recorder.activate(self.recorder)
         recorder.DEPTH.inside = False
-        self._gallery = Gallery(self.setup.limits, self.recorder)
+        self._gallery = Gallery(self.setup.limits, self.recorder, self.room)
         self._meter = meter
         return meter
 

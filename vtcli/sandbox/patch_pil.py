@@ -19,22 +19,11 @@ _TURNS = {
     _T.ROTATE_180: 180,
     _T.ROTATE_270: 90,
 }  # PIL counts counter-clockwise, the record clockwise
+INTEGERS = (int,) * 4
 _FLIPS = {_T.FLIP_LEFT_RIGHT: "horizontal", _T.FLIP_TOP_BOTTOM: "vertical"}
 _DRAW = [
-    "arc",
-    "bitmap",
-    "chord",
-    "circle",
-    "ellipse",
-    "line",
-    "multiline_text",
-    "pieslice",
-    "point",
-    "polygon",
-    "rectangle",
-    "regular_polygon",
-    "rounded_rectangle",
-    "text",
+    *("arc", "bitmap", "chord", "circle", "ellipse", "line", "multiline_text", "pieslice", "point", "polygon"),
+    *("rectangle", "regular_polygon", "rounded_rectangle", "text"),
 ]
 _OPS_ENHANCE = ("autocontrast", "equalize", "invert", "posterize", "solarize", "colorize")
 
@@ -360,13 +349,17 @@ def _clamp(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 def clamped(image: Image.Image, box: Any, recorder: Recorder) -> Any:
     """The box to use; ``recorder`` is told when it differs. Raises ``ValueError`` for one outside the image."""
+    w, h = image.size
+    if type(box) is tuple and tuple(map(type, box)) == INTEGERS:
+        x1, y1, x2, y2 = box
+        if 0 <= x1 <= x2 <= w and 0 <= y1 <= y2 <= h:
+            return box
     try:
         x1, y1, x2, y2 = (float(v) for v in box)
     except (TypeError, ValueError):
         return box  # PIL has its own message
     if not all(map(math.isfinite, (x1, y1, x2, y2))):
         return box
-    w, h = image.size
     left, right, upper, lower = min(x1, x2), max(x1, x2), min(y1, y2), max(y1, y2)
     if (left, upper, right, lower) == (x1, y1, x2, y2) and left >= 0 and upper >= 0 and right <= w and lower <= h:
         return box

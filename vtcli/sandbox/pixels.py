@@ -31,6 +31,7 @@ _ArrowArray._fields_ = [  # pyright: ignore[reportPrivateUsage]
 _POINTER = ctypes.pythonapi.PyCapsule_GetPointer
 _POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _EMPTY = Image.new("L", (1, 1))
+NO_ROOM = np.empty(0, np.uint8)
 
 
 def base_image(image: Image.Image) -> Image.Image:
@@ -59,9 +60,10 @@ def image_of(picture: Pixels) -> Image.Image:
     return image
 
 
-def of_pil(image: Image.Image) -> Pixels:
+def of_pil(image: Image.Image, room: npt.NDArray[np.uint8] = NO_ROOM) -> Pixels:
     """RGB of an image of any mode. Deep modes are taken to span their range: 16-bit is divided by 256, 32-bit and
-    float values are clipped to 0..255. Transparency is dropped, as ``convert("RGB")`` does."""
+    float values are clipped to 0..255. Transparency is dropped, as ``convert("RGB")`` does. ``room``: bytes (N,) at
+    whose beginning the result may be put."""
     plain = base_image(image)
     if plain.mode.startswith("I;16"):
         return of_array((np.asarray(plain) >> 8).astype(np.uint8))
@@ -69,10 +71,10 @@ def of_pil(image: Image.Image) -> Pixels:
         return of_array(np.clip(np.asarray(plain), 0, 255).astype(np.uint8))
     if plain.mode != "RGB":
         plain = plain.convert("RGB")
-    return _packed(plain)
+    return _packed(plain, room)
 
 
-def _packed(image: Image.Image) -> Pixels:
+def _packed(image: Image.Image, room: npt.NDArray[np.uint8]) -> Pixels:
     """The pixels of an RGB image, which PIL keeps four bytes apart: by OpenCV from PIL's own memory, a quarter of the
     time that PIL's encoder takes for it. Where the rows are not one behind the other, which PIL refuses to export, the
     encoder does it, at once: ``tobytes`` makes pieces and joins them."""
@@ -86,7 +88,9 @@ def _packed(image: Image.Image) -> Pixels:
         raise NotAnImage("an image whose pixels are not all there")
     memory = (ctypes.c_ubyte * length).from_address(pixels.buffers[1])
     view = np.ctypeslib.as_array(memory).reshape(image.height, image.width, 4)
-    return cast(Pixels, cv2.cvtColor(view, cv2.COLOR_RGBA2RGB))
+    place = room[: image.height * image.width * 3]
+    fits = len(place) == image.height * image.width * 3
+    return cast(Pixels, cv2.cvtColor(view, cv2.COLOR_RGBA2RGB, place.reshape(*view.shape[:2], 3) if fits else None))
 
 
 def _encoded(image: Image.Image) -> Pixels:
@@ -139,10 +143,10 @@ def is_image(value: object) -> bool:
     return issubclass(kind, np.ndarray) and is_image_array(cast(npt.NDArray[Any], value))
 
 
-def of_any(value: object) -> Pixels:
-    """RGB of a PIL image or an array. Raises ``NotAnImage`` for anything else."""
+def of_any(value: object, room: npt.NDArray[np.uint8] = NO_ROOM) -> Pixels:
+    """RGB of a PIL image or an array. ``room``: see ``of_pil``. Raises ``NotAnImage`` for anything else."""
     if issubclass(type(value), Image.Image):
-        return of_pil(cast(Image.Image, value))
+        return of_pil(cast(Image.Image, value), room)
     if issubclass(type(value), np.ndarray):
         return of_array(cast(npt.NDArray[Any], value))
     raise NotAnImage(f"{type(value).__name__} is no image")

@@ -126,12 +126,13 @@ class Proc:
 
 def peak_mb_and_threads(status: int) -> tuple[float, int]:
     """The largest resident memory so far, shared pages included, and the number of threads; zeros when the process of
-    ``Proc.status`` is gone."""
+    ``Proc.status`` is gone, or has no memory any more."""
     try:
         text = os.pread(status, 8192, 0)
     except OSError:
         return 0.0, 0
-    return _number(text, b"\nVmHWM:") / 1024, _number(text, b"\nThreads:")
+    peak = _number(text, b"\nVmHWM:")
+    return peak / 1024, _number(text, b"\nThreads:") if peak else 0
 
 
 def _number(text: bytes, name: bytes) -> int:
@@ -144,6 +145,8 @@ def shortened(fd: int, chars: int) -> tuple[str, list[str]]:
     """Head and tail of what was printed, ``chars`` together, and a note when something was left out. Control
     characters that could steer a terminal become U+FFFD."""
     size = os.fstat(fd).st_size
+    if not size:
+        return "", []
     if size <= chars:
         return _shown(os.pread(fd, size, 0)), []
     half = chars // 2

@@ -24,6 +24,8 @@ MAX_IMAGES = 4096
 KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
 ORIGINS: frozenset[str] = frozenset(get_args(Capture))
 LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
+EXACT = frozenset({int, float})  # types
+NUMBERS = EXACT | {bool}
 SURROGATE = re.compile("[\ud800-\udfff]")
 HEARD = re.compile(rb'\{"seq": ?(\d{1,16}), ?"kind": ?"([a-z_]{2,9})", ?"images": ?\[(\]?)')
 
@@ -38,6 +40,11 @@ class Placed:
     origin: Capture
     name: str = ""
     operations: tuple[Operation, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of its pixels."""
+        return self.width * self.height * 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ def _image(placed: Placed, operations: int, numbers: Mapping[int, int]) -> list[
 
 def _operation(operation: Operation) -> list[Json]:
     arguments = {_clean(str(k))[:64]: _plain(v) for k, v in islice(operation.arguments.items(), 16)}
-    box = None if operation.box is None else [_plain(v) for v in operation.box]
+    box = None if operation.box is None else _plain(operation.box)
     image = None if operation.image is None else int(operation.image)
     return [_clean(operation.name)[:32], arguments, operation.library, image, box]
 
@@ -147,7 +154,7 @@ def _plain(value: Any, depth: int = 0) -> Json:
     if isinstance(value, int | float):
         return value if abs(value) < LARGEST else str(value)[:64]
     if isinstance(value, list | tuple) and depth < 4:
-        return [_plain(v, depth + 1) for v in value[:256]]
+        return [v if type(v) in EXACT and -LARGEST < v < LARGEST else _plain(v, depth + 1) for v in value[:256]]
     return f"<{type(value).__name__}>"[:64]
 
 
@@ -206,40 +213,36 @@ def _operations(value: Json, told: Sequence[Operation] = ()) -> tuple[Operation,
 
 def _one_operation(value: Json) -> Operation:
     name, arguments, library, image, box = _entries(value, 5)
-    if not isinstance(arguments, dict) or len(arguments) > 16:
+    if type(arguments) is not dict or len(arguments) > 16:
         raise ProtocolError("an operation without arguments, or with too many")
-    if not isinstance(library, str) or library not in LIBRARIES:
+    if type(library) is not str or library not in LIBRARIES:
         raise ProtocolError("an operation of an unknown library")
-    return Operation(
-        _text(name, 32),
-        {_text(k, 64): _argument(v) for k, v in arguments.items()},
-        library,
-        None if image is None else _integer(image, 0, 2**20),
-        None if box is None else _box(box),
-    )
+    for key, argument in arguments.items():
+        _text(key, 64)
+        _argument(argument)
+    if image is not None:
+        _integer(image, 0, 2**20)
+    return Operation(_text(name, 32), arguments, library, image, None if box is None else _box(box))
 
 
 def _box(value: Json) -> tuple[float, float, float, float]:
-    x1, y1, x2, y2 = _entries(value, 4)
-    return _number(x1), _number(y1), _number(x2), _number(y2)
-
-
-def _number(value: Json) -> float:
     """Infinities are out of range, too."""
-    if not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
-        raise ProtocolError("not a number, or out of range")
-    return float(value)
+    for number in _entries(value, 4):
+        if type(number) not in NUMBERS or not -LARGEST < number < LARGEST:
+            raise ProtocolError("not a number, or out of range")
+    x1, y1, x2, y2 = value
+    return float(x1), float(y1), float(x2), float(y2)
 
 
-def _argument(value: Json, depth: int = 0) -> Json:
-    if isinstance(value, int | float):
+def _argument(value: Json, depth: int = 0) -> None:
+    kind = type(value)
+    if kind in NUMBERS:
         if not -LARGEST < value < LARGEST:
             raise ProtocolError("a number out of range")
-        return value
-    if value is None:
-        return value
-    if isinstance(value, str):
-        return _text(value, 256)
-    if depth >= MAX_DEPTH:
-        raise ProtocolError("nested too deep")
-    return [_argument(v, depth + 1) for v in _list(value, 256)]
+    elif kind is str:
+        _text(value, 256)
+    elif value is not None:
+        if depth >= MAX_DEPTH:
+            raise ProtocolError("nested too deep")
+        for entry in _list(value, 256):
+            _argument(entry, depth + 1)

@@ -85,12 +85,13 @@ def _covered(
     """The part of a picture of size ``source`` to which ``back`` leads from an image of ``size``; see ``Trace.box``."""
     if back is None or source is None:
         return None
-    w, h = size
-    corners = [applied(back, x, y) for x, y in ((0, 0), (w, 0), (0, h), (w, h))]
-    xs, ys = [x for x, _ in corners], [y for _, y in corners]
-    left, right = (min(max(v, 0.0), source[0]) for v in (min(xs), max(xs)))
-    top, bottom = (min(max(v, 0.0), source[1]) for v in (min(ys), max(ys)))
-    return (round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3))
+    (w, h), (width, height) = size, source
+    a, b, c, d, e, f = back
+    xs = c, a * w + c, b * h + c, a * w + b * h + c  # of the corners; spelt out, it is done for every operation
+    ys = f, d * w + f, e * h + f, d * w + e * h + f
+    left, right = min(max(min(xs), 0.0), width), min(max(*xs, 0.0), width)
+    top, bottom = min(max(min(ys), 0.0), height), min(max(*ys, 0.0), height)
+    return round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3)
 
 
 def applied(m: Map, x: float, y: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vtcli.sandbox import proc, replies, wire
+from vtcli.sandbox import arena, proc, replies, wire
 from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 from vtcli.sandbox.workspace import Entry, WorkspaceLimit
@@ -112,6 +112,7 @@ class Watch:
         self.cpu_s = 0.0
         self.peak_mb = 0.0
         self.started, self.wall_s = 0.0, 0.0
+        self.printed = 0  # bytes, at the last look
 
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
@@ -249,7 +250,8 @@ class Watch:
 
     def _over_limits(self, copied: bool = False) -> End | None:
         """``copied``: the workspace will be, so it must be as the next run needs it."""
-        if os.fstat(self.guard.output).st_size > self.limits.output_bytes:
+        self.printed = os.fstat(self.guard.output).st_size
+        if self.printed > self.limits.output_bytes:
             return End(Status.LIMIT, f"the code printed more than {self.limits.output_bytes} bytes")
         if copied or self.guard.confined.template.tier != "full":
             try:
@@ -262,17 +264,18 @@ class Watch:
         """What the worker says, corrected by what is seen from outside. Leftover threads are stopped."""
         if end.reply is None:
             return end
-        self.head.alone = self._measure() == 1  # 0: no /proc to see it in
+        threads = self._measure()  # 0: it is gone, or there is no /proc to see it in
+        self.head.alone = threads == 1
         if not self.head.alone:
             self.head.send(signal.SIGSTOP)
         if end.status not in KEEPS:
             return end
-        if proc.dead(self.head.death, 0):
+        if not threads and proc.dead(self.head.death, 0):
             return self._death()
         over = self._over_limits(copied=self.before is not None and self.guard.orders.persist)
         if over is not None:
             return over
-        if end.status is Status.NO_OUTPUT and os.fstat(self.guard.output).st_size:
+        if end.status is Status.NO_OUTPUT and self.printed:
             return replace(end, status=Status.OK)
         return end
 
@@ -297,5 +300,5 @@ class Watch:
         if self.before is not None:
             guard.workspace.restore(self.before)
         if end.status not in KEEPS:
-            os.ftruncate(guard.arena, 0)  # nothing of the run stays, there either
+            arena.shrink(guard.arena, 0)  # nothing of the run stays, there either
         self._answer(end)

@@ -128,8 +128,9 @@ class Worker:
         self.slots = slots
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, slots.control)
         self.arena = arena.shared(slots.arena)
-        self.harness = Harness(setup)
+        self.harness = Harness(setup, self.arena)
         self.gated = False  # forks are put to the guard
+        self.stirred = True  # something ran since ``quiet``
 
     def prepare(self) -> None:
         """Makes the names; what goes wrong there is the recipe's fault and is told to the guard."""
@@ -138,7 +139,6 @@ class Worker:
         except BaseException as e:  # trusted code, any error
             wire.send(self.control, {"ready": False, "error": f"{type(e).__name__}: {e}"[:2000]})
             return
-        quiet()
         wire.send(self.control, {"ready": True})
 
     def serve(self) -> None:
@@ -188,6 +188,9 @@ class Worker:
 
     def get_ready(self) -> None:
         """For the next run, unless it is."""
+        if self.stirred:
+            quiet()
+            self.stirred = False
         with contextlib.suppress(OSError):  # the code closed its output: that run will say so
             for number in (1, 2):
                 os.dup2(self.slots.output, number)
@@ -195,13 +198,14 @@ class Worker:
 
     def run(self, frame: wire.Frame) -> None:
         """Executes one source and replies."""
+        self.stirred = True
         hold_back(NO_SIGNAL)
         self.control.send(self.executed(frame))
 
     def executed(self, frame: wire.Frame) -> bytes:
         """The reply's frame; nothing else of the run is kept."""
         executed = self.harness.execute(frame.blobs[0].decode())
-        quiet()
+        hold_back(ALL_SIGNALS)  # the rest of quiet() can wait until the reply is out
         return replies.encode(self.reply(frame.header["seq"], executed))
 
     def reply(self, seq: int, executed: Executed) -> replies.Reply:
