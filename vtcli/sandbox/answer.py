@@ -16,8 +16,8 @@ from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 
 MARK = b"A"  # no frame of ``wire`` begins so
-HEAD = struct.Struct("=cQB?dddi3I")
-"""Mark, number of the run, place of the status in ``STATUSES``, whether there are images, wall and CPU seconds, MB,
+HEAD = struct.Struct("=cQB??dddi3I")
+"""Mark, number of the run, place of the status in ``STATUSES``, ``images``, ``stays``, wall and CPU seconds, MB,
 signal, and the bytes of error, notes and reply; the output is the rest."""
 STATUSES = tuple(Status)
 
@@ -26,7 +26,7 @@ STATUSES = tuple(Status)
 class Answer:
     """One run. ``images``: those of the reply lie in the arena and may be taken; ``raw``: the worker's reply as it
     came, untested, empty when there was none; ``output``: what was printed, shortened; ``signal``: that killed the
-    process, 0 for none."""
+    process, 0 for none; ``stays``: the process that ran the code is the one that was there before."""
 
     seq: int
     status: Status
@@ -39,6 +39,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     raw: bytes = b""
     output: str = ""
+    stays: bool = False
 
     def packed(self) -> bytes:
         """The frame."""
@@ -46,14 +47,15 @@ class Answer:
         notes = json.dumps({"notes": self.notes}).encode() if self.notes else b""
         sizes = len(error), len(notes), len(self.raw)
         times = self.wall_s, self.cpu_s, self.peak_mb
-        head = HEAD.pack(MARK, self.seq, STATUSES.index(self.status), self.images, *times, self.signal, *sizes)
+        flags = self.images, self.stays
+        head = HEAD.pack(MARK, self.seq, STATUSES.index(self.status), *flags, *times, self.signal, *sizes)
         return b"".join((head, error, notes, self.raw, self.output.encode("utf-8", "replace")))
 
     @classmethod
     def unpacked(cls, data: bytes) -> Answer:
         """The answer in a frame. Raises ``ProtocolError`` when it is none."""
         try:
-            mark, seq, status, images, wall_s, cpu_s, peak_mb, signal, *sizes = HEAD.unpack_from(data)
+            mark, seq, status, images, stays, wall_s, cpu_s, peak_mb, signal, *sizes = HEAD.unpack_from(data)
             texts: list[bytes] = []
             start = HEAD.size
             for size in (*sizes, max(len(data) - HEAD.size - sum(sizes), 0)):
@@ -62,7 +64,7 @@ class Answer:
             error, notes, raw, output = texts
             answer = cls(
                 *(seq, STATUSES[status], images, wall_s, cpu_s, peak_mb, signal, error.decode()),
-                *(_notes(notes) if notes else (), raw, output.decode()),
+                *(_notes(notes) if notes else (), raw, output.decode(), stays),
             )
         except (struct.error, IndexError, ValueError) as e:
             raise ProtocolError(f"an answer that is none: {e}") from None

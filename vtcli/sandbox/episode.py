@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import time
@@ -127,6 +128,10 @@ def _taken(file: FileIO, placed: Sequence[Placed]) -> list[Pixels]:
         return arena.take(file.fileno(), placed)
 
 
+class NotRead(Exception):
+    """Earlier orders still lie before the worker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of
@@ -152,6 +157,7 @@ class PooledEpisode:
         self._answer: asyncio.Future[wire.Frame] | None = None
         self._seq = 0
         self._arena: arena.Received | None = None
+        self._way: socket.socket | None = None  # to the worker itself, for orders; nothing is read from it
         sock.setblocking(False)
         asyncio.get_running_loop().add_reader(sock.fileno(), self._read)
 
@@ -195,9 +201,11 @@ class PooledEpisode:
     async def _run(self, source: str, queue_s: float) -> RunResult:
         if self.over is not None:
             return RunResult(Status.LOST, error=f"the episode is over: {self.reason}", queue_s=queue_s)
-        self._seq += 1
         try:
-            frame = await self._ask(wire.order(self._seq, source.encode()), (), self.setup.limits.wall_s + GRACE_S)
+            frame = await self._ask(self._ordered(source), (), self.setup.limits.wall_s + GRACE_S)
+        except NotRead as e:
+            self.end(Status.PROTOCOL, str(e))
+            return RunResult(Status.PROTOCOL, error=self.reason, queue_s=queue_s)
         except (OSError, TimeoutError) as e:
             self.end(Status.LOST, str(e) or type(e).__name__)
             return RunResult(Status.LOST, error=f"the sandbox lost this episode: {self.reason}", queue_s=queue_s)
@@ -212,6 +220,21 @@ class PooledEpisode:
         if result.status in OVER:
             self.end(result.status, result.error)
         return result
+
+    def _ordered(self, source: str) -> bytes:
+        """What the guard is told of a run: the order, or that the worker has it, with a number that nobody who was not
+        asked can know. Raises ``NotRead``."""
+        if self._way is None:
+            self._seq += 1
+            return wire.order(self._seq, source.encode())
+        self._seq = secrets.randbits(52)
+        try:
+            self._way.send(wire.order(self._seq, source.encode()), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise NotRead("the process that keeps the state does not read its orders") from None
+        except ConnectionError:
+            pass  # it is gone, as its guard will say
+        return wire.told(self._seq)
 
     async def _ask(self, order: bytes, fds: Sequence[int], within_s: float) -> wire.Frame:
         """One frame out, one frame back. Raises ``OSError``, ``TimeoutError``."""
@@ -232,7 +255,7 @@ class PooledEpisode:
         if sock is None:
             return
         try:
-            frame = wire.receive(sock, max_fds=1, unpacked=False)
+            frame = wire.receive(sock, max_fds=2, unpacked=False)
         except BlockingIOError:
             return
         except (wire.ProtocolError, OSError):
@@ -240,6 +263,8 @@ class PooledEpisode:
         for fd in () if frame is None else frame.fds:  # kept at once: who waits for the frame may be cancelled
             if self._arena is None:
                 self._arena = arena.Received(fd)
+            elif self._way is None and self._seq == 0:
+                self._way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
             else:
                 os.close(fd)
         if frame is None or answer is None or answer.done():
@@ -255,6 +280,7 @@ class PooledEpisode:
         asyncio.get_running_loop().remove_reader(self._sock.fileno())
         self._sock.close()
         self._sock = None
+        self._lose_way()
         if self._arena is not None:
             self._arena.close()
             self._arena = None
@@ -262,12 +288,19 @@ class PooledEpisode:
             self._answer.set_exception(ConnectionResetError(reason))
         self._around.ended(self)
 
+    def _lose_way(self) -> None:
+        if self._way is not None:
+            self._way.close()
+            self._way = None
+
     async def _result(self, frame: wire.Frame, queue_s: float) -> RunResult:
         """The result in a guard's answer. Raises what a malformed one raises."""
         answer = Answer.unpacked(frame.raw)
         status = answer.status
         if answer.seq != self._seq:
             raise wire.ProtocolError("an answer to another run")
+        if not answer.stays:
+            self._lose_way()
         reply = replies.parse(answer.raw) if answer.raw else None
         if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM

@@ -117,6 +117,7 @@ class Guard:
         ready = self._first_word(ours).header
         if not ready.get("ready"):
             raise ValueError(str(ready.get("error", "")))
+        head.cpu_s = proc.cpu_s(pid)
         return head
 
     def _first_word(self, channel: socket.socket, fds: int = 0) -> wire.Frame:
@@ -142,28 +143,30 @@ class Guard:
                 self.gate.answer()
         return None
 
+    def watch(self, seq: int) -> None:
+        """Watches a run for which the host has sent the worker an order itself, and answers."""
+        if self.head is None:
+            raise Broken(Status.LOST, "an order for a process that is gone")
+        if self.head.still:
+            self.head.go_on()
+        Watch(self, self.head, seq, None, None).go()
+
     def run(self, seq: int, order: bytes) -> None:
         """Does one run and answers the host, whose frame the worker gets as it came."""
-        arena.shrink(self.arena, arena.KEPT if self.orders.persist else 0)
+        if not self.orders.persist:
+            arena.shrink(self.arena, 0)
         head = self.head or self._again()
         if proc.readable(head.channel.fileno()):
             raise Broken(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
         if self.orders.transactions and not head.alone:
             head = self._shed(head)
         before = self._snapshot() if self.orders.transactions else None
-        head.send(signal.SIGCONT)
+        head.go_on()
         Watch(self, head, seq, order, before).go()
-
-    def tidy(self) -> None:
-        """After an answer, while nobody waits: the next run finds the two files as the first one did, but for the
-        images in one of them, which the host may be taking just now."""
-        arena.rewind(self.output, os.O_APPEND)
-        arena.rewind(self.arena)
-        os.ftruncate(self.output, 0)
 
     def _shed(self, head: Head) -> Head:
         """Replaces a process to which a run left threads by its copy, which has none. Raises ``Broken``."""
-        head.send(signal.SIGCONT)
+        head.go_on()
         channel = self.ask_copy(head, wire.pack({"do": "copy"}))
         try:
             word = self._word(channel, header_bytes=replies.REPLY_BYTES)
@@ -217,13 +220,14 @@ class Guard:
         pages = self.unchanged if long else None
         if head.alone:
             known = [pages.private(fd) for fd in head.pagemap] if pages is not None else []
-            head.send(signal.SIGCONT)
+            head.go_on()
             with contextlib.suppress(OSError):  # seen when it is to run again
                 wire.send(head.channel, {"do": "rest"}, known)
         if pages is not None and self.pagemap:
             pages.give_back(pages.private(self.pagemap[0]), pages.file)
         if not proc.readable(self.host.fileno(), SETTLE_S):
-            head.send(signal.SIGSTOP)
+            head.stand_still()
+            head.cpu_s = proc.cpu_s(head.pid)
             self.bury()
 
     def _again(self) -> Head:
@@ -242,10 +246,21 @@ class Guard:
     def answer(self, seq: int, end: End, wall_s: float = 0.0, cpu_s: float = 0.0, peak_mb: float = 0.0) -> None:
         """Tells the host how a run ended, and whether there are images in the arena."""
         text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
+        if text or end.status not in KEEPS:
+            self._tidy()  # before the host knows: it may ask for the next run at once
         images = end.reply is not None and end.reply.images and end.status in KEEPS
+        if not images:  # otherwise the host does it when it has taken them
+            arena.shrink(self.arena)
         error, times = end.error[-self.limits.error_chars :], (wall_s, cpu_s, peak_mb)
-        answer = Answer(seq, end.status, images, *times, end.signal, error, tuple(notes), end.raw, text)
+        stays = self.head is not None
+        answer = Answer(seq, end.status, images, *times, end.signal, error, tuple(notes), end.raw, text, stays)
         wire.pass_on(self.host, answer.packed())
+
+    def _tidy(self) -> None:
+        """The next run finds what the first one found: nothing is printed, and files are open as they were made."""
+        arena.rewind(self.output, os.O_APPEND)
+        arena.rewind(self.arena)
+        os.ftruncate(self.output, 0)
 
     def over(self, seq: int, broken: Broken) -> None:
         """Tells the host that the episode is over."""
@@ -254,19 +269,23 @@ class Guard:
     def serve(self) -> None:
         """Until the host closes the channel or the episode is over. Raises ``HostGone``, ``OSError``."""
         try:
-            self.spawn()
+            head = self.spawn()
         except ValueError as e:
             wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
             return
-        wire.send(self.host, {"ready": True}, fds=[self.arena])
+        wire.send(self.host, {"ready": True}, fds=[self.arena, *self._way(head)])
         while (frame := self._order()) is not None:
             seq = frame.header["seq"]
             try:
-                self.run(seq, frame.raw)
+                self.run(seq, frame.raw) if frame.header["do"] == "run" else self.watch(seq)
             except Broken as broken:
                 self.over(seq, broken)
                 return
-            self.tidy()
+
+    def _way(self, head: Head) -> list[int]:
+        """The channel over which the host may send orders to the worker itself, where nothing is to be done between the
+        host's word and the start of a run: no copy to leave, no image to wipe out."""
+        return [] if self.orders.transactions or not self.orders.persist else [head.channel.fileno()]
 
     def end(self) -> None:
         """Kills what is left of the episode."""

@@ -24,7 +24,7 @@ from vtcli.sandbox.link import Link
 from vtcli.sandbox.types import TIERS, Setup, Status, Tier
 from vtcli.schema import Json
 
-FILES = 2  # descriptors of one episode: its channel, its arena
+FILES = 3  # descriptors of one episode: its channel, its arena, its way to the worker
 SPARE_FILES = 256  # descriptors that the rest of the host's process may need
 ATTEMPTS = 3  # to open an episode while templates die
 

@@ -42,8 +42,9 @@ class Broken(Exception):
 @dataclass(slots=True)
 class Head:
     """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
-    ``alone``: no run left it a thread. ``pagemap``: its file of that name, where it could be had; ``status``: that of
-    ``Proc.status``, once it was asked for."""
+    ``alone``: no run left it a thread; ``still``: it was told to stop; ``cpu_s``: its CPU time when it last had nothing
+    to do. ``pagemap``: its file of that name, where it could be had; ``status``: that of ``Proc.status``, once it was
+    asked for."""
 
     pid: int
     death: int
@@ -51,6 +52,8 @@ class Head:
     alone: bool = True
     pagemap: tuple[int, ...] = ()
     status: int = -1
+    still: bool = False
+    cpu_s: float = 0.0
 
     @classmethod
     def of_copy(cls, word: wire.Frame | None, channel: socket.socket, head: Head) -> Head:
@@ -61,8 +64,16 @@ class Head:
         if word.header != {"copy": True} or word.pid in (0, head.pid):
             raise ProtocolError("a copy that did not begin as it must")
         copy = cls(word.pid, os.pidfd_open(word.pid), channel)
-        copy.send(signal.SIGSTOP)
+        copy.stand_still()
         return copy
+
+    def stand_still(self) -> None:
+        self.still = True
+        self.send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.still = False
+        self.send(signal.SIGCONT)
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, which may come too late."""
@@ -102,13 +113,15 @@ class End:
 class Watch:
     """One run, from its start to the decision what becomes of it."""
 
-    def __init__(self, guard: Guard, head: Head, seq: int, order: bytes, before: Mapping[bytes, Entry] | None) -> None:
+    def __init__(
+        self, guard: Guard, head: Head, seq: int, order: bytes | None, before: Mapping[bytes, Entry] | None
+    ) -> None:
         self.guard, self.head, self.seq, self.before = guard, head, seq, before
         self.limits = guard.limits
-        self.order = order
+        self.order = order  # None: it is there already, and the run may be under way
         self.copy: Head | None = None  # with transactions: the state before
         self.copy_channel: socket.socket | None = None
-        self.cpu_start = proc.cpu_s(head.pid)
+        self.cpu_start = head.cpu_s if order is None else proc.cpu_s(head.pid)
         self.cpu_s = 0.0
         self.peak_mb = 0.0
         self.started, self.wall_s = 0.0, 0.0
@@ -117,7 +130,9 @@ class Watch:
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
         guard = self.guard
-        if self.before is not None:
+        if self.order is None:
+            pass
+        elif self.before is not None:
             self.copy_channel = guard.ask_copy(self.head, self.order)
         else:
             if guard.gate is not None:
@@ -241,7 +256,8 @@ class Watch:
 
     def _measure(self) -> int:
         """CPU time and peak memory so far; returns the number of threads."""
-        self.cpu_s = max(self.cpu_s, proc.cpu_s(self.head.pid) - self.cpu_start)
+        self.head.cpu_s = proc.cpu_s(self.head.pid)
+        self.cpu_s = max(self.cpu_s, self.head.cpu_s - self.cpu_start)
         if self.head.status < 0:
             self.head.status = self.guard.kernel.status(self.head.pid)
         peak_mb, threads = proc.peak_mb_and_threads(self.head.status)
@@ -267,7 +283,7 @@ class Watch:
         threads = self._measure()  # 0: it is gone, or there is no /proc to see it in
         self.head.alone = threads == 1
         if not self.head.alone:
-            self.head.send(signal.SIGSTOP)
+            self.head.stand_still()
         if end.status not in KEEPS:
             return end
         if not threads and proc.dead(self.head.death, 0):

@@ -21,7 +21,7 @@ from vtcli.schema import Json
 
 FRAME_BYTES = 320 * 1024  # the largest frame between trusted processes; fits a socket buffer of 416 kB
 MAX_FDS = 250  # the kernel's limit is 253 a message
-ORDER = b"run "
+ORDER, TOLD = b"run ", b"told "
 CREDENTIALS = struct.Struct("3i")
 BUFFER_BYTES = 1 << 20
 # Plain numbers, and one coder for all frames: to join flags or to make a coder costs each of a run's processes objects,
@@ -84,6 +84,11 @@ def order(seq: int, source: bytes) -> bytes:
     return _fitting(b"%b%d\n%b" % (ORDER, seq, source))
 
 
+def told(seq: int) -> bytes:
+    """The frame that tells a guard that the worker has its order already: ``{"do": "told", "seq": seq}``."""
+    return b"%b%d\n" % (TOLD, seq)
+
+
 def _fitting(data: bytes) -> bytes:
     if len(data) > FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES} fit")
@@ -92,11 +97,12 @@ def _fitting(data: bytes) -> bytes:
 
 def unpack(data: bytes, header_bytes: int = FRAME_BYTES) -> tuple[dict[str, Json], tuple[bytes, ...]]:
     """Header and blobs of a frame. Raises ``ProtocolError``."""
-    if data.startswith(ORDER):
-        number, _, source = data[len(ORDER) :].partition(b"\n")
+    if data.startswith((ORDER, TOLD)):
+        line, _, source = data.partition(b"\n")
+        kind, _, number = line.partition(b" ")
         if not number.isdigit() or len(number) > 16:
             raise ProtocolError("an order without a number")
-        return {"do": "run", "seq": int(number)}, (source,)
+        return {"do": kind.decode(), "seq": int(number)}, (source,)
     end = data.find(b"\n")
     if not 0 < end <= header_bytes:
         raise ProtocolError("a frame without a header line")

@@ -129,9 +129,10 @@ async def fuzz(runner: Runner, scene: Scene, seconds: float, seed: int = 0) -> F
 
 
 async def _episode(runner: Runner, scene: Scene, seed: int, found: Fuzzed) -> int:
-    """One hostile episode; returns the next seed."""
+    """One hostile episode, with transactions or without; returns the next seed."""
     setup: Setup = base_setup()
-    setup = replace(setup, limits=replace(setup.limits, wall_s=WALL_S, memory_mb=1024))
+    limits = replace(setup.limits, wall_s=WALL_S, memory_mb=1024)
+    setup = replace(setup, limits=limits, transactions=seed % 2 == 0)
     episode = await runner.open(setup)
     try:
         for _ in range(RUNS):
