@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from bench_sandbox_busy import TURN, TURNS_PER_EPISODE, Block, Blocks, busy, in_flight
 from bench_sandbox_contenders import SINGLE, Contender, InProcess, Sandbox, Session, everyone, photo, turn
 from bench_sandbox_live import live_episodes, soak, starts
 from bench_sandbox_measure import CpuClock, Estimate, estimate, ratio
@@ -33,7 +34,6 @@ os.environ.update(SINGLE)  # of this process too: it is one of the contenders
 
 MARKS = ("<!-- bench -->", "<!-- /bench -->")
 SLOW = ("subprocess", "Jupyter")
-TURNS_PER_EPISODE = 4
 
 
 @dataclass(frozen=True)
@@ -45,35 +45,19 @@ class Plan:
     slow_turns: int
     episodes: int
     slow_episodes: int
+    busy: int
     starts: int
     idle: int
     soak: int
     live: int
 
 
-QUICK = Plan(repeats=10, turns=8, slow_turns=1, episodes=2, slow_episodes=1, starts=30, idle=20, soak=200, live=0)
-FULL = Plan(repeats=40, turns=10, slow_turns=2, episodes=2, slow_episodes=1, starts=200, idle=100, soak=2000, live=2000)
-
-
-@dataclass(frozen=True)
-class Block:
-    """One contender in one repeat. Wall time is the median over its turns or episodes, CPU time their mean."""
-
-    wall_ms: float
-    cpu_ms: float
-
-
-Blocks = dict[str, list[Block]]
-
-
-def numbers() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-TURN = numbers()
+QUICK = Plan(
+    repeats=10, turns=8, slow_turns=1, episodes=2, slow_episodes=1, busy=5, starts=30, idle=20, soak=200, live=0
+)
+FULL = Plan(
+    repeats=40, turns=10, slow_turns=2, episodes=2, slow_episodes=1, busy=20, starts=200, idle=100, soak=2000, live=2000
+)
 
 
 async def one_turn(session: Session, expected: InProcess) -> float:
@@ -153,11 +137,11 @@ def compared(blocks: Blocks, reference: str) -> dict[str, dict[str, Estimate]]:
     }
 
 
-def table(title: str, rows: dict[str, dict[str, Estimate]]) -> str:
+def table(title: str, rows: dict[str, dict[str, Estimate]], reference: str = "in-process") -> str:
     lines = [
         f"### {title}",
         "",
-        "| | wall ms a turn | CPU ms a turn | throughput / in-process (wall) | (CPU) |",
+        f"| | wall ms a turn | CPU ms a turn | throughput / {reference} (wall) | (CPU) |",
         "|---|--:|--:|--:|--:|",
     ]
     for name, row in rows.items():
@@ -169,10 +153,12 @@ def table(title: str, rows: dict[str, dict[str, Estimate]]) -> str:
 AIMS = (
     ("long", "vtcli sandbox", "in-process exec (unsafe)", 0.85),
     ("long", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.5),
-    ("four_turns", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.35),
-    ("four_turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
-    ("four_turns", "vtcli sandbox, transactions", "subprocess per call, OpenCV and pyplot", 10.0),
-    ("four_turns", "vtcli sandbox, transactions", "Jupyter kernel per episode", 2.0),
+    ("four turns", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.35),
+    ("all cores busy, four turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
+    ("four turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
+    ("four turns", "vtcli sandbox, transactions", "subprocess per call, one thread", 10.0),
+    ("four turns", "vtcli sandbox, transactions", "subprocess per call, one thread, OpenCV and pyplot", 10.0),
+    ("four turns", "vtcli sandbox, transactions", "Jupyter kernel per episode", 2.0),
 )
 """Scenario, who, compared with whom, and the least throughput as a multiple of theirs."""
 
@@ -186,38 +172,7 @@ def aims(blocks: dict[str, Blocks]) -> str:
         wall = estimate([theirs.wall_ms / own.wall_ms for theirs, own in pairs])
         cpu = ratio([theirs.cpu_ms for theirs, _ in pairs], [own.cpu_ms for _, own in pairs])
         told = [f"{e.text(2)} {'met' if e.middle >= least else '**missed**'}" for e in (wall, cpu)]
-        lines.append(f"| {scenario.replace('_', ' ')}: {name} / {other} | ≥ {least:g} | {told[0]} | {told[1]} |")
-    return "\n".join([*lines, ""])
-
-
-async def in_flight(pixels: np.ndarray, turns: int) -> str:
-    """Turns per second of the whole machine with several four-turn episodes at once."""
-    contender = Sandbox(pixels, transactions=True)
-    await contender.start()
-    lines = [
-        "### Four-turn episodes at once, with transactions",
-        "",
-        "| in flight | turns/s | CPU ms a turn |",
-        "|--:|--:|--:|",
-    ]
-    for flying in (1, 2, 4, 16):
-        left = iter(range(max(flying * 2, turns // TURNS_PER_EPISODE)))
-
-        async def serve(left: Iterator[int] = left) -> int:
-            done = 0
-            for _ in left:
-                session = await contender.open()
-                for _ in range(TURNS_PER_EPISODE):
-                    await session.turn(turn(next(TURN)))
-                    done += 1
-                await session.close()
-            return done
-
-        clock, start = CpuClock(), time.perf_counter()
-        done = sum(await asyncio.gather(*(serve() for _ in range(flying))))
-        wall_s, cpu = time.perf_counter() - start, clock.ms()
-        lines.append(f"| {flying} | {done / wall_s:.0f} | {cpu / done:.1f} |")
-    await contender.stop()
+        lines.append(f"| {scenario}: {name} / {other} | ≥ {least:g} | {told[0]} | {told[1]} |")
     return "\n".join([*lines, ""])
 
 
@@ -263,14 +218,19 @@ async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
     pixels = photo()
     with missing(everyone(pixels, folder)) as contenders:
         long, short = await side_by_side(contenders, plan, pixels)
+    full = await busy(plan.busy, pixels, folder)
     reference = contenders[0].name
-    rows = {"long": compared(long, reference), "four_turns": compared(short, reference)}
+    rows = {"long": compared(long, reference), "four turns": compared(short, reference)}
+    rows["all cores busy"] = compared(full, next(iter(full)))
     parts = [
         machine(),
         "",
-        aims({"long": long, "four_turns": short}),
+        aims({"long": long, "four turns": short, "all cores busy, four turns": full}),
         table("Long episodes", rows["long"]),
-        table("Episodes of four turns, opening and closing included", rows["four_turns"]),
+        table("Episodes of four turns, opening and closing included", rows["four turns"]),
+        table(
+            "All cores busy: four-turn episodes, one in flight for each core", rows["all cores busy"], "vtcli sandbox"
+        ),
         await in_flight(pixels, plan.turns * plan.repeats // 2),
         await smallest_run(pixels, plan.turns * plan.repeats),
         await starts(pixels, plan.starts, plan.idle),

@@ -7,7 +7,9 @@ PNG are also run with PNG.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import functools
 import io
 import os
 import subprocess
@@ -106,12 +108,14 @@ sys.stdout.buffer.write(np.asarray(result).tobytes())
 
 
 class Subprocess:
-    """A fresh interpreter for every call, with numpy and PIL, or with OpenCV and pyplot as well; the image as a raw
-    file, the result by a pipe."""
+    """A fresh interpreter for every call, with numpy and PIL, or with ``more``: OpenCV and pyplot as well; the image as
+    a raw file, the result by a pipe. ``held``: the caller sees to it that numpy's library starts no threads, which it
+    does for every core otherwise."""
 
-    def __init__(self, pixels: Pixels, folder: Path, more: bool) -> None:
+    def __init__(self, pixels: Pixels, folder: Path, more: bool = False, held: bool = True) -> None:
         self.pixels, self.folder, self.child = pixels, folder, (MORE if more else "") + CHILD
-        self.name = "subprocess per call" + (", OpenCV and pyplot" if more else "")
+        self.name = "subprocess per call" + (", one thread" if held else "") + (", OpenCV and pyplot" if more else "")
+        self.environment = {k: v for k, v in os.environ.items() if k not in SINGLE} | (SINGLE if held else {})
 
     async def start(self) -> None: ...
 
@@ -120,18 +124,18 @@ class Subprocess:
     async def open(self) -> Session:
         path = self.folder / f"subprocess_{os.urandom(4).hex()}.npy"
         np.save(path, self.pixels)
-        return SubprocessSession(path, self.child)
+        return SubprocessSession(path, self.child, self.environment)
 
 
 class SubprocessSession:
-    def __init__(self, path: Path, child: str) -> None:
-        self.path, self.child = path, child
+    def __init__(self, path: Path, child: str, environment: dict[str, str]) -> None:
+        self.path, self.child, self.environment = path, child, environment
 
     async def turn(self, source: str) -> Pixels:
         command = [sys.executable, "-I", "-c", self.child, str(self.path)]
-        done = subprocess.run(
-            command, input=source.encode(), capture_output=True, check=True, timeout=WAIT_S, env=os.environ | SINGLE
-        )
+        given: dict[str, Any] = {"input": source.encode(), "env": self.environment, "timeout": WAIT_S}
+        call = functools.partial(subprocess.run, command, capture_output=True, check=True, **given)
+        done: subprocess.CompletedProcess[bytes] = await asyncio.to_thread(call)  # so that several can be under way
         return np.frombuffer(done.stdout, np.uint8).reshape(OUT[1], OUT[0], 3)
 
     async def close(self) -> None:
@@ -277,7 +281,8 @@ def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
         Sandbox(pixels, transactions=True),
         Sandbox(pixels, transactions=True, verify=True),
         Smolagents(pixels),
-        Subprocess(pixels, folder, more=False),
+        Subprocess(pixels, folder, held=False),
+        Subprocess(pixels, folder),
         Subprocess(pixels, folder, more=True),
         Jupyter(pixels, folder, png=False),
         Jupyter(pixels, folder, png=True),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import pytest
-from sandbox_world import World, setup
+from sandbox_world import World, descriptors, setup
 
 from vtcli.sandbox import arena, wire
 from vtcli.sandbox.episode import PooledEpisode
@@ -146,3 +147,51 @@ def test_orders_and_word_of_them_are_told_apart() -> None:
     for data in (b"told ", b"told \n", b"told x\n", b"told " + b"9" * 17 + b"\n"):
         with pytest.raises(wire.ProtocolError):
             wire.unpack(data)
+
+
+def test_the_host_keeps_nothing_of_an_episode_that_ended(world: World) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("vtcli-arena")
+
+    before, files = mapped(), descriptors()
+
+    async def go() -> int:
+        episodes = [await world.pool.open(setup(transactions=bool(n % 2))) for n in range(4)]
+        for episode in episodes:
+            await episode.run("image")
+        live = mapped() - before
+        for episode in episodes:
+            await episode.close()
+        return live
+
+    assert world.do(go()) == 4
+    world.do(world.empty())
+    assert (mapped(), descriptors()) == (before, files)
+
+
+def test_a_word_to_rest_that_an_order_has_overtaken_is_ignored(world: World) -> None:
+    """The run may have left threads, beside which memory cannot be given back."""
+    code = """
+import builtins, vtcli.sandbox.worker as w
+builtins.rested, original = 0, w.Worker.rest
+def rest(self, private):
+    builtins.rested += 1
+    original(self, private)
+w.Worker.rest = rest
+"""
+
+    async def go() -> list[int]:
+        episode = await world.pool.open(setup(transactions=False))
+        assert isinstance(episode, PooledEpisode) and episode._way is not None
+        await episode.run(code)
+        counts: list[int] = []
+        for past in (True, False):
+            for _ in range(8):
+                wire.send(episode._way, {"do": "rest", "after": 1 if past else episode._seq})
+            counts.append(int((await episode.run("print(rested)")).output))
+        await episode.close()
+        return counts
+
+    stale, fresh = world.do(go())
+    assert stale < 8, "no more than the guard's own"
+    assert fresh - stale >= 8

@@ -74,6 +74,9 @@ class Guard:
         self.unchanged = unchanged
         self.orders = orders
         self.limits = orders.limits
+        # Whether the host may send the worker orders itself: nothing is to be done between its word and the start of a
+        # run, no copy to leave and no image to wipe out.
+        self.direct = orders.persist and not orders.transactions
         self.confined = confine.enter_guard(state, orders.limits)
         proc.adopt_orphans()
         if self.confined.template.tier != "full":
@@ -216,13 +219,14 @@ class Guard:
         return wire.receive(self.host)
 
     def _rest(self, head: Head, long: bool) -> None:
-        """Has memory given back. A process with threads cannot tell what is in use."""
+        """Has memory given back. A process with threads cannot tell what is in use, so one to which the host is giving
+        an order just now does nothing: it has done another run then than the one it is told of."""
         pages = self.unchanged if long else None
         if head.alone:
             known = [pages.private(fd) for fd in head.pagemap] if pages is not None else []
             head.go_on()
             with contextlib.suppress(OSError):  # seen when it is to run again
-                wire.send(head.channel, {"do": "rest"}, known)
+                wire.send(head.channel, {"do": "rest", "after": head.last}, known)
         if pages is not None and self.pagemap:
             pages.give_back(pages.private(self.pagemap[0]), pages.file)
         if not proc.readable(self.host.fileno(), SETTLE_S):
@@ -246,7 +250,7 @@ class Guard:
     def answer(self, seq: int, end: End, wall_s: float = 0.0, cpu_s: float = 0.0, peak_mb: float = 0.0) -> None:
         """Tells the host how a run ended, and whether there are images in the arena."""
         text, notes = proc.shortened(self.output, self.limits.kept_output_chars)
-        if text or end.status not in KEEPS:
+        if text or end.status not in KEEPS or not self.direct:
             self._tidy()  # before the host knows: it may ask for the next run at once
         images = end.reply is not None and end.reply.images and end.status in KEEPS
         if not images:  # otherwise the host does it when it has taken them
@@ -273,7 +277,7 @@ class Guard:
         except ValueError as e:
             wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
             return
-        wire.send(self.host, {"ready": True}, fds=[self.arena, *self._way(head)])
+        wire.send(self.host, {"ready": True}, fds=[self.arena, *([head.channel.fileno()] if self.direct else ())])
         while (frame := self._order()) is not None:
             seq = frame.header["seq"]
             try:
@@ -281,11 +285,6 @@ class Guard:
             except Broken as broken:
                 self.over(seq, broken)
                 return
-
-    def _way(self, head: Head) -> list[int]:
-        """The channel over which the host may send orders to the worker itself, where nothing is to be done between the
-        host's word and the start of a run: no copy to leave, no image to wipe out."""
-        return [] if self.orders.transactions or not self.orders.persist else [head.channel.fileno()]
 
     def end(self) -> None:
         """Kills what is left of the episode."""

@@ -43,8 +43,8 @@ class Broken(Exception):
 class Head:
     """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
     ``alone``: no run left it a thread; ``still``: it was told to stop; ``cpu_s``: its CPU time when it last had nothing
-    to do. ``pagemap``: its file of that name, where it could be had; ``status``: that of ``Proc.status``, once it was
-    asked for."""
+    to do; ``last``: the number of its last run. ``pagemap``: its file of that name, where it could be had; ``status``:
+    that of ``Proc.status``, once it was asked for."""
 
     pid: int
     death: int
@@ -54,6 +54,7 @@ class Head:
     status: int = -1
     still: bool = False
     cpu_s: float = 0.0
+    last: int = 0
 
     @classmethod
     def of_copy(cls, word: wire.Frame | None, channel: socket.socket, head: Head) -> Head:
@@ -63,7 +64,7 @@ class Head:
             raise ProtocolError("it ended, or left no copy")
         if word.header != {"copy": True} or word.pid in (0, head.pid):
             raise ProtocolError("a copy that did not begin as it must")
-        copy = cls(word.pid, os.pidfd_open(word.pid), channel)
+        copy = cls(word.pid, os.pidfd_open(word.pid), channel, last=head.last)
         copy.stand_still()
         return copy
 
@@ -224,6 +225,7 @@ class Watch:
                 raise ProtocolError("a reply to another run")
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the reply is malformed: {e}") from None
+        self.head.last = self.seq
         return End(Status(reply.kind), reply=reply, raw=frame.raw)
 
     def _closed(self) -> End:
