@@ -262,6 +262,11 @@ def test_what_an_arena_holds_beyond_what_it_keeps_is_given_back() -> None:
     arena.shrink(fd)
     assert os.fstat(fd).st_blocks * arena.BLOCK == arena.KEPT
     assert kept.all(), "what is kept is not touched"
+    end = os.fstat(fd).st_size
+    assert arena.LIBC.fallocate(fd, 1, end, 1 << 20) == 0, "memory beyond the end, which the size does not show"
+    assert os.fstat(fd).st_size == end and os.fstat(fd).st_blocks * arena.BLOCK == arena.KEPT + (1 << 20)
+    arena.shrink(fd)
+    assert os.fstat(fd).st_blocks * arena.BLOCK == arena.KEPT
     arena.shrink(fd, 0)
     assert os.fstat(fd).st_blocks == 0
     assert not kept.any()

@@ -38,6 +38,7 @@ LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, cty
 LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 PUNCH = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+EVERYTHING = 1 << 62  # bytes: more than any file has
 BLOCK = 512  # bytes, of ``st_blocks``
 
 Bytes = npt.NDArray[np.uint8]
@@ -192,10 +193,10 @@ def put(fd: int, images: Sequence[Pixels], room: int, kept: Bytes) -> list[int]:
 
 
 def shrink(fd: int, length: int = KEPT) -> None:
-    """Gives back what an arena holds beyond ``length`` bytes: its size stays. What stays are pixels of the last run."""
-    about = os.fstat(fd)
-    if about.st_blocks * BLOCK > length:
-        LIBC.fallocate(fd, PUNCH, length, about.st_size - length)
+    """Gives back what an arena holds beyond ``length`` bytes, beyond its end too: its size stays. What stays are pixels
+    of the last run. Raises ``OSError``."""
+    if os.fstat(fd).st_blocks * BLOCK > length and LIBC.fallocate(fd, PUNCH, length, EVERYTHING):
+        raise OSError(ctypes.get_errno(), "an arena's memory could not be given back")
 
 
 class Received:

@@ -94,10 +94,6 @@ def _covered(
     return round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3)
 
 
-def applied(m: Map, x: float, y: float) -> tuple[float, float]:
-    return m[0] * x + m[1] * y + m[2], m[3] * x + m[4] * y + m[5]
-
-
 def composed(outer: Map | None, inner: Map | None) -> Map | None:
     """First ``inner``, then ``outer``; None when either is."""
     if outer is None or inner is None:

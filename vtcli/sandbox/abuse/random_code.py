@@ -132,7 +132,7 @@ async def _episode(runner: Runner, scene: Scene, seed: int, found: Fuzzed) -> in
     """One hostile episode, with transactions or without; returns the next seed."""
     setup: Setup = base_setup()
     limits = replace(setup.limits, wall_s=WALL_S, memory_mb=1024)
-    setup = replace(setup, limits=limits, transactions=seed % 2 == 0)
+    setup = replace(setup, limits=limits, transactions=seed // RUNS % 2 == 0)
     episode = await runner.open(setup)
     try:
         for _ in range(RUNS):
