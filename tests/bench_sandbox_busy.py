@@ -14,17 +14,21 @@ from pathlib import Path
 
 import numpy as np
 from bench_sandbox_contenders import Contender, Sandbox, Subprocess, turn
-from bench_sandbox_measure import CpuClock
+from bench_sandbox_measure import MachineClock
 
 TURNS_PER_EPISODE = 4
 TURN = count()
 """The number of the next turn: each crops another part."""
-EACH = {"vtcli sandbox": 8}  # episodes in a repeat for each that is in flight; others have one, which takes as long
+EACH = {"vtcli sandbox": 32, "subprocess per call, one thread, OpenCV": 1}
+"""Episodes in a repeat for each that is in flight; others have ``FEW``, which take as long, about two seconds: in a
+short repeat its beginning and end, when not all cores are busy, would count for more where episodes are short."""
+FEW = 3
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
 class Block:
-    """One contender in one repeat: ms a turn."""
+    """One contender in one repeat: ms a turn, and the whole machine's CPU time for it."""
 
     wall_ms: float
     cpu_ms: float
@@ -34,7 +38,8 @@ Blocks = dict[str, list[Block]]
 
 
 async def at_once(contender: Contender, flying: int, episodes: int) -> Block:
-    """So many episodes, ``flying`` of them under way; the machine's time for a turn."""
+    """So many episodes, ``flying`` of them under way; the machine's time for a turn. A moment passes before, so that
+    nothing of another contender's episodes is left to be cleared away."""
     left = iter(range(episodes))
 
     async def serve(left: Iterator[int]) -> None:
@@ -44,7 +49,8 @@ async def at_once(contender: Contender, flying: int, episodes: int) -> Block:
                 await session.turn(turn(next(TURN)))
             await session.close()
 
-    clock, start = CpuClock(), time.perf_counter()
+    await asyncio.sleep(PAUSE_S)
+    clock, start = MachineClock(), time.perf_counter()
     await asyncio.gather(*(serve(left) for _ in range(flying)))
     wall_s, turns = time.perf_counter() - start, episodes * TURNS_PER_EPISODE
     return Block(wall_s * 1000 / turns, clock.ms() / turns)
@@ -67,7 +73,7 @@ async def busy(repeats: int, pixels: np.ndarray, folder: Path) -> Blocks:
     for repeat in range(repeats):
         print(f"all cores busy: repeat {repeat + 1} of {repeats}", file=sys.stderr)
         for contender in dice.sample(contenders, len(contenders)):
-            each = next((n for name, n in EACH.items() if contender.name.startswith(name)), 1)
+            each = next((n for name, n in EACH.items() if contender.name.startswith(name)), FEW)
             blocks[contender.name].append(await at_once(contender, cores, cores * each))
     for contender in contenders:
         await contender.stop()

@@ -116,6 +116,6 @@ def _play(setup: dict[str, Any], sources: tuple[str, ...]) -> list[Ran]:
 def _as_workers_see(picture: Pixels) -> Pixels:
     fd = arena.sealed_picture(picture)
     try:
-        return arena.mapped(fd, *picture.shape[:2])
+        return arena.seen(arena.placed(fd, *picture.shape[:2]), *picture.shape[:2])
     finally:
         os.close(fd)

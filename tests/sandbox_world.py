@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,11 +131,21 @@ def dig(folder: Path, depth: int) -> None:
 
 def pss(template: int) -> float | None:
     """MB of the template and all below it."""
+    return _rollup([template, *descendants(template)], "Pss:")
+
+
+def own_memory(template: int) -> float | None:
+    """MB that the processes below the template have for themselves: shared memory is none of it, so neither the number
+    of those who share it nor what else the machine does counts."""
+    return _rollup(descendants(template), "Anonymous:")
+
+
+def _rollup(pids: Sequence[int], line: str) -> float | None:
     total = 0
-    for pid in (template, *descendants(template)):
+    for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
-                total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+                total += next(int(text.split()[1]) for text in file if text.startswith(line))
         except PermissionError:
             return None
         except OSError:

@@ -38,13 +38,14 @@ for step in range(150):
     if step % 5:
         continue
     pieces += len(heap.free_pieces())
-    with heap.spared():
+    with heap.Spared():
         child = memory.fork()
     if child == 0:
         same = all(zlib.crc32(kept[k]) == sums[k] for k in sums)
         more = [bytes([n]) * (1 << n) for n in range(24)]
         kept.clear()
         os._exit(0 if same and all(m == bytes([n]) * (1 << n) for n, m in enumerate(more)) else 1)
+    heap.claim()
     assert all(zlib.crc32(kept[k]) == sums[k] for k in sums)
     assert os.waitpid(child, 0)[1] == 0, step
 assert pieces > 20, pieces
@@ -54,7 +55,7 @@ WARM_PAGES = """
 def run(spare):
     np.ones(8 << 20, np.uint8)
     if spare:
-        with heap.spared():
+        with heap.Spared():
             child = memory.fork()
     else:
         child = memory.fork()
@@ -71,6 +72,50 @@ for spare in (True, False, True, False):
     run(spare)
 print(sorted(run(True) for _ in range(5))[2], sorted(run(False) for _ in range(5))[2])
 """
+GIVEN_BACK = """
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+kept = [np.ones(8 << 20, np.uint8), np.ones(8 << 20, np.uint8)]
+for step in range(2):
+    with heap.Spared():
+        child = memory.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    if step == 0:
+        kept.pop(0)
+        heap.give_back()
+        before = resident()
+heap.claim()
+print("given back" if resident() - before < 1 << 20 else resident() - before)
+"""
+TAKEN_BACK = """
+def fork():
+    with heap.Spared():
+        child = memory.fork()
+    if child == 0:
+        import signal
+        signal.pause()
+    return child
+def end(child):
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+def run(claim):
+    kept = np.ones(8 << 20, np.uint8)
+    first = fork()
+    kept = None
+    end(first)
+    second = fork()
+    if claim:
+        heap.claim()
+    before = faults()
+    np.ones(8 << 20, np.uint8)
+    found = faults() - before
+    end(second)
+    return found
+for claim in (True, False):
+    run(claim)
+print(sorted(run(True) for _ in range(5))[2], sorted(run(False) for _ in range(5))[2])
+"""
 
 
 def test_copies_have_all_that_is_in_use() -> None:
@@ -80,6 +125,35 @@ def test_copies_have_all_that_is_in_use() -> None:
 def test_free_pieces_are_not_copied_when_written_to() -> None:
     spared, copied = (int(word) for word in ran(WARM + WARM_PAGES).split())
     assert spared * 4 < copied, (spared, copied)
+
+
+def test_what_was_shared_and_is_free_is_taken_back_at_once() -> None:
+    claimed, left = (int(word) for word in ran(WARM + TAKEN_BACK).split())
+    assert claimed * 4 < left, (claimed, left)
+
+
+def test_what_was_given_back_is_not_fetched_again() -> None:
+    assert ran(WARM + GIVEN_BACK) == "given back\n"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "end", "found"),
+    [
+        ([], [], 0, []),
+        ([(10, 5)], [], 100, [(10, 5)]),
+        ([(10, 5)], [(10, 5)], 100, []),
+        ([(10, 20)], [(12, 3), (20, 4)], 100, [(10, 2), (15, 5), (24, 6)]),
+        ([(10, 20)], [(5, 7), (28, 40)], 100, [(12, 16)]),
+        ([(10, 20), (40, 20)], [(25, 20)], 50, [(10, 15), (45, 5)]),
+        ([(10, 20)], [], 15, [(10, 5)]),
+        ([(10, 20)], [], 10, []),
+    ],
+)
+def test_what_is_free_now_and_was_in_use_is_told_from_the_rest(
+    now: heap.Pieces, before: heap.Pieces, end: int, found: heap.Pieces
+) -> None:
+    """``end`` is that of the heap then: behind it nothing was in use."""
+    assert heap.used(now, before, end) == found
 
 
 def words(chunks: Sequence[tuple[int, bool]]) -> tuple[ctypes.Array[ctypes.c_size_t], int]:

@@ -31,7 +31,7 @@ def test_the_pixels_are_those_that_pil_tells(size: tuple[int, int]) -> None:
 def test_an_image_on_an_input_pictures_memory_is_read_like_any_other() -> None:
     expected = dice(60, 50)
     fd = arena.sealed_picture(expected)
-    image = pixels.image_of(arena.mapped(fd, 50, 60))
+    image = pixels.image_of(arena.seen(arena.placed(fd, 50, 60), 50, 60))
     os.close(fd)
     assert np.array_equal(pixels.of_pil(image), expected)
     assert np.array_equal(pixels.of_pil(image.crop((5, 6, 40, 30))), expected[6:30, 5:40])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sandbox_world import World, idle_cpu, setup
 
+from vtcli.sandbox import watch
 from vtcli.sandbox.types import RunLimits, RunResult, Status
 
 CLEARED = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, 0)\nos.lseek(1, 20 << 20, 0)\n1/0"
@@ -165,6 +166,19 @@ def test_a_worker_that_leaves_no_copy_is_waited_for_without_cpu(world: World) ->
 
     used, result = world.do(go())
     assert used < 0.3 and result.status is Status.LOST
+
+
+@pytest.mark.parametrize("spoils", [LEAVES_NO_COPY, "import builtins\nbuiltins.len = lambda x: 0"])
+def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(world: World, spoils: str) -> None:
+    """Found by random code: code that bends its worker held a core for half a minute."""
+
+    async def go() -> RunResult:
+        episode = await world.pool.open(setup())
+        await episode.run(spoils)
+        async with asyncio.timeout(watch.START_S / 2):
+            return await episode.run("x = 1")
+
+    assert world.do(go()).status is Status.PROTOCOL
 
 
 def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:

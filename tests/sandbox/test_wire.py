@@ -169,6 +169,17 @@ def test_what_a_guard_hears_is_what_the_host_reads() -> None:
         replies.parse(replies.encode(REPLY).replace(b"{", b'{"seq":3,"kind":"ok","images":[],', 1))
 
 
+@given(plain)
+def test_json_is_written_as_python_writes_it(value: object) -> None:
+    try:
+        expected = json.dumps({"a": value}, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        with pytest.raises(ValueError, match="compliant"):
+            wire.encoded({"a": value})  # pyright: ignore
+    else:
+        assert wire.encoded({"a": value}) == expected  # pyright: ignore
+
+
 def test_an_order_arrives_and_no_other_bytes_pass_for_one() -> None:
     source = "print('ä')\n\n".encode()
     assert wire.unpack(wire.order(12, source)) == ({"do": "run", "seq": 12}, (source,))
@@ -329,7 +340,7 @@ def test_sealed_pixels_cannot_be_written_and_are_shared_until_the_array_is_gone(
     assert not mine and store.fd(pixels)[0] == fd
     with pytest.raises(OSError, match="not permitted"):
         os.pwrite(fd, b"x", 0)
-    seen = arena.mapped(fd, 4, 5)
+    seen = arena.seen(arena.placed(fd, 4, 5), 4, 5)
     assert np.array_equal(seen, pixels) and not seen.flags.writeable
     del pixels
     with pytest.raises(OSError, match="Bad file"):

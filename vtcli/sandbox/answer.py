@@ -26,8 +26,8 @@ STATUSES = tuple(Status)
 class Answer:
     """One run. ``images``: those of the reply lie in the arena and may be taken; ``raw``: the worker's reply as it
     came, untested, empty when there was none; ``output``: what was printed, shortened; ``signal``: that killed the
-    process, 0 for none; ``stays``: there is a process for the next run, without
-    transactions the one that did this run."""
+    process, 0 for none; ``stays``: there is a process for the next run, without transactions the one that did this
+    run."""
 
     seq: int
     status: Status

@@ -78,18 +78,22 @@ def sealed_picture(pixels: Pixels) -> int:
     return fd
 
 
-def mapped(fd: int, height: int, width: int) -> Pixels:
-    """The picture (H, W, 3) in a file of ``sealed_picture``, mapped for the life of the process: no copy, shared by
-    all processes that map it, four bytes from pixel to pixel. ``fd`` may be closed. Raises ``OSError``.
+def placed(fd: int, height: int, width: int) -> int:
+    """The address at which the picture in a file of ``sealed_picture`` is mapped from now on, for the life of the
+    process and of its forks: no copy, shared by all that map it. ``fd`` may be closed. Raises ``OSError``.
 
     Not by ``mmap.mmap``, which keeps a descriptor of its own; private, because kernels before 6.7 refuse a shared
     mapping of a file sealed against writing; with the right to write, which changes the writer's own copy only,
     because some functions of PIL write to an image's memory without asking whether it is its own."""
-    length = height * width * 4
-    address = LIBC.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
+    address = LIBC.mmap(None, height * width * 4, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "a picture could not be mapped")
-    memory = (ctypes.c_ubyte * length).from_address(address)
+    return int(address)
+
+
+def seen(address: int, height: int, width: int) -> Pixels:
+    """The picture (H, W, 3) that lies there, four bytes from pixel to pixel; not to be written to."""
+    memory = (ctypes.c_ubyte * (height * width * 4)).from_address(address)
     pixels = np.ctypeslib.as_array(memory).reshape(height, width, 4)[:, :, :3]
     pixels.flags.writeable = False
     return pixels
@@ -182,7 +186,7 @@ def put(fd: int, images: Sequence[Pixels], room: int, kept: Bytes) -> list[int]:
         if offset + whole.nbytes > room:
             break
         done = max(min(KEPT - offset, whole.nbytes), 0)
-        if done and whole.ctypes.data != kept.ctypes.data + offset:
+        if done and _address(whole) != _address(kept) + offset:
             kept[offset : offset + done] = whole.reshape(-1)[:done]
         view = whole.data.cast("B")
         while done < len(view):
@@ -190,6 +194,11 @@ def put(fd: int, images: Sequence[Pixels], room: int, kept: Bytes) -> list[int]:
         offsets.append(offset)
         offset = -(-(offset + len(view)) // PAGE) * PAGE
     return offsets
+
+
+def _address(array: npt.NDArray[np.uint8]) -> int:
+    """Of its memory; ``array.ctypes`` makes an object of a class in Python."""
+    return int(array.__array_interface__["data"][0])
 
 
 def shrink(fd: int, length: int = KEPT) -> None:

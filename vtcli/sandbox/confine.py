@@ -68,6 +68,7 @@ class TemplateState:
     proc: int | None  # the host's /proc, at tier full
     own_pids: int | None  # the template's pid namespace, at tier full
     held: int | None = None  # the lock on ``scratch``, where it was made here
+    inside: TemplateState | None = None  # what guards keep of it, at tier full
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
         except OSError as e:
             raise ConfinementError("namespaces", f"{e.strerror} {e.filename or ''}".strip()) from e
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        state = TemplateState(tier, os.geteuid(), paths, abi, namespaces.WORKSPACE, 0, proc, own_pids)
+        _live_in(namespaces.WORKSPACE)
+        inside = TemplateState(tier, os.geteuid(), paths, abi, namespaces.WORKSPACE, 0, None, None)
+        state = replace(inside, proc=proc, own_pids=own_pids, inside=inside)
         _build_filters(state)
         return state
     scratch, held = (scratch, None) if scratch else folders.make()
@@ -152,16 +155,23 @@ def enter_guard(state: TemplateState, limits: Limits) -> GuardState:
         Path(folder).mkdir(mode=0o700)
         guard = GuardState(state, folder, None)
     os.chdir(guard.workspace)
-    os.environ.update(HOME=guard.workspace, TMPDIR=guard.workspace)
-    tempfile.tempdir = guard.workspace  # the imports in the template may have settled on a folder that is out of reach
+    _live_in(guard.workspace)
     if SUPPORTED:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         prctl(PR_SET_DUMPABLE, 0)
     return guard
 
 
+def _live_in(workspace: str) -> None:
+    """Where home and temporary files are; the imports in the template may have settled on a folder that is out of
+    reach. At tier full it is the same one for all, and the template knows it."""
+    if tempfile.tempdir != workspace:
+        os.environ.update(HOME=workspace, TMPDIR=workspace)
+        tempfile.tempdir = workspace
+
+
 def _full_guard(state: TemplateState, limits: Limits) -> GuardState:
-    if state.proc is None or state.own_pids is None:
+    if state.proc is None or state.own_pids is None or state.inside is None:
         raise ConfinementError("namespaces", "the template did not enter them")
     if os.getpid() != 1:
         namespaces.unshare(namespaces.NEW_PIDS)
@@ -175,7 +185,7 @@ def _full_guard(state: TemplateState, limits: Limits) -> GuardState:
     os.close(state.proc)
     os.close(state.own_pids)
     privileges.drop_capabilities()
-    return GuardState(replace(state, proc=None, own_pids=None), namespaces.WORKSPACE, proc)
+    return GuardState(state.inside, namespaces.WORKSPACE, proc)
 
 
 def workspace_of(state: TemplateState, guard: int) -> str:
@@ -189,19 +199,20 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
         workspace.remove(workspace_of(state, guard))
 
 
-def lock_worker(guard: GuardState, limits: Limits, gate: bool) -> int | None:
+def lock_worker(guard: GuardState, limits: Limits, gate: bool, closed: bool = False) -> int | None:
     """In a freshly forked child of the guard with one thread, right before untrusted code: session, limits, privileges,
     Landlock and the seccomp filter, for good. The working directory is the workspace.
 
     Returns the listener for a ``ForkGate``, which must be sent to the guard and then closed here before any untrusted
     code runs. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
     this episode alone (all tiers but ``full``), threads are put to it too, so a listener is returned without ``gate``
-    as well. None when nothing has to be asked. A run's CPU time is the guard's to watch: the process lives for many.
+    as well. None when nothing has to be asked. ``closed``: the guard's and the template's descriptors are closed here
+    already. A run's CPU time is the guard's to watch: the process lives for many.
 
     OSError or ConfinementError when a layer of the tier cannot be put on: the process must exit then."""
     state = guard.template
     for fd in (guard.proc, state.held):
-        if fd is not None:
+        if fd is not None and not closed:
             os.close(fd)
     if os.getsid(0) != os.getpid():
         os.setsid()

@@ -14,8 +14,8 @@ import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from vtcli.sandbox import arena, confine, memory, proc, replies, wire, worker
 from vtcli.sandbox.answer import Answer
@@ -28,48 +28,55 @@ from vtcli.sandbox.workspace import Entry, Workspace, WorkspaceLimit
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The setup frame, read."""
+    """The setup frame, read as far as the guard needs it. What only the worker needs is made there."""
 
-    worker: WorkerSetup
+    header: Mapping[str, Any]
     limits: RunLimits
     persist: bool
     transactions: bool
-    files: tuple[tuple[str, int], ...]  # name, descriptor
-    videos: tuple[int, ...]
+    pictures: tuple[tuple[int, int, int], ...] = ()  # address, height, width
+    files: tuple[tuple[str, int], ...] = ()  # name, descriptor
+    videos: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, frame: wire.Frame) -> Orders:
         """From the host's frame; descriptors come in the order pictures, files, videos."""
         header = frame.header
-        sizes, names, videos = header["pictures"], header["image_files"], header["videos"]
-        fds = list(frame.fds)
-        pictures = [arena.mapped(fd, height, width) for fd, (height, width) in zip(fds, sizes, strict=False)]
+        sizes, names = header["pictures"], header["image_files"]
+        fds, given = frame.fds, len(sizes) + len(names)
+        pictures = [(arena.placed(fd, h, w), h, w) for fd, (h, w) in zip(fds, sizes, strict=False)]
         for fd in fds[: len(sizes)]:
             os.close(fd)
-        files = tuple(zip(names, fds[len(sizes) : len(sizes) + len(names)], strict=True))
+        files = tuple(zip(names, fds[len(sizes) : given], strict=True))
         limits = RunLimits(**header["limits"])
-        numbers = worker.video_slots(len(videos), limits)
-        setup = WorkerSetup(
-            pictures=tuple(pictures),
-            workspace=".",
+        return cls(
+            header, limits, header["persist"], header["transactions"], tuple(pictures), files, tuple(fds[given:])
+        )
+
+    def worker(self, workspace: str) -> WorkerSetup:
+        """For a worker, made in its process."""
+        header, videos = self.header, self.header["videos"]
+        return WorkerSetup(
+            pictures=tuple(arena.seen(*picture) for picture in self.pictures),
+            workspace=workspace,
             variables=header["variables"],
-            image_files=names,
-            videos=dict(zip(videos, numbers, strict=True)),
+            image_files=header["image_files"],
+            videos=dict(zip(videos, worker.video_slots(len(videos), self.limits), strict=True)),
             prelude=header["prelude"],
             before_each=header["before_each"],
             capture=tuple(header["capture"]),
-            persist=header["persist"],
-            limits=limits,
+            persist=self.persist,
+            limits=self.limits,
             help=Help(**header["help"]),
         )
-        videos_fds = tuple(fds[len(sizes) + len(names) :])
-        return cls(setup, limits, header["persist"], header["transactions"], files, videos_fds)
 
 
 class Guard:
     """One episode."""
 
-    def __init__(self, host: socket.socket, state: Any, unchanged: Unchanged | None, orders: Orders) -> None:
+    def __init__(
+        self, host: socket.socket, confined: confine.GuardState, unchanged: Unchanged | None, orders: Orders
+    ) -> None:
         self.host = host
         self.unchanged = unchanged
         self.orders = orders
@@ -77,14 +84,12 @@ class Guard:
         # Whether the host may send the worker orders itself: nothing is to be done between its word and the start of a
         # run, no copy to leave and no image to wipe out.
         self.direct = orders.persist and not orders.transactions
-        self.confined = confine.enter_guard(state, orders.limits)
+        self.confined = confined
         proc.adopt_orphans()
         if self.confined.template.tier != "full":
             # Without a pid namespace the guard must outlive a killed template, to kill its own: it sees the host, which
             # closes the channel then. At tier full the kernel kills all of them.
             proc.survive_parent()
-        # Everything that this process reads and that its worker must not have is closed in the worker's first step.
-        self.bare = replace(self.confined, proc=None, template=replace(self.confined.template, held=None))
         self.workspace = Workspace(
             os.fsencode(self.confined.workspace), self.limits.workspace_mb * 2**20, self.limits.workspace_files
         )
@@ -106,10 +111,10 @@ class Guard:
             rest = worker.Rest.of(self.unchanged, self.confined.proc)
             wire.send(theirs, {"began": True}, fds=() if rest is None else (rest.pagemap,))
             worker.work(
-                replace(self.orders.worker, workspace=self.confined.workspace),
+                self.orders.worker(self.confined.workspace),
                 worker.Ends(theirs.fileno(), self.arena, self.output, self.orders.videos),
                 rest,
-                lambda: confine.lock_worker(self.bare, self.limits, gate=self.orders.transactions),
+                self._lock,
             )
         theirs.close()
         self.head = head = Head(pid, os.pidfd_open(pid), ours)
@@ -122,6 +127,10 @@ class Guard:
             raise ValueError(str(ready.get("error", "")))
         head.cpu_s = proc.cpu_s(pid)
         return head
+
+    def _lock(self) -> int | None:
+        """In the worker, which has closed everything that this process reads and that it must not have."""
+        return confine.lock_worker(self.confined, self.limits, gate=self.orders.transactions, closed=True)
 
     def _first_word(self, channel: socket.socket, fds: int = 0) -> wire.Frame:
         """The next word of a worker that is starting and has not yet run any code."""
@@ -208,7 +217,7 @@ class Guard:
         if head is not None:
             head.end()
 
-    def _order(self) -> wire.Frame | None:
+    def next_order(self) -> wire.Frame | None:
         """The host's next frame. When it does not come at once, the process that keeps the state gives freed memory
         back; when it does not come for long, it and this one give back what they did not change. In between it stands
         still, whatever it may want to do outside of all clocks."""
@@ -278,7 +287,7 @@ class Guard:
             wire.send(self.host, {"ready": False, "error": str(e)[:4000]})
             return
         wire.send(self.host, {"ready": True}, fds=[self.arena, *([head.channel.fileno()] if self.direct else ())])
-        while (frame := self._order()) is not None:
+        while (frame := self.next_order()) is not None:
             seq = frame.header["seq"]
             try:
                 self.run(seq, frame.raw) if frame.header["do"] == "run" else self.watch(seq)
@@ -300,25 +309,28 @@ def _channel() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def main(host: socket.socket, state: Any, unchanged: Unchanged | None) -> int:
-    """The guard's life, in a fresh child of the template; returns its exit code."""
-    guard = None
+def main(host: socket.socket, state: Any, unchanged: Unchanged | None) -> NoReturn:
+    """The guard's life, in a fresh child of the template. It ends here: to go back, frame by frame, would touch what
+    was not touched before."""
+    guard, code = None, 1
     proc.rename("vtcli-guard")
     try:
         frame = wire.receive(host, wire.MAX_FDS)
-        if frame is None:
-            return 0
-        guard = Guard(host, state, unchanged, Orders.read(frame))
-        guard.serve()
-        return 0
+        if frame is not None:
+            orders = Orders.read(frame)
+            guard = Guard(host, confine.enter_guard(state, orders.limits), unchanged, orders)
+            guard.serve()
+        code = 0
     except HostGone:
-        return 0
+        code = 0
     except Exception as e:
         try:
             wire.send(host, {"ready": False, "error": f"the guard failed: {type(e).__name__}: {e}"[:2000]})
         except OSError:
             pass
-        return 1
     finally:
-        if guard is not None:
-            guard.end()
+        try:
+            if guard is not None:
+                guard.end()
+        finally:
+            os._exit(code)

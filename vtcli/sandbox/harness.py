@@ -6,7 +6,6 @@ Nothing here protects anything: the code runs in the same interpreter and may ch
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import linecache
 import os
@@ -100,8 +99,10 @@ class Harness:
     def get_ready(self) -> None:
         """Does what must be done before a run, whatever the one before has left: done while nobody waits, right after
         a reply, the next run starts sooner. What fails here is tried again, and told, when there is a run."""
-        with contextlib.suppress(BaseException):
+        try:  # without contextlib, here and where else each run comes along: it is made of more objects
             self._ready()
+        except BaseException:  # noqa: S110 - the run itself does it again, and tells
+            pass
 
     def _ready(self) -> streams.Meter:
         """The next run's streams; all else is in its place."""
@@ -109,7 +110,7 @@ class Harness:
             return self._meter
         meter = streams.fresh(self.setup.limits.output_bytes)
         sys.settrace(None)
-        threading.settrace(cast(Any, None))
+        threading.settrace(None)  # pyright: ignore[reportArgumentType]
         os.chdir(self.setup.workspace)
         self.recorder.begin()
         recorder.activate(self.recorder)

@@ -64,20 +64,20 @@ class Link:
 
     async def open(self, number: int, theirs: socket.socket, within_s: float) -> None:
         """Has a guard forked that speaks over ``theirs``. Raises ``EngineError``, ``OSError``."""
-        await self._send({"open": number}, (theirs.fileno(),), within_s)
+        await self._send(wire.opening(number), (theirs.fileno(),), within_s)
 
     async def end_episode(self, number: int) -> None:
         """Has the guard of an episode killed, when closing its channel was not enough."""
         try:
-            await self._send({"kill": number}, (), END_S)
+            await self._send(wire.pack({"kill": number}), (), END_S)
         except (OSError, EngineError):
             self.kill()
 
-    async def _send(self, header: Mapping[str, Json], fds: tuple[int, ...], within_s: float) -> None:
+    async def _send(self, frame: bytes, fds: tuple[int, ...], within_s: float) -> None:
         until = asyncio.get_running_loop().time() + within_s
         while self.alive:
             try:
-                wire.send(self._sock, header, (), fds)
+                wire.pass_on(self._sock, frame, fds)
                 return
             except BlockingIOError:
                 if asyncio.get_running_loop().time() > until:

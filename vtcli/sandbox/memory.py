@@ -18,7 +18,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import platform
@@ -29,11 +28,11 @@ from typing import Any, cast
 
 from vtcli.sandbox import heap
 from vtcli.sandbox.kernel import LIBC
+from vtcli.sandbox.memfile import MemoryFile
 from vtcli.sandbox.unchanged import ENTRY, Unchanged
 
 READ, WRITE, EXECUTE = 1, 2, 4
 BLOCK, PUNCH_HOLE = 64 << 10, 3  # with the flag that keeps the file's size
-SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 HOLDING = ctypes.PyDLL(None, use_errno=True)
 """The same for a call that keeps Python's lock."""
 HOOKS: list[Callable[[], object]] = []
@@ -41,17 +40,19 @@ HOOKS: list[Callable[[], object]] = []
 OF_THREADS = frozenset({"threading", "logging"})
 
 MOVE = bytes.fromhex(
-    "53 55 41 54 48 89 fb 48 89 f5 49 89 d4"  # push rbx, rbp, r12; rbx = entries, rbp = count, r12 = file
+    "53 55 41 54 41 55 48 89 fb 48 89 f5 49 89 d4 49 89 cd"
+    # push rbx, rbp, r12, r13; rbx = entries, rbp = count, r12 = written, r13 = read
     "48 85 ed 74 43"  # loop: if no entry is left, go to the end
-    "4c 89 e7 48 8b 33 48 8b 53 08 4c 8b 53 18 b8 12 00 00 00 0f 05"  # pwrite64(file, address, length, offset)
+    "4c 89 e7 48 8b 33 48 8b 53 08 4c 8b 53 18 b8 12 00 00 00 0f 05"  # pwrite64(written, address, length, offset)
     "48 3b 43 08 75 1f"  # when not all of it could be read, go to the next entry
-    "48 8b 3b 48 8b 73 08 48 8b 53 10 41 ba 12 00 00 00 4d 89 e0 4c 8b 4b 18 b8 09 00 00 00 0f 05"
-    # mmap(address, length, rights, MAP_PRIVATE | MAP_FIXED, file, offset)
+    "48 8b 3b 48 8b 73 08 48 8b 53 10 41 ba 12 00 00 00 4d 89 e8 4c 8b 4b 18 b8 09 00 00 00 0f 05"
+    # mmap(address, length, rights, MAP_PRIVATE | MAP_FIXED, read, offset)
     "48 83 c3 20 48 ff cd eb b8"  # next entry
-    "41 5c 5d 5b c3"  # end: pop r12, rbp, rbx; return
+    "41 5d 41 5c 5d 5b c3"  # end: pop r13, r12, rbp, rbx; return
 )
-"""``void move(entries, count, file)`` for x86-64. Between copying a piece of memory and mapping the copy in its place
-nothing may be written there, so no line of Python, whose every step writes to its heap, can stand between the two."""
+"""``void move(entries, count, written, read)`` for x86-64, both descriptors of one file. Between copying a piece of
+memory and mapping the copy in its place nothing may be written there, so no line of Python, whose every step writes to
+its heap, can stand between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +140,17 @@ def share(proc: int | None) -> Unchanged:
         offset += length
     code[: len(MOVE)] = MOVE
     entries = ctypes.addressof(ctypes.c_char.from_buffer(table))
-    fd = os.memfd_create("vtcli-template", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    file = MemoryFile.create()
     try:
-        os.ftruncate(fd, offset)
-        move = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)(
+        os.ftruncate(file.written, offset)
+        move = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_int)(
             ctypes.addressof(ctypes.c_char.from_buffer(code))
         )
-        move(entries, len(private), fd)
-        _punch(fd, offset)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)  # nobody who finds a way to it can write to what all others read
-        return Unchanged.of(fd, table[: ENTRY.size * len(private)])
+        move(entries, len(private), file.written, file.read)
+        _punch(file.written, offset)
+        return Unchanged.of(file.finish(), table[: ENTRY.size * len(private)])
     except BaseException:
-        os.close(fd)
+        file.close()  # what was moved stays mapped, and nobody can reach the file
         raise
 
 
@@ -181,11 +181,16 @@ def hooks_of_libraries() -> Generator[None]:
         os.register_at_fork = register
 
 
-def fork() -> int:
+def alone() -> bool:
+    """Whether no run has left this process a thread."""
+    return not _thread._count()  # pyright: ignore[reportPrivateUsage]
+
+
+def fork(call: Callable[[], int] = HOLDING.fork) -> int:
     """``os.fork`` without what Python does around it: in a process of one thread no lock needs mending, but to look at
-    all of them touches, and so copies, some 80 pages in every child. Raises ``OSError``."""
-    threads = _thread._count()  # pyright: ignore[reportPrivateUsage]  # that code of an earlier run has left
-    pid = os.fork() if threads else int(HOLDING.fork())
+    all of them touches, and so copies, some 80 pages in every child. ``call``: forks, with Python's lock held. Raises
+    ``OSError``."""
+    pid = call() if alone() else os.fork()
     if pid < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     if pid == 0:

@@ -158,10 +158,27 @@ def own_proc() -> int | None:
 
 
 def _proc() -> int:
-    context = syscall(SYS_FSOPEN, b"proc", 1)
+    return _mounted_nowhere(b"proc", MS_NOEXEC, subset=b"pid")
+
+
+def huge_pages() -> int:
+    """A file system in memory, of huge pages as far as there are any, for the caller alone. OSError where the caller or
+    the kernel cannot."""
+    return _mounted_nowhere(b"tmpfs", 0, huge=b"always", mode=b"0700")
+
+
+def make_read_only(mount: int) -> None:
+    """For all who have a descriptor of something in it. OSError while a file is open for writing."""
+    _set_attributes(mount, MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _mounted_nowhere(kind: bytes, flags: int, **options: bytes) -> int:
+    """A descriptor of the root of a new file system."""
+    context = syscall(SYS_FSOPEN, kind, 1)
     try:
-        syscall(SYS_FSCONFIG, context, FSCONFIG_SET_STRING, b"subset", b"pid", 0)
+        for name, value in options.items():
+            syscall(SYS_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), value, 0)
         syscall(SYS_FSCONFIG, context, FSCONFIG_CREATE, 0, 0, 0)
-        return syscall(SYS_FSMOUNT, context, 1, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        return syscall(SYS_FSMOUNT, context, 1, MS_NOSUID | MS_NODEV | flags)
     finally:
         os.close(context)

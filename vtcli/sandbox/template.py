@@ -8,10 +8,9 @@ of all its guards.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
-import select
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -84,7 +83,9 @@ def serve(channel: socket.socket) -> int:
         wire.send(channel, {"ready": False, "config": config, "error": text[:8000]})
         return 1
     wire.send(channel, {"ready": True, "report": report})
-    return Template(channel, state, unchanged).serve()
+    from vtcli.sandbox.nursery import Nursery
+
+    return Nursery(channel, state, unchanged).serve()
 
 
 def prepare(config: Any) -> tuple[Any, Any, Any]:
@@ -92,7 +93,7 @@ def prepare(config: Any) -> tuple[Any, Any, Any]:
     probes. Returns the state for the guards, what gives unchanged pages back, and the report."""
     from dataclasses import asdict
 
-    from vtcli.sandbox import confine, memory
+    from vtcli.sandbox import confine, copies, memory
 
     # Before the imports: the probes fork, and a light process forks faster.
     report = None if config["tier"] else confine.strongest(config["minimum_tier"])
@@ -100,124 +101,13 @@ def prepare(config: Any) -> tuple[Any, Any, Any]:
 
     with memory.hooks_of_libraries():
         warm()
-    import vtcli.sandbox.guard  # noqa: F401  # pyright: ignore[reportUnusedImport]  # warm, before the forks
+    import vtcli.sandbox.nursery  # noqa: F401  # pyright: ignore[reportUnusedImport]  # warm, before the forks
 
     state = confine.prepare_template(config["tier"] if report is None else report.tier)
     gc.collect()
     gc.freeze()  # what is there now is never looked at again by a collector, which would copy it in every fork
+    with contextlib.suppress(OSError):
+        copies.prepare()
     unchanged = memory.settle(state.proc)
     told = {"tier": state.tier, "probed": False} if report is None else {**asdict(report), "probed": True}
     return state, unchanged, told
-
-
-class Template:
-    """Forks, and takes dead guards away."""
-
-    def __init__(self, channel: socket.socket, state: Any, unchanged: Any) -> None:
-        from vtcli.sandbox import proc
-
-        self.channel = channel
-        self.state = state
-        self.unchanged = unchanged
-        self.guards: dict[int, int] = {}  # pid: episode
-        proc.rename("vtcli-template")
-        proc.adopt_orphans()  # of a guard that died; they are killed here
-        self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.waker = waker
-
-    def serve(self) -> int:
-        """Until the host closes the channel."""
-        from vtcli.sandbox import wire
-
-        poller = select.poll()
-        for fd in (self.channel.fileno(), self.wake):
-            poller.register(fd, select.POLLIN)
-        while True:
-            ready = dict(poller.poll())
-            if self.wake in ready:
-                os.read(self.wake, 4096)
-                self.reap()
-            if self.channel.fileno() not in ready:
-                continue
-            frame = wire.receive(self.channel, 1)
-            if frame is None:
-                self.end()
-                return 0
-            if frame.fds:
-                self.fork(frame.header["open"], frame.fds[0])
-            else:
-                self.kill(frame.header["kill"])
-
-    def fork(self, episode: int, fd: int) -> None:
-        """Starts the guard of an episode, which speaks over ``fd``."""
-        from vtcli.sandbox import confine, memory, wire
-
-        try:
-            confine.prepare_fork(self.state)
-            pid = memory.fork()
-        except OSError as e:
-            wire.send(self.channel, {"gone": episode, "status": -1, "error": str(e)})
-            os.close(fd)
-            return
-        if pid == 0:
-            self.become_guard(fd)
-        os.close(fd)
-        self.guards[pid] = episode
-
-    def become_guard(self, fd: int) -> NoReturn:
-        """The child's side of the fork."""
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.close(self.wake)
-            os.close(self.waker)
-            self.channel.close()
-            from vtcli.sandbox import guard
-
-            code = guard.main(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd), self.state, self.unchanged)
-        finally:
-            os._exit(code)
-
-    def reap(self) -> None:
-        """Tells the host which guards have ended, and kills what they left behind."""
-        from vtcli.sandbox import confine, proc, wire
-
-        gone: dict[int, tuple[int, int]] = {}  # guard: its episode, its status
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if not pid:
-                break
-            episode = self.guards.pop(pid, None)
-            if episode is not None:
-                gone[pid] = episode, status
-        for orphan in proc.Proc().children(os.getpid()):
-            if orphan not in self.guards:
-                self._signal(orphan)
-        for pid, (episode, status) in gone.items():
-            confine.remove_workspace(self.state, pid)
-            wire.send(self.channel, {"gone": episode, "status": status})
-
-    def kill(self, episode: int) -> None:
-        """Kills the guard of an episode; the rest of it follows."""
-        for pid, number in self.guards.items():
-            if number == episode:
-                self._signal(pid)
-
-    def end(self) -> None:
-        """Kills all guards and waits for them, at most two seconds."""
-        from vtcli.sandbox import proc
-
-        proc.Proc().sweep(2.0)
-
-    @staticmethod
-    def _signal(pid: int) -> None:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass

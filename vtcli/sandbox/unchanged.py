@@ -75,13 +75,13 @@ class Unchanged:
     @classmethod
     def of(cls, file: int, entries: bytes) -> Unchanged:
         """In the template, after it was moved. Raises ``OSError``."""
-        look = _mapped(mmap.PAGESIZE)
+        look = mapped(mmap.PAGESIZE)
         code = look + mmap.PAGESIZE // 2
         ctypes.memmove(look, PRIVATE, len(PRIVATE))
         ctypes.memmove(code, GIVE_BACK, len(GIVE_BACK))
         if LIBC.mprotect(ctypes.c_void_p(look), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "mprotect")
-        return cls(file, entries, look, code, _mapped(mmap.PAGESIZE), _mapped(MOST * PAGE.size))
+        return cls(file, entries, look, code, mapped(mmap.PAGESIZE), mapped(MOST * PAGE.size))
 
     def private(self, pagemap: int) -> bytes:
         """The pages, as ``PAGE``, ``MOST`` at most, that a fork of the template has for itself where the file is
@@ -112,7 +112,7 @@ _LOOK = ctypes.CFUNCTYPE(
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
 
 
-def _mapped(length: int) -> int:
+def mapped(length: int) -> int:
     """Fresh private memory."""
     rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = LIBC.mmap(None, ctypes.c_size_t(length), rights, kind, -1, ctypes.c_long(0))

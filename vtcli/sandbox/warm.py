@@ -41,11 +41,13 @@ def warm() -> None:
         importlib.import_module(name)
     _first_figure(np.asarray(picture))
 
-    from vtcli.sandbox import patches, rehearsal, video
+    from vtcli.sandbox import memory, patches, rehearsal, video
 
     video.install_decord()
     patches.install()
     rehearsal.rehearse()
+    for hook in memory.HOOKS:
+        hook()  # so that there is nothing left for it to do in a fork
     # The same code on the same images does the same in every episode, as far as it asks these two.
     random.seed(0)
     np.random.seed(0)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vtcli.sandbox import arena, proc, replies, wire
+from vtcli.sandbox import arena, copies, proc, replies, wire
 from vtcli.sandbox.types import Status
 from vtcli.sandbox.wire import ProtocolError
 from vtcli.sandbox.workspace import Entry, WorkspaceLimit
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vtcli.sandbox.guard import Guard
 
 START_S = 30.0  # for a worker to lock itself down and make its names, and for a run to start
+LEFT_S = 5.0  # for the word of a copy when the process that was to leave it has spoken, or is gone
 CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
 IDLE_S, LONG_S = 0.05, 2.0  # after an answer, until freed memory is given back; from then on, until the rest is
@@ -62,7 +63,7 @@ class Head:
         ``OSError``."""
         if word is None:
             raise ProtocolError("it ended, or left no copy")
-        if word.header != {"copy": True} or word.pid in (0, head.pid):
+        if word.raw != copies.WORD or word.pid in (0, head.pid):
             raise ProtocolError("a copy that did not begin as it must")
         copy = cls(word.pid, os.pidfd_open(word.pid), channel, last=head.last)
         copy.stand_still()
@@ -126,6 +127,7 @@ class Watch:
         self.cpu_s = 0.0
         self.peak_mb = 0.0
         self.started, self.wall_s = 0.0, 0.0
+        self.patience = START_S  # with the copy
         self.printed = 0  # bytes, at the last look
 
     def go(self) -> None:
@@ -158,9 +160,11 @@ class Watch:
                 poller.register(other.fileno(), select.POLLIN)
         if not self._awaits_copy():
             self._listen(poller)
+        else:
+            poller.register(head.channel.fileno(), select.POLLIN)
         tick = time.monotonic() + TICK_S
         while True:
-            limit = START_S if self._awaits_copy() else self.limits.wall_s
+            limit = self.patience if self._awaits_copy() else self.limits.wall_s
             left = self.started + limit - time.monotonic()
             if left <= 0:
                 return self._late()
@@ -199,13 +203,17 @@ class Watch:
         return End(Status.TIMEOUT, f"the code ran longer than {self.limits.wall_s:g} s")
 
     def _meet_copy(self, ready: Mapping[int, int], poller: select.poll) -> None:
-        """The copy's first word, when it is there."""
+        """The copy's first word, when it is there; not much later than a word of the process that leaves it."""
         channel = self.copy_channel
         assert channel is not None
         if channel.fileno() not in ready:
+            if self.head.channel.fileno() in ready:  # the copy was left before that, or will not be
+                poller.unregister(self.head.channel.fileno())
+                self.patience = min(self.patience, time.monotonic() - self.started + LEFT_S)
             return
         try:
-            self.copy = Head.of_copy(wire.receive(channel, header_bytes=replies.REPLY_BYTES), channel, self.head)
+            word = wire.receive(channel, 0, replies.REPLY_BYTES, unpacked=False)
+            self.copy = Head.of_copy(word, channel, self.head)
         except (ProtocolError, OSError) as e:
             raise Broken(Status.PROTOCOL, f"the process that keeps the state cannot be copied: {e}") from None
         poller.unregister(channel.fileno())  # it has nothing to say until it is asked

@@ -13,15 +13,15 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vtcli.schema import Json
 
 FRAME_BYTES = 320 * 1024  # the largest frame between trusted processes; fits a socket buffer of 416 kB
 MAX_FDS = 250  # the kernel's limit is 253 a message
-ORDER, TOLD = b"run ", b"told "
+ORDER, TOLD, OPENING = b"run ", b"told ", b"open "
 CREDENTIALS = struct.Struct("3i")
 BUFFER_BYTES = 1 << 20
 # Plain numbers, and one coder for all frames: to join flags or to make a coder costs each of a run's processes objects,
@@ -74,7 +74,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def pack(header: Mapping[str, Json], blobs: Sequence[bytes] = ()) -> bytes:
     """The bytes of a frame. Raises ``ProtocolError`` when it is too long."""
-    line = ENCODER.encode({**header, "blobs": [len(b) for b in blobs]})
+    line = encoded({**header, "blobs": [len(b) for b in blobs]})
     return _fitting(b"".join((line.encode(), b"\n", *blobs)))
 
 
@@ -89,6 +89,11 @@ def told(seq: int) -> bytes:
     return b"%b%d\n" % (TOLD, seq)
 
 
+def opening(number: int) -> bytes:
+    """The frame that asks a template for the guard of an episode: ``{"do": "open", "seq": number}``."""
+    return b"%b%d\n" % (OPENING, number)
+
+
 def _fitting(data: bytes) -> bytes:
     if len(data) > FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(data)} bytes; at most {FRAME_BYTES} fit")
@@ -97,7 +102,7 @@ def _fitting(data: bytes) -> bytes:
 
 def unpack(data: bytes, header_bytes: int = FRAME_BYTES) -> tuple[dict[str, Json], tuple[bytes, ...]]:
     """Header and blobs of a frame. Raises ``ProtocolError``."""
-    if data.startswith((ORDER, TOLD)):
+    if data.startswith((ORDER, TOLD, OPENING)):
         line, _, source = data.partition(b"\n")
         kind, _, number = line.partition(b" ")
         if not number.isdigit() or len(number) > 16:
@@ -176,6 +181,19 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique)
 ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
+
+def _encoder() -> Callable[[Json], str]:
+    """``ENCODER.encode`` makes a new encoder in C for each text; where there is one it is made once, and used."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return ENCODER.encode
+    coder = make(None, ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    return lambda value: "".join(coder(value, 0))
+
+
+encoded = _encoder()
+"""A value as JSON without spaces. Raises ``ValueError`` for NaN and infinities, ``TypeError`` for what is no JSON."""
 
 
 def parse_json(data: bytes) -> dict[str, Json]:

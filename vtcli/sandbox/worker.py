@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from vtcli.sandbox import arena, heap, memory, proc, replies, wire
+from vtcli.sandbox import arena, copies, heap, proc, replies, wire
 from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
 from vtcli.sandbox.kernel import LIBC
 from vtcli.sandbox.types import RunLimits
@@ -26,6 +26,7 @@ from vtcli.sandbox.unchanged import ALL_SIGNALS, Unchanged, opened
 SLOTS = 5  # descriptors at the end of the allowed range, out of the way of code that closes or fills the low ones
 UMASK = 0o022  # of every run, whatever the one before has set
 NO_SIGNAL = bytes(128)  # as ``sigset_t``
+AT_ONCE = bytes(16)  # as ``timespec``
 IGNORE = ctypes.c_void_p(1)  # SIG_IGN
 LEAST_FILES = 32  # open files a setup must allow: the slots, stdio, the videos and some for the code
 
@@ -170,11 +171,15 @@ class Worker:
         """Forks; True in the child, which keeps the state as it is now. It speaks over ``channel``, and over no other.
         ``alone``: there are no other threads, which might use what is free now."""
         self.bury_copies()
-        with heap.spared() if alone else contextlib.nullcontext():
-            child = memory.fork()
+        if alone:
+            with heap.Spared():
+                child = copies.fork(channel)
+            if child:
+                heap.claim()
+        else:
+            child = copies.fork(channel)
         if child == 0:
             os.dup2(channel, self.slots.control, inheritable=False)
-            wire.send(self.control, {"copy": True})
         os.close(channel)
         return child == 0
 
@@ -190,12 +195,16 @@ class Worker:
     def get_ready(self) -> None:
         """For the next run, unless it is."""
         if self.stirred:
-            with contextlib.suppress(BaseException):  # what the code has bent; no signal comes through all the same
+            try:
                 quiet()
+            except BaseException:  # noqa: S110 - what the code has bent; no signal comes through all the same
+                pass
             self.stirred = False
-        with contextlib.suppress(OSError):  # the code closed its output: that run will say so
-            for number in (1, 2):
-                os.dup2(self.slots.output, number)
+        try:
+            os.dup2(self.slots.output, 1)
+            os.dup2(self.slots.output, 2)
+        except OSError:  # the code closed its output: that run will say so
+            pass
         self.harness.get_ready()
 
     def run(self, frame: wire.Frame) -> None:
@@ -251,10 +260,9 @@ def quiet() -> None:
     hold_back(ALL_SIGNALS)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
-    arrived = ctypes.create_string_buffer(len(NO_SIGNAL))
-    while LIBC.sigpending(arrived) == 0 and arrived.raw != NO_SIGNAL:
-        if signal.sigtimedwait(signal.valid_signals(), 0) is None:
-            break
+    # There always is the one by which the guard has it go on. Python's function makes enumerations of all signals.
+    while LIBC.sigtimedwait(ALL_SIGNALS, None, AT_ONCE) > 0:
+        pass
 
 
 def hold_back(signals: bytes) -> None:
