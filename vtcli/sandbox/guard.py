@@ -117,7 +117,7 @@ class Guard:
                 self._lock,
             )
         theirs.close()
-        self.head = head = Head(pid, os.pidfd_open(pid), ours)
+        self.head = head = Head(pid, os.pidfd_open(pid), ours, fresh=True)
         head.pagemap = self._first_word(ours, 1).fds
         locked = self._first_word(ours, 1)
         if locked.fds:
@@ -244,11 +244,15 @@ class Guard:
             self.bury()
 
     def _again(self) -> Head:
+        """A worker with the state that the setup makes. Raises ``Broken``."""
         if self.gate is not None:
             self.gate.close()  # nobody is left behind it
             self.gate = None
         self.workspace.restore(dict(self.workspace.given))
-        return self.spawn()
+        try:
+            return self.spawn()
+        except ValueError as e:
+            raise Broken(Status.LOST, f"the setup's own code, which must make its state again, failed: {e}") from None
 
     def _snapshot(self) -> Mapping[bytes, Entry]:
         try:

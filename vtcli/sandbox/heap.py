@@ -1,6 +1,6 @@
 """Where arrays lie, so that a copy of the process costs nothing for those that are free.
 
-With transactions a process leaves a copy of itself behind before each run. What either of them writes afterwards, the
+With transactions a process leaves a copy of itself behind before a run. What either of them writes afterwards, the
 kernel copies first, page by page, also where nothing but freed arrays lay: 2 megapixels are 2 000 pages, and copying
 them took longer than the fork. So the large free pieces of the heap are not copied (``Spared``): the child has zeros
 there, which is as good for memory that nobody uses, and the parent goes on with pages that are warm and its own.

@@ -89,9 +89,10 @@ class Setup:
 
     ``variables`` and ``image_files`` map a variable's or file's name to an index of ``pictures``, ``videos`` maps a
     variable's name to a video file on the host, which is mapped read-only. ``prelude`` is trusted code of the recipe
-    that runs once, after the variables are there (``draw = ImageDraw.Draw(image)``). ``before_each`` runs before every
-    run, in the same way. With ``transactions`` a run that does not end ``OK`` or ``NO_OUTPUT`` leaves names and
-    workspace as they were; without, state leaks and a killed run starts the next one from the setup again.
+    that runs after the variables are there (``draw = ImageDraw.Draw(image)``): once, and again where the first run
+    failed, whose state before is made anew. ``before_each`` runs before every run, in the same way. With
+    ``transactions`` a run that does not end ``OK`` or ``NO_OUTPUT`` leaves names and workspace as they were; without,
+    state leaks and a killed run starts the next one from the setup again.
     """
 
     pictures: tuple[Picture, ...] = ()

@@ -43,13 +43,15 @@ class Broken(Exception):
 @dataclass(slots=True)
 class Head:
     """A process that holds the state, or a copy of one: its pid, a descriptor that tells its death, its channel.
-    ``alone``: no run left it a thread; ``still``: it was told to stop; ``cpu_s``: its CPU time when it last had nothing
-    to do; ``last``: the number of its last run. ``pagemap``: its file of that name, where it could be had; ``status``:
-    that of ``Proc.status``, once it was asked for."""
+    ``fresh``: no run was in it, so its state can be made again from the setup; ``alone``: no run left it a thread;
+    ``still``: it was told to stop; ``cpu_s``: its CPU time when it last had nothing to do; ``last``: the number of its
+    last run. ``pagemap``: its file of that name, where it could be had; ``status``: that of ``Proc.status``, once it
+    was asked for."""
 
     pid: int
     death: int
     channel: socket.socket
+    fresh: bool = False
     alone: bool = True
     pagemap: tuple[int, ...] = ()
     status: int = -1
@@ -121,7 +123,8 @@ class Watch:
         self.guard, self.head, self.seq, self.before = guard, head, seq, before
         self.limits = guard.limits
         self.order = order  # None: it is there already, and the run may be under way
-        self.copy: Head | None = None  # with transactions: the state before
+        self.copied = before is not None and not (head.fresh and guard.orders.persist)
+        self.copy: Head | None = None  # the state before
         self.copy_channel: socket.socket | None = None
         self.cpu_start = head.cpu_s if order is None else proc.cpu_s(head.pid)
         self.cpu_s = 0.0
@@ -133,9 +136,10 @@ class Watch:
     def go(self) -> None:
         """Runs, answers the host, and leaves one living process with the right state behind."""
         guard = self.guard
+        self.head.fresh = False
         if self.order is None:
             pass
-        elif self.before is not None:
+        elif self.copied:
             self.copy_channel = guard.ask_copy(self.head, self.order)
         else:
             if guard.gate is not None:
@@ -314,7 +318,8 @@ class Watch:
             self.guard.dismiss(self.copy)
 
     def _undo(self, end: End) -> None:
-        """The state is again that before the run, or, without transactions, the next run starts from the setup."""
+        """The state is again that before the run. Where no copy keeps it, it is the setup's, from which the next run
+        starts; without transactions a process that replied goes on."""
         guard = self.guard
         if self.before is None and end.reply is not None and end.status is not Status.LIMIT:
             self._answer(end)

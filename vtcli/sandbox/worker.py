@@ -1,8 +1,9 @@
 """The worker: the process in which the code runs. Nothing that it says is believed.
 
 It locks itself down, makes the names of the setup, and then serves one run after the other. With transactions it leaves
-a copy of itself behind before each run: the child, which is the state before, waits while the parent runs the code.
-Afterwards the guard kills one of the two. Reads on ``CONTROL`` are the only place where it waits.
+a copy of itself behind before each run but the first, whose state before the setup can make again: the child, which is
+the state before, waits while the parent runs the code. Afterwards the guard kills one of the two. Reads on ``CONTROL``
+are the only place where it waits.
 """
 
 from __future__ import annotations
