@@ -181,6 +181,19 @@ def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(world: 
     assert world.do(go()).status is Status.PROTOCOL
 
 
+BENT = (
+    "import os\nos.waitpid = os.kill = os._exit = os.close = os.closerange = os.dup = os.dup2 = os.umask = "
+    "lambda *a, **k: 0"
+)
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_what_code_has_bent_in_os_does_not_harm_later_runs(world: World, transactions: bool) -> None:
+    results = world.runs("x = 1", BENT, "x += 1", "x += 1\n1 / 0", "print(x)", transactions=transactions)
+    assert [r.status.value for r in results] == ["no_output"] * 3 + ["error", "ok"], results
+    assert results[-1].output == ("2\n" if transactions else "3\n")
+
+
 def test_a_thread_of_an_earlier_run_does_not_hold_up_the_undoing(world: World) -> None:
     writes = """
 import os, threading, time

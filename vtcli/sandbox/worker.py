@@ -16,6 +16,9 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+# By name, for code can bend what ``os`` says and shall not harm the next run by it.
+from os import _exit, close, closerange, dup, dup2, umask, waitpid
 from typing import NoReturn
 
 from vtcli.sandbox import arena, copies, heap, proc, replies, wire
@@ -88,12 +91,12 @@ def work(setup: WorkerSetup, ends: Ends, rest: Rest | None, lock: Callable[[], i
         wire.send(worker.control, {"locked": True}, fds=() if listener is None else (listener,))
         if listener is not None:
             worker.gated = True
-            os.close(listener)
+            close(listener)
         worker.prepare()
         worker.serve()
         code = 0
     finally:
-        os._exit(code)
+        _exit(code)
 
 
 def place(ends: Ends, rest: Rest | None, limits: RunLimits) -> Slots:
@@ -105,13 +108,13 @@ def place(ends: Ends, rest: Rest | None, limits: RunLimits) -> Slots:
     wanted |= dict(zip(video_slots(len(ends.videos), limits), ends.videos, strict=True))
     highest = max(*wanted.values(), slots.reserve) + 1
     copies = {slot: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest) for slot, fd in wanted.items()}
-    os.closerange(3, highest)
+    closerange(3, highest)
     for slot, fd in copies.items():
-        os.dup2(fd, slot, inheritable=False)
-    os.closerange(slots.reserve, highest + len(copies) + 1)
+        dup2(fd, slot, inheritable=False)
+    closerange(slots.reserve, highest + len(copies) + 1)
     for number in (1, 2):
-        os.dup2(slots.output, number)
-    os.dup2(slots.output, slots.reserve, inheritable=False)
+        dup2(slots.output, number)
+    dup2(slots.output, slots.reserve, inheritable=False)
     return slots
 
 
@@ -148,7 +151,7 @@ class Worker:
         """Until the channel ends."""
         while True:
             self.get_ready()
-            os.close(self.slots.reserve)
+            close(self.slots.reserve)
             frame = wire.receive(self.control, max_fds=1)
             if frame is None:
                 return
@@ -156,7 +159,7 @@ class Worker:
                 self.rest(frame.blobs)
             wanted = frame.header["do"] == "run"
             copy = bool(frame.fds) and self.leave_copy(frame.fds[0], alone=wanted)
-            os.dup2(self.slots.output, self.slots.reserve, inheritable=False)
+            dup2(self.slots.output, self.slots.reserve, inheritable=False)
             if wanted and not copy:
                 self.run(frame)
 
@@ -180,8 +183,8 @@ class Worker:
         else:
             child = copies.fork(channel)
         if child == 0:
-            os.dup2(channel, self.slots.control, inheritable=False)
-        os.close(channel)
+            dup2(channel, self.slots.control, inheritable=False)
+        close(channel)
         return child == 0
 
     def bury_copies(self) -> None:
@@ -190,7 +193,7 @@ class Worker:
             LIBC.signal(int(signal.SIGCHLD), IGNORE)
             return
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while waitpid(-1, os.WNOHANG)[0]:
                 pass
 
     def get_ready(self) -> None:
@@ -202,8 +205,8 @@ class Worker:
                 pass
             self.stirred = False
         try:
-            os.dup2(self.slots.output, 1)
-            os.dup2(self.slots.output, 2)
+            dup2(self.slots.output, 1)
+            dup2(self.slots.output, 2)
         except OSError:  # the code closed its output: that run will say so
             pass
         self.harness.get_ready()
@@ -247,17 +250,17 @@ class Worker:
     def _lowest_free(self) -> int:
         """The lowest free descriptor; the number of those allowed when none is free."""
         try:
-            lowest = os.dup(self.slots.output)
+            lowest = dup(self.slots.output)
         except OSError:
             return self.limits.open_files
-        os.close(lowest)
+        close(lowest)
         return lowest
 
 
 def quiet() -> None:
     """Between runs: the umask of the start, timers off, all signals held back, those that arrived thrown away, so that
     nothing that one run armed goes off in the process that keeps the state."""
-    os.umask(UMASK)
+    umask(UMASK)
     hold_back(ALL_SIGNALS)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         signal.setitimer(timer, 0)
