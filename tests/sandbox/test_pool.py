@@ -24,6 +24,13 @@ def test_names_persist_and_text_comes_back(world: World) -> None:
     assert b.wall_s > 0 and b.cpu_s > 0
 
 
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_run_however_short_took_cpu_time(world: World, transactions: bool) -> None:
+    """The kernel counts for another process when it sleeps, or at a tick: a look right after the reply saw nothing."""
+    results = world.runs(*["x = 1"] * 300, transactions=transactions)
+    assert all(r.cpu_s > 0 for r in results), sum(r.cpu_s <= 0 for r in results)
+
+
 COPIES = """
 import os, pathlib, shutil
 open("a", "w").write("x")

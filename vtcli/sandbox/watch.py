@@ -25,6 +25,7 @@ CLEAN_S = 2.0  # for killed processes to be gone
 TICK_S = 0.5  # between looks at CPU time, output and workspace
 IDLE_S, LONG_S = 0.05, 2.0  # after an answer, until freed memory is given back; from then on, until the rest is
 SETTLE_S = 0.05  # for that, before the process that keeps the state is stopped
+COUNT_S, COUNTS = 0.0002, 20  # between looks at the CPU time of a run that seems to have taken none, and how many
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
 
 
@@ -295,6 +296,11 @@ class Watch:
         if end.reply is None:
             return end
         threads = self._measure()  # 0: it is gone, or there is no /proc to see it in
+        for _ in range(COUNTS):
+            if self.cpu_s > 0:
+                break
+            time.sleep(COUNT_S)  # the kernel counts for another process when it sleeps, or at the next tick
+            threads = self._measure()
         self.head.alone = threads == 1
         if not self.head.alone:
             self.head.stand_still()
