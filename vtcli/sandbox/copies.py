@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import socket
 from collections.abc import Callable
@@ -43,11 +42,7 @@ def prepare() -> None:
     """In the template. Nothing on machines for which ``FORK`` is not. Raises ``OSError``."""
     if not SUPPORTED:
         return
-    address = unchanged.mapped(mmap.PAGESIZE)
-    ctypes.memmove(address, FORK, len(FORK))
-    if LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "mprotect")
-    Place.forked, Place.fork = _CALL(address), ctypes.cast(LIBC.fork, ctypes.c_void_p).value
+    Place.forked, Place.fork = _CALL(unchanged.loaded(FORK)), ctypes.cast(LIBC.fork, ctypes.c_void_p).value
 
 
 def fork(channel: int) -> int:

@@ -75,12 +75,8 @@ class Unchanged:
     @classmethod
     def of(cls, file: int, entries: bytes) -> Unchanged:
         """In the template, after it was moved. Raises ``OSError``."""
-        look = mapped(mmap.PAGESIZE)
-        code = look + mmap.PAGESIZE // 2
-        ctypes.memmove(look, PRIVATE, len(PRIVATE))
-        ctypes.memmove(code, GIVE_BACK, len(GIVE_BACK))
-        if LIBC.mprotect(ctypes.c_void_p(look), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC):
-            raise OSError(ctypes.get_errno(), "mprotect")
+        look = loaded(PRIVATE + GIVE_BACK)
+        code = look + len(PRIVATE)
         return cls(file, entries, look, code, mapped(mmap.PAGESIZE), mapped(MOST * PAGE.size))
 
     def private(self, pagemap: int) -> bytes:
@@ -112,8 +108,17 @@ _LOOK = ctypes.CFUNCTYPE(
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
 
 
+def loaded(code: bytes) -> int:
+    """The address of machine code, one page at most, that can be read and run from now on. Raises ``OSError``."""
+    address = mapped(mmap.PAGESIZE)
+    ctypes.memmove(address, code, len(code))
+    if LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    return address
+
+
 def mapped(length: int) -> int:
-    """Fresh private memory."""
+    """The address of fresh private memory. Raises ``OSError``."""
     rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     address = LIBC.mmap(None, ctypes.c_size_t(length), rights, kind, -1, ctypes.c_long(0))
     if address in (None, ctypes.c_void_p(-1).value):

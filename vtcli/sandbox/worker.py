@@ -107,11 +107,11 @@ def place(ends: Ends, rest: Rest | None, limits: RunLimits) -> Slots:
         wanted[slots.template] = rest.template
     wanted |= dict(zip(video_slots(len(ends.videos), limits), ends.videos, strict=True))
     highest = max(*wanted.values(), slots.reserve) + 1
-    copies = {slot: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest) for slot, fd in wanted.items()}
+    moved = {slot: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, highest) for slot, fd in wanted.items()}
     closerange(3, highest)
-    for slot, fd in copies.items():
+    for slot, fd in moved.items():
         dup2(fd, slot, inheritable=False)
-    closerange(slots.reserve, highest + len(copies) + 1)
+    closerange(slots.reserve, highest + len(moved) + 1)
     for number in (1, 2):
         dup2(slots.output, number)
     dup2(slots.output, slots.reserve, inheritable=False)
