@@ -297,7 +297,7 @@ class Watch:
             return end
         threads = self._measure()  # 0: it is gone, or there is no /proc to see it in
         for _ in range(COUNTS):
-            if self.cpu_s > 0:
+            if self.cpu_s > 0 or not self.head.cpu_s:  # it is counted, or gone
                 break
             time.sleep(COUNT_S)  # the kernel counts for another process when it sleeps, or at the next tick
             threads = self._measure()
