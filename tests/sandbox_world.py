@@ -135,9 +135,9 @@ def pss(template: int) -> float | None:
 
 
 def own_memory(template: int) -> float | None:
-    """MB that the processes below the template have for themselves: shared memory is none of it, so neither the number
-    of those who share it nor what else the machine does counts."""
-    return _rollup(descendants(template), "Anonymous:")
+    """MB of the processes below the template that are of no file, each page counted once however many of them have it:
+    how many share the libraries and the template's memory makes no difference."""
+    return _rollup(descendants(template), "Pss_Anon:")
 
 
 def _rollup(pids: Sequence[int], line: str) -> float | None:
