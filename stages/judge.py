@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli import codec, disk, judging, records
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.binding import bind
-from vtcli.bounds import at_least, shares
+from vtcli import judging
+from vtcli.config.binding import bind
+from vtcli.config.bounds import at_least, shares
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
 from vtcli.report import folder, scores
+from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
 from vtcli.scoring.collect import How, Kind, collect
@@ -25,7 +25,8 @@ from vtcli.scoring.matrix import RecipeTotals
 from vtcli.scoring.missing import Measure, needs_judge
 from vtcli.scoring.stored import Facts, Score, Source
 from vtcli.signals.measuring import OpenJudge
-from vtcli.stagerun import RunSettings, StageRun, open_run
+from vtcli.store import codec, disk, records
+from vtcli.store.artifacts import Artifact, ArtifactStore
 
 RUNTIME_KEYS = ("scoring.concurrency", "scoring.recipes_in", *judging.RUNTIME_KEYS)  # change nothing in what is said
 ORACLE = "oracle"  # agreement's other side
@@ -146,7 +147,7 @@ def _matrix(config: Config, source: Source) -> Artifact:
 def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """The composed configuration of every recipe with a reward, and why the others have none. ``codev/code`` is the
     recipe codev with variant=code."""
-    from vtcli.config import load, options
+    from vtcli.config.compose import load, options
 
     jobs: dict[str, dict[str, Any]] = {}
     problems: dict[str, str] = {}

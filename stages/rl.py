@@ -10,33 +10,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli import judging, records
+from vtcli import judging
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.binding import bind
-from vtcli.bounds import above, at_least, shares
-from vtcli.checkpoints import Checkpoints, require
-from vtcli.collecting import Asked, Batch, Collector, Ranks
+from vtcli.config.binding import bind
+from vtcli.config.bounds import above, at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
-from vtcli.images import ImageLimits, ImageStore
-from vtcli.loops import EventLoop
-from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
-from vtcli.records import SampleSet
-from vtcli.rollout import Limits, Sampling, derive_seed, refuse_broken
+from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
+from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken
+from vtcli.rollout.stream import Stream
+from vtcli.rollout.threads import EventLoop
+from vtcli.runs.progress import StepBar, log_step
+from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
-from vtcli.sources import source_model
-from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
-from vtcli.streaming import Stream
-from vtcli.videos import portable
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.records import SampleSet
+from vtcli.store.videos import portable
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,11 @@ class _Trainer:
     """The loop's state: engines, logs and where they stand."""
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
-        from vtcli.chat.qwen2_5_vl import QwenChat
-        from vtcli.engines.deepspeed import DeepSpeedLearner
-        from vtcli.engines.distributed import barrier, gather
         from vtcli.engines.hf import load_model
+        from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+        from vtcli.engines.learner.distributed import barrier, gather
         from vtcli.engines.parity import probing
+        from vtcli.families.qwen2_5_vl.chat import QwenChat
 
         self.config, self.stage, self.start = config, stage, start
         self.lengths = [phase.steps for phase in config.phases]
@@ -219,7 +220,7 @@ class _Trainer:
     def _agree(self) -> None:
         """Policy and learner compute the same, on every rank, or nothing is trained."""
         from vtcli.engines import parity
-        from vtcli.engines.distributed import gather
+        from vtcli.engines.learner.distributed import gather
 
         temperature = self.config.temperature
         own = parity.agreements(self.loop, self.policy, self.learner, self.chat, self.view, temperature)
@@ -276,7 +277,7 @@ class _Trainer:
         return Asked(lambda place: samples.load(kept[picked[place]]), prompts, phase.reward, sampling)
 
     def _export(self, folder: Path) -> None:
-        from vtcli.engines.distributed import barrier
+        from vtcli.engines.learner.distributed import barrier
 
         draft = folder.with_name(folder.name + ".draft")
         if self.learner.rank == 0:

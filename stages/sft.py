@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.bounds import above, at_least
-from vtcli.chat.messages import rows_from_demos, texts_of
-from vtcli.checkpoints import Checkpoints, require
-from vtcli.engines.sizes import TinyModel
+from vtcli.config.bounds import above, at_least
 from vtcli.errors import ConfigError
-from vtcli.images import ImageLimits, ImageStore
-from vtcli.progress import StepBar, log_step
-from vtcli.records import DemoSet
+from vtcli.families.messages import rows_from_demos, texts_of
+from vtcli.families.qwen2_5_vl.sizes import TinyModel
+from vtcli.runs.progress import StepBar, log_step
+from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
-from vtcli.sources import source_model
-from vtcli.stagerun import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.records import DemoSet
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def run(config: Config) -> Artifact:
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     """A fresh model in the work folder, built by the first rank; complete or absent."""
-    from vtcli.engines.distributed import barrier, init_distributed
-    from vtcli.engines.tiny import build, train_tokenizer
+    from vtcli.engines.learner.distributed import barrier, init_distributed
+    from vtcli.families.qwen2_5_vl.tiny import build, train_tokenizer
 
     folder = stage.work / "init"
     rank, _ = init_distributed()
@@ -110,10 +110,10 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
 def _train(
     config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
 ) -> Artifact:
-    from vtcli.chat.qwen2_5_vl import QwenChat
-    from vtcli.engines.deepspeed import DeepSpeedLearner
-    from vtcli.engines.distributed import barrier
     from vtcli.engines.hf import load_model
+    from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+    from vtcli.engines.learner.distributed import barrier
+    from vtcli.families.qwen2_5_vl.chat import QwenChat
 
     chat = QwenChat.load(start)
     train, held = (rows_from_demos(part, chat) for part in demos)

@@ -15,22 +15,23 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vtcli import disk, records, shards
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.bounds import at_least
-from vtcli.data import canvas, sheet
+from vtcli.config.bounds import at_least
+from vtcli.data import sheet
+from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
-from vtcli.images import ImageLimits
 from vtcli.protocols import Env, Pixels
-from vtcli.records import Demo
+from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
-from vtcli.stagerun import RunSettings, StageRun, open_run
+from vtcli.store import disk, records, shards
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits
+from vtcli.store.records import Demo
 
 Row = tuple[Sample | Demo, list[bytes]]
 RUNTIME = ("synth.workers", "synth.merge", "sandbox.active", "sandbox.live")

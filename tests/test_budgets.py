@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTION_LINES, DRIVER_LINES, PARAMETERS, FILE_LINES = 50, 100, 6, 400
+FUNCTION_LINES, DRIVER_LINES, PARAMETERS, FILE_LINES = 60, 120, 6, 500
 FORBIDDEN = {"utils", "util", "helpers", "helper", "misc", "common", "manager", "managers"}
 
 DRIVERS: dict[str, str] = {}
-"""``path::function`` -> why this one reads best in one piece; at most 100 lines."""
+"""``path::function`` -> why this one reads best in one piece; at most 120 lines."""
 
 MANY_PARAMETERS: dict[str, str] = {
     "vtcli/judging/model.py::open_judge": "keyword-only, filled in by conf/judge",
-    "vtcli/data/parquet.py::generate": "keyword-only, filled in by conf/data",
-    "vtcli/engines/deepspeed.py::DeepSpeedLearner.__init__": "keyword-only, filled in by the stages from their config",
+    "vtcli/data/importers/rows.py::generate": "keyword-only, filled in by conf/data",
+    "vtcli/engines/learner/deepspeed.py::DeepSpeedLearner.__init__": "keyword-only, filled in by the stages",
 }
 """``path::function`` -> why; only keyword-only plug points that a config file fills."""
 

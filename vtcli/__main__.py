@@ -1,5 +1,5 @@
 """``python -m vtcli`` and ``torchrun --module vtcli``."""
 
-from vtcli.cli import main
+from vtcli.cli.main import main
 
 main()

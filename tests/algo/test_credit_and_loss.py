@@ -18,7 +18,7 @@ from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, po
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
-from vtcli.engines.packing import batches
+from vtcli.engines.learner.packing import batches
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Credit, Group, Scored, Stop, TrainRow
 

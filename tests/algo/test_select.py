@@ -11,8 +11,8 @@ from fakes import make_sample, make_scored, make_trajectory
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
 from vtcli.errors import ConfigError
-from vtcli.images import ImageStore
 from vtcli.schema import Group, Stop
+from vtcli.store.images import ImageStore
 
 
 def group(*rewards: float | None, stops: tuple[Stop, ...] = ()) -> Group:

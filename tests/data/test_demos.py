@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vtcli.chat.calls import parse_answer, parse_calls
-from vtcli.data import count, read_value, rotflip, zoom
-from vtcli.data.demos import perceive, plan
-from vtcli.data.item import Item, stream
-from vtcli.data.rotflip import UNDO
-from vtcli.data.teacher import Script, Teacher
+from vtcli.data.generators import count, read_value, rotflip, zoom
+from vtcli.data.generators.item import Item, stream
+from vtcli.data.generators.rotflip import UNDO
+from vtcli.data.teachers.plans import perceive, plan
+from vtcli.data.teachers.scripted import Script, Teacher
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
+from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.geometry import draw_f1
 
 TASKS = ("rotflip", "zoom", "read_value", "count")

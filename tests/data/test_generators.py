@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import yaml
 
-from vtcli.binding import bind
-from vtcli.data import canvas, chart, zoom
-from vtcli.data.count import CONDITIONS
-from vtcli.data.item import Item, stream
-from vtcli.data.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
-from vtcli.data.zoom import PALE
+from vtcli.config.binding import bind
+from vtcli.data.generators import canvas, chart, zoom
+from vtcli.data.generators.count import CONDITIONS
+from vtcli.data.generators.item import Item, stream
+from vtcli.data.generators.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
+from vtcli.data.generators.zoom import PALE
 from vtcli.errors import ConfigError
-from vtcli.images import resize
+from vtcli.store.images import resize
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -80,10 +80,10 @@ def test_items_depend_on_seed_split_and_number_only(task: str) -> None:
 
 def test_another_process_makes_the_same_pixels() -> None:
     code = (
-        "from vtcli.data import rotflip, zoom, read_value, count\n"
+        "from vtcli.data.generators import rotflip, zoom, read_value, count\n"
         "print([m.generate(5, 2, 'test', m.Size()).digest for m in (rotflip, zoom, read_value, count)])"
     )
-    from vtcli.data import count, read_value, rotflip, zoom
+    from vtcli.data.generators import count, read_value, rotflip, zoom
 
     here = [m.generate(5, 2, "test", m.Size()).digest for m in (rotflip, zoom, read_value, count)]
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

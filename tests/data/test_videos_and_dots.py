@@ -17,15 +17,16 @@ import numpy as np
 import pytest
 import yaml
 
-from vtcli.binding import bind
-from vtcli.data import canvas, dots, film, moving, sheet
-from vtcli.data.film import Clip
-from vtcli.data.item import Item
+from vtcli.config.binding import bind
+from vtcli.data import sheet
+from vtcli.data.generators import canvas, dots, film, moving
+from vtcli.data.generators.film import Clip
+from vtcli.data.generators.item import Item
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
 from vtcli.sandbox.video import VideoReader
 from vtcli.schema import Sample
 from vtcli.signals.answer import score
+from vtcli.store.images import ImageStore
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 
@@ -69,7 +70,7 @@ def test_a_rate_that_the_container_would_round_is_refused() -> None:
 PROCESS = """
 import hashlib, sys
 sys.path.insert(0, {root!r})
-from vtcli.data import canvas, dots, film, moving
+from vtcli.data.generators import canvas, dots, film, moving
 a, b = moving.generate(5, 2, "test", moving.Size(lighting=80)), dots.generate(5, 2, "test", dots.Size())
 print(hashlib.sha256(film.encode(a.clip)).hexdigest(), hashlib.sha256(canvas.png(b.pixels)).hexdigest())
 """

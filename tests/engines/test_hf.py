@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.chat.qwen2_5_vl import patches
-from vtcli.engines.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.hf import HfPolicy, load_model
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.errors import InputError
+from vtcli.families.qwen2_5_vl.chat import patches
 from vtcli.protocols import Request
 from vtcli.schema import TrainRow
 

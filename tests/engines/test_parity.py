@@ -12,10 +12,10 @@ import torch
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity
-from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.engines.hf import HfPolicy
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import ConfigError, EngineError
-from vtcli.loops import EventLoop
+from vtcli.rollout.threads import EventLoop
 
 
 def compared(policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0) -> list[parity.Agreement]:

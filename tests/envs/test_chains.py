@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli import geometry
-from vtcli.images import ImageStore
 from vtcli.signals import primitives
+from vtcli.store.images import ImageStore
 
 WIDTH, HEIGHT = 200, 150
 RED = (255, 0, 0)

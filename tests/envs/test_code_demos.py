@@ -14,21 +14,21 @@ import tiny_model
 import yaml
 from fakes import code_card, make_pixels, make_sample
 
-from vtcli.binding import bind
-from vtcli.data.dialect import Dialect, say
-from vtcli.data.item import FLIP, ROTATE, ZOOM, stream
-from vtcli.data.rotflip import TRANSFORMS
-from vtcli.data.teacher import Teacher
+from vtcli.config.binding import bind
+from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
+from vtcli.data.generators.rotflip import TRANSFORMS
+from vtcli.data.teachers.dialect import Dialect, say
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
 from vtcli.envs.demonstrate import Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
-from vtcli.images import ImageStore
-from vtcli.rollout import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, Sampling, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
+from vtcli.store.images import ImageStore
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
 PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")

@@ -27,18 +27,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vtcli import config, records
 from vtcli.algo.monitor import describe
 from vtcli.algo.pack import to_row
-from vtcli.binding import bind
-from vtcli.chat.qwen2_5_vl import check_images
+from vtcli.config import compose
+from vtcli.config.binding import bind
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.qwen2_5_vl.chat import check_images
 from vtcli.protocols import Env, HasSyntax
-from vtcli.rollout import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, Sampling, rollout
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
 from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
+from vtcli.store import records
 
 IMAGE = make_pixels()
 LIMITS = Limits(max_tokens=20_000, max_turn_tokens=4000)
@@ -312,7 +313,7 @@ def test_budgets_of_turns_and_images(sample):
 
 
 def test_a_command_line_chooses_a_card_and_changes_a_choice():
-    job = config.load("rl", ["+recipe=toolsrl", "scale=tiny", "+env=codev", "env.protocol.place.limits.wall_s=3"])
+    job = compose.load("rl", ["+recipe=toolsrl", "scale=tiny", "+env=codev", "env.protocol.place.limits.wall_s=3"])
     protocol = bind(job.values["env"], "env").keywords["protocol"]
     assert (protocol.name, protocol.place.limits.wall_s) == ("codev", 3.0)
     assert job.origins["env.protocol.reading.both"].startswith("conf/env/codev.yaml:")

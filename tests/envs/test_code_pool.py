@@ -13,7 +13,7 @@ from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, tagge
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
-from vtcli.rollout import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, Sampling, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Stop, VideoRef
 

@@ -10,7 +10,7 @@ from fakes import CODE_CARDS, CODE_CONF, called, code_card, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.binding import bind
+from vtcli.config.binding import bind
 from vtcli.envs.code_protocol import Reading
 from vtcli.envs.code_reading import boxed, read, unfenced
 from vtcli.errors import ConfigError

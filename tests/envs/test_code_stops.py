@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.engines.deepspeed import DeepSpeedLearner
 from vtcli.engines.hf import HfPolicy
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.protocols import Request
 from vtcli.schema import TrainRow

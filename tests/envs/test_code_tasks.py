@@ -13,22 +13,23 @@ import pytest
 import tiny_model
 from fakes import code_card, make_sample
 
-from vtcli import records
-from vtcli.chat.calls import parse_answer
-from vtcli.data import demos, dots, moving
-from vtcli.data.item import Item, stream
-from vtcli.data.teacher import Script, Teacher
+from vtcli.data.generators import dots, moving
+from vtcli.data.generators.item import Item, stream
+from vtcli.data.teachers import plans as demos
+from vtcli.data.teachers.scripted import Script, Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
-from vtcli.images import ImageStore
-from vtcli.records import SampleSet
-from vtcli.rollout import Limits, Sampling, rollout
+from vtcli.families.calls import parse_answer
+from vtcli.rollout.loop import Limits, Sampling, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
+from vtcli.store import records
+from vtcli.store.images import ImageStore
+from vtcli.store.records import SampleSet
 
 ITEMS = 4
 CARDS = {"moving": "pyvision_video", "dots": "codedance"}

@@ -12,9 +12,9 @@ from fakes import CODE_CARDS, code_card, make_pixels, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.chat.qwen2_5_vl import MARKERS, image_tokens
 from vtcli.envs.code_protocol import Writing
 from vtcli.envs.code_writing import Shown, details, harmless, last_lines, observe, operations, plain, shorten, transform
+from vtcli.families.qwen2_5_vl.chat import MARKERS, image_tokens
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
 
 IMAGE = make_pixels()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vtcli.envs.demonstrate import MemoryImages
-from vtcli.images import ImageStore, decode, encode_png
+from vtcli.store.images import ImageStore, decode, encode_png
 
 TINY, PAPER = (10_000, 12_600), (3136, 2_000_000)
 

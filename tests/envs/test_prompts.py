@@ -11,9 +11,9 @@ import pytest
 import yaml
 from fakes import ALL_TOOLS, make_sample
 
-from vtcli.chat.templates import fill
 from vtcli.envs.prompts import PromptStyle, opening, read_prompt
 from vtcli.errors import ConfigError
+from vtcli.families.templates import fill
 from vtcli.schema import ImageRef
 from vtcli.tools import native_tools
 

@@ -11,12 +11,12 @@ from fakes import ALL_TOOLS, PROMPT, make_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.chat.calls import format_call, parse_answer, parse_calls
 from vtcli.envs.tool_calls import open_env
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
+from vtcli.families.calls import format_call, parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env
 from vtcli.schema import ImageRef, VideoRef
+from vtcli.store.images import ImageStore
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import pytest
 
 from stages import eval as eval_stage
 from stages import rl
-from vtcli import config, judging
+from vtcli import judging
+from vtcli.config import compose
 from vtcli.errors import ConfigError
-from vtcli.images import ImageStore
 from vtcli.judging.model import ModelJudge
 from vtcli.judging.oracle import Oracle
-from vtcli.stagerun import RunSettings, fingerprint
+from vtcli.runs.run import RunSettings, fingerprint
+from vtcli.store.images import ImageStore
 
 MODEL = ("judge=openai", "judge.url=http://localhost:8000/v1", "judge.model=qwen")
 TOOLSRL = ("+recipe=toolsrl", "scale=tiny", "rl.data=d:v1", "eval.data=d:v1", "eval.model=m:v1")
@@ -22,7 +23,7 @@ TOOLSRL = ("+recipe=toolsrl", "scale=tiny", "rl.data=d:v1", "eval.data=d:v1", "e
 
 def opened(tmp_path: Path, stage: str, *argv: str) -> Any:
     cls = {"rl": rl.Config, "eval": eval_stage.Config}[stage]
-    built = config.build(cls, config.load(stage, [*TOOLSRL, *argv]))
+    built = compose.build(cls, compose.load(stage, [*TOOLSRL, *argv]))
     assert built.judge is not None and built.max_unjudged == 0.05
     return built.judge(images=ImageStore(tmp_path), home=tmp_path)
 
@@ -37,12 +38,12 @@ def test_the_oracle_judges_unless_a_model_is_named(tmp_path: Path, stage: str) -
 
 def test_both_judges_have_plug_points_that_bind() -> None:
     for argv in ((), MODEL):
-        assert config.check_plug_points(config.load("rl", [*TOOLSRL, *argv])) >= 8
+        assert compose.check_plug_points(compose.load("rl", [*TOOLSRL, *argv])) >= 8
 
 
 def test_a_model_without_an_address_says_which_key_to_give() -> None:
     with pytest.raises(ConfigError, match=r"judge\.url: needs a value: give judge\.url=…"):
-        config.build(rl.Config, config.load("rl", [*TOOLSRL, "judge=openai", "judge.model=m"]))
+        compose.build(rl.Config, compose.load("rl", [*TOOLSRL, "judge=openai", "judge.model=m"]))
 
 
 @pytest.mark.parametrize(
@@ -56,13 +57,13 @@ def test_a_model_without_an_address_says_which_key_to_give() -> None:
 )
 def test_a_slip_is_one_clear_error(override: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        config.build(rl.Config, config.load("rl", [*TOOLSRL, *MODEL, override]))
+        compose.build(rl.Config, compose.load("rl", [*TOOLSRL, *MODEL, override]))
     assert words in str(caught.value)
 
 
 def test_only_what_a_judge_says_makes_another_run() -> None:
     def key(*argv: str) -> str:
-        values = config.load("rl", [*TOOLSRL, *argv]).values
+        values = compose.load("rl", [*TOOLSRL, *argv]).values
         settings = RunSettings(name="policy", home=Path("h"), seed=0)
         return fingerprint("rl", "model", settings, values, [], runtime_keys=rl.RUNTIME_KEYS)
 

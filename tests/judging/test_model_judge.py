@@ -15,10 +15,10 @@ from fakes import make_pixels, make_sample, make_trajectory
 from judge_server import Body, JudgeServer, Reaction, honest, pictures, quoted, text_of, verdict
 
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import ImageStore
 from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import ModelJudge, open_judge
 from vtcli.protocols import Case, Ruling
+from vtcli.store.images import ImageStore
 
 QUICK = Patience(timeout_s=5.0, deadline_s=10.0, attempts=3, backoff_s=0.01)
 ANSWER = "deepeyes_answer"

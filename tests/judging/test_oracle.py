@@ -11,11 +11,11 @@ import pytest
 from fakes import make_sample, make_trajectory
 
 from vtcli import geometry
-from vtcli.data import rotflip
-from vtcli.images import ImageStore
+from vtcli.data.generators import rotflip
 from vtcli.judging.oracle import open_judge
 from vtcli.schema import ImageRef, Stop, Trajectory
 from vtcli.signals import answer, consistency, evidence
+from vtcli.store.images import ImageStore
 
 ZOOM, ROTATE = "image_zoom_in_tool", "image_rotate_tool"
 RED, BLUE = [60, 60, 132, 132], [480, 480, 552, 552]  # 72 × 72 of 672 × 672

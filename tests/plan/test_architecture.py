@@ -17,8 +17,8 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from vtcli.engines.tiny import TinyModel, build, train_tokenizer
 from vtcli.errors import InputError
+from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,12 +14,12 @@ from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 from torch.utils.flop_counter import FlopCounterMode
 
-from vtcli.engines.deepspeed import TokenLogprobs
 from vtcli.engines.hf import load_model
 from vtcli.engines.inputs import collate_packed
-from vtcli.engines.packing import segments
-from vtcli.engines.tiny import TinyModel, build, train_tokenizer
+from vtcli.engines.learner.deepspeed import TokenLogprobs
+from vtcli.engines.learner.packing import segments
 from vtcli.errors import ConfigError
+from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.plan.architecture import KNOWN, from_folder
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import Plan, estimate

@@ -10,9 +10,9 @@ from fakes import make_pixels, make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.images import ImageStore
 from vtcli.report import overlay, viewer
 from vtcli.schema import CallResult, ImageRef
+from vtcli.store.images import ImageStore
 
 REF = ImageRef("0" * 64, "0" * 64, 224, 112, 112, 56)  # full 224 x 112, shown at half size
 

@@ -12,10 +12,10 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
-from vtcli.images import ImageStore
 from vtcli.report import build, content, plots, tables
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored, Stop
+from vtcli.store.images import ImageStore
 
 EVIL = '</pre><script>alert("x")</script><img src="http://evil.example/a.png" onerror=alert(1)>&lt;'
 

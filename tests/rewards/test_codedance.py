@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.algo.advantages import turn_level
-from vtcli.binding import bind
+from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
 from vtcli.rewards.codedance import Scaling, Turns, adaptive, difficulty, turn_returns
 from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.binding import bind
+from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
 from vtcli.rewards.codev import Steps, Weights, tapo
 from vtcli.schema import Signals

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from fakes import make_trajectory
 
-from vtcli.binding import bind
-from vtcli.data import demos
-from vtcli.data.item import stream
-from vtcli.images import ImageStore
+from vtcli.config.binding import bind
+from vtcli.data.generators.item import stream
+from vtcli.data.teachers import plans as demos
 from vtcli.rewards import toolsrl
 from vtcli.signals import answer, boxes, measure_all, orientation, primitives, usage
 from vtcli.signals import format as format_signal
+from vtcli.store.images import ImageStore
 
 PERFECT = demos.Teacher(skill=1.0, direct=0.0, index_skill=1.0)
 HOPELESS = demos.Teacher(skill=0.0, direct=0.0, index_skill=1.0, guess="seen")

@@ -18,11 +18,11 @@ from fakes import make_sample, make_trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.images import ImageStore
 from vtcli.rewards import toolsrl
 from vtcli.schema import Stop
 from vtcli.signals import answer, boxes, measure_all, orientation, primitives, usage
 from vtcli.signals import format as format_signal
+from vtcli.store.images import ImageStore
 
 SIGNALS = (
     answer.measure,

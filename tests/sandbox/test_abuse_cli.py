@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from vtcli import doctor
+from vtcli.cli import doctor
 from vtcli.sandbox.kernel import SUPPORTED
 
 needs_confinement = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 
 
 def vtcli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vtcli.cli", *arguments]
+    command = [sys.executable, "-m", "vtcli.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -49,7 +49,7 @@ def test_an_unknown_case_is_a_users_mistake() -> None:
 
 def test_the_command_line_loads_nothing_heavy_for_it() -> None:
     program = (
-        "import sys, vtcli.cli; print([m for m in ('numpy', 'torch', 'cv2', 'vtcli.sandbox') if m in sys.modules])"
+        "import sys, vtcli.cli.main; print([m for m in ('numpy', 'torch', 'cv2', 'vtcli.sandbox') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

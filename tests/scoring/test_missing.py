@@ -12,15 +12,15 @@ import pytest
 import yaml
 from fakes import make_sample, make_trajectory
 
-from vtcli.binding import bind
+from vtcli.config.binding import bind
 from vtcli.errors import InputError
-from vtcli.images import ImageStore
 from vtcli.judging.oracle import open_judge
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.missing import Completer, names_of, needs_judge
 from vtcli.scoring.stored import Facts
 from vtcli.signals import JOINED, answer, consistency, evidence, usage
 from vtcli.signals import format as format_rule
+from vtcli.store.images import ImageStore
 
 ALL = yaml.safe_load((Path(__file__).parents[2] / "conf" / "signals" / "all.yaml").read_text())
 FACTS = Facts("t", "s", "zoom", "answer", 0)

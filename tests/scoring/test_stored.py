@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
-from vtcli import records
-from vtcli.artifacts import ArtifactStore
 from vtcli.errors import InputError
 from vtcli.schema import Scored, Stop, Trajectory
 from vtcli.scoring.stored import Facts, find, groups, read
+from vtcli.store import records
+from vtcli.store.artifacts import ArtifactStore
 
 
 def scored(number: int, sample: str = "s", version: int | None = 0, form: str = "answer") -> Scored:

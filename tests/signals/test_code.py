@@ -13,11 +13,11 @@ from fakes import called, code_card, make_pixels, make_sample, make_trajectory, 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
 from vtcli.geometry import compose, map_point, placed
-from vtcli.images import ImageStore
-from vtcli.rollout import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, Sampling, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.signals import code, red_lines, usage
 from vtcli.signals.code import canonical, required, search
+from vtcli.store.images import ImageStore
 
 DONE = "<answer>K</answer>"
 BOX = [10, 20, 90, 70]

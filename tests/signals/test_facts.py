@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
-from vtcli.images import ImageStore
 from vtcli.schema import Stop
 from vtcli.signals import answer, boxes, measure_all, orientation, primitives, usage
 from vtcli.signals import format as format_signal
+from vtcli.store.images import ImageStore
 
 ZOOM, ROTATE, FLIP, MARK, HLINE, VLINE = (
     "image_zoom_in_tool",

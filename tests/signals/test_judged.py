@@ -14,12 +14,12 @@ import pytest
 from fakes import make_sample, make_trajectory
 
 from vtcli.errors import ConfigError, EngineError
-from vtcli.images import ImageStore
 from vtcli.protocols import About, Case, Ruling
 from vtcli.rewards import need
 from vtcli.schema import Sample, Signals, Stop, Trajectory
 from vtcli.signals import answer, consistency, evidence, measure_all, usage
 from vtcli.signals.measuring import Measuring, unjudged_share
+from vtcli.store.images import ImageStore
 
 ZOOM, ROTATE = "image_zoom_in_tool", "image_rotate_tool"
 

@@ -18,18 +18,18 @@ import pytest
 from judge_server import JudgeServer, Reaction, honest
 
 from stages import eval as stage
-from vtcli import records
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.data import count, read_value, rotflip, zoom
-from vtcli.data.item import ALL_TOOLS
+from vtcli.data.generators import count, read_value, rotflip, zoom
+from vtcli.data.generators.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import ImageLimits, ImageStore, encode_png
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
-from vtcli.rollout import Limits
+from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
 from vtcli.signals import format as format_rule
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits, ImageStore, encode_png
 
 PROMPT = {
     "style": "compact",
@@ -72,7 +72,7 @@ def write_data(home: Path) -> Artifact:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact store with a dataset and a random tiny model."""
-    from vtcli.engines import tiny
+    from vtcli.families.qwen2_5_vl import tiny
 
     home = tmp_path_factory.mktemp("eval") / "artifacts"
     write_data(home)
@@ -196,7 +196,7 @@ module.stage.run(wanted)
 def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path(__file__).resolve()
     names = {
-        "tests": str(here.parent.parent),
+        "tests": str(here.parents[1] / "support"),
         "root": str(here.parent.parent.parent),
         "file": str(here),
         "home": str(home),

@@ -16,16 +16,17 @@ import pytest
 from fakes import make_sample, make_trajectory
 
 from stages import judge as stage
-from vtcli import config, records
-from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.config import compose
 from vtcli.errors import ConfigError, InputError, VtcliError
-from vtcli.images import ImageStore
 from vtcli.rewards import toolsrl
 from vtcli.schema import Scored, Signals, Stop, Trajectory
 from vtcli.scoring.stored import Score
 from vtcli.signals import answer, boxes, evidence, measure_all, orientation, primitives, red_lines, usage
 from vtcli.signals import code as code_facts
 from vtcli.signals import format as format_rule
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageStore
 
 PURE = {
     "answer": answer.measure,
@@ -208,15 +209,15 @@ def test_a_reward_that_is_not_a_number_is_refused(home: Path, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def matrix(home: Path) -> Artifact:
-    job = config.load("judge", ["policy:v1", "--all-recipes", "scale=tiny", "tracker=none", f"home={home}"])
-    return stage.run(config.build(stage.Config, job))
+    job = compose.load("judge", ["policy:v1", "--all-recipes", "scale=tiny", "tracker=none", f"home={home}"])
+    return stage.run(compose.build(stage.Config, job))
 
 
 def test_the_matrix_has_every_recipe_with_its_totals_or_the_reason(matrix: Artifact) -> None:
     columns = pq.read_table(matrix.path / "matrix.parquet").to_pydict()
     found = json.loads((matrix.path / "matrix.json").read_text())
     rows = {row["recipe"]: row for row in found["rows"]}
-    assert set(rows) == set(config.options("recipe"))
+    assert set(rows) == set(compose.options("recipe"))
     assert set(columns) == {"id", "sample", "task", "form"} | set(rows)
     assert len(columns["id"]) == 16
     assert "rl.phases is not set" in rows["tiny_base"]["problem"]
@@ -242,9 +243,9 @@ def test_a_matrix_in_which_nothing_is_scored_is_an_error_with_the_reasons(home: 
     path = tmp_path / "bare.jsonl"
     records.append(path, [replace(s, signals=Signals({})) for s in stored(home)])
     asked = ["scale=tiny", "tracker=none", f"home={home}", "scoring.measure=never", "scoring.recipes=[deepeyes,codev]"]
-    job = config.load("judge", [str(path), "--all-recipes", *asked])
+    job = compose.load("judge", [str(path), "--all-recipes", *asked])
     with pytest.raises(ConfigError, match=r"(?s)nothing to compare:\n  - .*deepeyes.*scoring.measure=missing"):
-        stage.run(config.build(stage.Config, job))
+        stage.run(compose.build(stage.Config, job))
 
 
 # -- agreement -------------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ def test_the_command_alone_explains_itself(tmp_path: Path) -> None:
     ],
 )
 def test_words_of_the_command_line_fill_the_keys(argv: list[str], expected: dict[str, str]) -> None:
-    section = config.load("judge", [*argv, "scale=tiny"]).values["scoring"]
+    section = compose.load("judge", [*argv, "scale=tiny"]).values["scoring"]
     assert {key: section[key] for key in expected} == expected
 
 
@@ -345,4 +346,4 @@ def test_words_of_the_command_line_fill_the_keys(argv: list[str], expected: dict
 )
 def test_too_many_or_too_few_inputs_show_the_usage(argv: list[str]) -> None:
     with pytest.raises(ConfigError, match="usage: vtcli judge"):
-        config.load("judge", argv)
+        compose.load("judge", argv)

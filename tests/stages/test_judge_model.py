@@ -15,12 +15,13 @@ from fakes import make_sample, make_trajectory
 from judge_server import JudgeServer, Reaction, honest, text_of
 
 from stages import judge as stage
-from vtcli import config, records
-from vtcli.artifacts import Artifact, ArtifactStore
+from vtcli.config import compose
 from vtcli.errors import InputError
-from vtcli.images import ImageStore
 from vtcli.schema import Trajectory
 from vtcli.scoring.stored import Score
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageStore
 
 MADE = 6
 ANSWERED = 3  # before the judge hangs
@@ -52,7 +53,7 @@ def words(home: Path, server: JudgeServer, given: str = "policy:v1") -> list[str
 
 
 def judge(home: Path, server: JudgeServer, given: str = "policy:v1") -> Artifact:
-    return stage.run(config.build(stage.Config, config.load("judge", words(home, server, given))))
+    return stage.run(compose.build(stage.Config, compose.load("judge", words(home, server, given))))
 
 
 def is_trial(body: dict[str, Any]) -> bool:
@@ -108,6 +109,6 @@ def test_an_image_that_is_gone_is_one_error_that_names_it_and_says_what_to_do(ho
 def test_a_judge_that_looks_at_nothing_needs_no_images(home: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.jsonl"
     alone.write_bytes((home / "policy" / "v1" / "trajectories.jsonl").read_bytes())
-    job = config.load("judge", [str(alone), "+recipe=codev", "scale=tiny", "tracker=none", f"home={home}"])
-    found = list(records.read(stage.run(config.build(stage.Config, job)).path / "scores.jsonl", Score))
+    job = compose.load("judge", [str(alone), "+recipe=codev", "scale=tiny", "tracker=none", f"home={home}"])
+    found = list(records.read(stage.run(compose.build(stage.Config, job)).path / "scores.jsonl", Score))
     assert {s.signals.values["evidence_by"] for s in found} == {"oracle"}

@@ -13,9 +13,10 @@ import pytest
 
 from stages import eval as evaluation
 from stages import rl, sft, synth
-from vtcli import config, records
-from vtcli.artifacts import Artifact
+from vtcli.config import compose
 from vtcli.schema import Scored
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact
 
 RECIPES = ("codev", "codevision", "codedance", "pyvision_image", "pyvision_video")
 STAGES: dict[str, tuple[Any, Any]] = {
@@ -29,13 +30,13 @@ RL = ["rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=2", "rl.group_
 EVAL = ["eval.data=data:v1", "eval.model=policy:v1", "eval.max_samples=4"]
 
 
-def load(stage: str, recipe: str, *more: str) -> config.Job:
-    return config.load(stage, [f"+recipe={recipe}", "scale=tiny", "tracker=none", *more])
+def load(stage: str, recipe: str, *more: str) -> compose.Job:
+    return compose.load(stage, [f"+recipe={recipe}", "scale=tiny", "tracker=none", *more])
 
 
 def make(stage: str, home: Path, recipe: str, *more: str) -> Artifact:
     kind, run = STAGES[stage]
-    return run(config.build(kind, load(stage, recipe, f"home={home}", *more)))
+    return run(compose.build(kind, load(stage, recipe, f"home={home}", *more)))
 
 
 def few(recipe: str) -> tuple[list[str], list[str]]:
@@ -75,7 +76,7 @@ def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: s
 
 
 def test_what_a_claim_leaves_out_is_a_key_of_its_recipe() -> None:
-    script = (Path(__file__).parents[2] / "stages" / "reproduce.sh").read_text()
+    script = (Path(__file__).parents[2] / "stages" / "scripts" / "reproduce.sh").read_text()
     comparisons = re.findall(r"^([a-z_ |]+)\) others=\((.*)\) ;;$", script, re.MULTILINE)
     assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} == set(RECIPES)
     for names, others in comparisons:

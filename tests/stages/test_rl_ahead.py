@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from stages import rl as stage
-from vtcli import records
 from vtcli.algo.optim import Optim
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.data import rotflip
-from vtcli.images import ImageLimits, encode_png
-from vtcli.rollout import Limits
+from vtcli.data.generators import rotflip
+from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Verdict
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits, encode_png
 
 STEPS = 2  # of each phase
 PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}"}
@@ -26,7 +26,7 @@ SIGNALS = {"usage": "vtcli.signals.usage", "sampled": "uneven"}
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An artifact store with a dataset and a random tiny model."""
-    from vtcli.engines import tiny
+    from vtcli.families.qwen2_5_vl import tiny
 
     home = tmp_path_factory.mktemp("ahead") / "artifacts"
     with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
@@ -46,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tiny.build(draft.path, sizes, tiny.train_tokenizer(["Turn it. <answer>K</answer>"] * 3, sizes.vocab_size), 0)
         draft.commit()
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent)  # for uneven.py
+        patch.syspath_prepend(Path(__file__).parents[1] / "support")  # for uneven.py
         yield home
 
 

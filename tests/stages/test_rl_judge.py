@@ -12,14 +12,15 @@ import tiny_model
 from judge_server import Body, JudgeServer, Reaction, honest, text_of
 
 from stages import rl as stage
-from vtcli import config, records
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.data import zoom
-from vtcli.data.item import ALL_TOOLS
-from vtcli.engines import tiny
+from vtcli.config import compose
+from vtcli.data.generators import zoom
+from vtcli.data.generators.item import ALL_TOOLS
 from vtcli.errors import EngineError
-from vtcli.images import encode_png
+from vtcli.families.qwen2_5_vl import tiny
 from vtcli.schema import Sample, Scored
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import encode_png
 
 STEPS, ROLLOUTS = 3, 4
 RL = [
@@ -52,7 +53,7 @@ def home(tmp_path: Path) -> Path:
 
 def rl(home: Path, url: str) -> Artifact:
     words = [*RL, f"rl.model={home.parent / 'start'}", f"judge.url={url}", f"home={home}"]
-    return stage.run(config.build(stage.Config, config.load("rl", words)))
+    return stage.run(compose.build(stage.Config, compose.load("rl", words)))
 
 
 def is_trial(body: Body) -> bool:
@@ -62,7 +63,7 @@ def is_trial(body: Body) -> bool:
 def test_a_run_whose_judge_dies_ends_with_one_error_and_goes_on_when_it_is_back(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)  # for asking.py
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "support")  # for asking.py
     with socket.socket() as taken:  # a port where nobody answers
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(EngineError, match=r"the judge m at .* cannot be asked: .*Start it"):

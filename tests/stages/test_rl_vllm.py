@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import tiny_model
 
-from vtcli.engines import tiny
-from vtcli.records import read
+from vtcli.families.qwen2_5_vl import tiny
 from vtcli.schema import Scored
+from vtcli.store.records import read
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +56,9 @@ def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str
         "tracker=none",
         f"home={home}",
     ]
-    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
+    here = os.pathsep.join(
+        [str(Path(__file__).parents[1] / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )  # for uneven.py
     environ = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900, cwd=home, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -20,10 +20,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_stage_leaves_its_artifact(home: Path) -> None:
-    from vtcli.artifacts import ArtifactStore
     from vtcli.engines.hf import load_model
-    from vtcli.records import read
     from vtcli.schema import Scored
+    from vtcli.store.artifacts import ArtifactStore
+    from vtcli.store.records import read
 
     store = ArtifactStore(home)
     base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
@@ -57,8 +57,8 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     """Each rank takes half of the prompts; what is sampled depends on the sample and the step, not on the rank."""
     from safetensors.torch import load_file
 
-    from vtcli.records import read
     from vtcli.schema import Scored
+    from vtcli.store.records import read
 
     run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
     one, two = home / "policy" / "v1", home / "two" / "v1"
@@ -107,7 +107,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     assert_same(home / name / "v2", home / name / "v1")
 
 
-POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.deepspeed:DeepSpeedLearner"
+POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.deepspeed:DeepSpee
     [
         ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
         ("rl", f"{POLICY}.update:2:halfway"),  # in the second step's weight sync
-        ("rl", "vtcli.checkpoints:Checkpoints.save:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "vtcli.store.checkpoints:Checkpoints.save:2:before"),  # at a phase's end, exported, not yet saved
         ("rl", "stages.rl:_Trainer._finish:1:before"),
         ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
         ("sft", f"{LEARNER}.step:{{next}}:before"),

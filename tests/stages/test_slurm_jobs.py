@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.artifacts import ArtifactStore
+from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]
-NODE = ROOT / "tests" / "slurm_node.sh"
+NODE = ROOT / "tests" / "support" / "slurm_node.sh"
 HOLD = "VTCLI_TEST_HOLD"  # read by held.py
 LIMIT_S = 420.0  # for anything that a job does, on two slow cores that others use, too
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -57,7 +57,7 @@ def env() -> Iterator[dict[str, str]]:
     """What jobs are submitted with, and a cluster of one node with two cores for them."""
     with tempfile.TemporaryDirectory(prefix="vtcli-slurm-") as above:
         folder = Path(above) / "node"
-        paths = [str(ROOT), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(ROOT), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
         own = {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -154,7 +154,7 @@ def test_a_pipeline_that_is_stopped_twice_ends_as_one_that_is_not(env: dict[str,
     pipeline = {"NAME": "p", "SFT_SBATCH": "--ntasks-per-node=2", HOLD: str(hold)}
     print(f"\nSLURM_CONF={env['SLURM_CONF']}, output in {work}")
     overrides = [*SIZES, *DEMOS, *SFT, *RL, *SIGNALS, *EVAL]
-    table = command(ROOT / "stages" / "pipeline.sh", "toolsrl", *overrides, env=env | pipeline, cwd=work)
+    table = command(ROOT / "stages" / "scripts" / "pipeline.sh", "toolsrl", *overrides, env=env | pipeline, cwd=work)
     jobs = numbers_of(table)
     sft, rl = jobs["sft p-base"], jobs["rl p-policy"]
 

@@ -19,12 +19,12 @@ import pytest
 from PIL import Image
 
 from stages.synth import SynthConfig, _unseen, run
-from vtcli import config
-from vtcli.artifacts import Artifact
-from vtcli.data import canvas
+from vtcli.config import compose
+from vtcli.data.generators import canvas
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import ImageStore
-from vtcli.records import DemoSet, SampleSet
+from vtcli.store.artifacts import Artifact
+from vtcli.store.images import ImageStore
+from vtcli.store.records import DemoSet, SampleSet
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 SMALL = [
@@ -41,7 +41,7 @@ def arguments(home: Path, *more: str) -> list[str]:
 
 
 def synth(home: Path, *more: str) -> Artifact:
-    return run(config.build(SynthConfig, config.load("synth", arguments(home, *more))))
+    return run(compose.build(SynthConfig, compose.load("synth", arguments(home, *more))))
 
 
 def digests(artifact: Artifact) -> dict[str, str]:
@@ -193,8 +193,8 @@ def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp
     base = ["+recipe=tiny_codev", "scale=tiny", "tracker=console", f"home={tmp_path}", "synth.sheet=1", *few]
     one, two = (
         run(
-            config.build(
-                SynthConfig, config.load("synth", [*base, f"name=demos{n}", f"synth.workers={n}", "reuse=false"])
+            compose.build(
+                SynthConfig, compose.load("synth", [*base, f"name=demos{n}", f"synth.workers={n}", "reuse=false"])
             )
         )
         for n in (1, 2)

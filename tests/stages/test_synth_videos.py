@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from stages.synth import SynthConfig, _unseen, run
-from vtcli import config
-from vtcli.artifacts import Artifact, ArtifactStore
-from vtcli.data import film
-from vtcli.images import ImageStore
-from vtcli.records import SampleSet
+from vtcli.config import compose
+from vtcli.data.generators import film
 from vtcli.sandbox.video import VideoReader
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageStore
+from vtcli.store.records import SampleSet
 
 SMALL = ["data=pyvision_video_tiny", *(f"data.tasks.moving.{split}=3" for split in ("train", "validation", "test"))]
 
 
 def synth(home: Path, *more: str) -> Artifact:
     given = ["scale=tiny", "tracker=none", f"home={home}", "synth.workers=1", "synth.sheet=1", *SMALL, *more]
-    return run(config.build(SynthConfig, config.load("synth", given)))
+    return run(compose.build(SynthConfig, compose.load("synth", given)))
 
 
 def files(artifact: Artifact) -> dict[str, str]:
@@ -52,7 +52,7 @@ def test_own_videos_are_kept_byte_by_byte(tmp_path: Path) -> None:
         (tmp_path / f"{split}.mkv").write_bytes(film.encode(clip))
         row = {"question": "How bright is it?", "answer": shade, "video": f"{split}.mkv", "numeric": True}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-    own = f"{{_target_: vtcli.data.parquet.generate, path: '{tmp_path}/{{split}}.jsonl', name: own}}"
+    own = f"{{_target_: vtcli.data.importers.rows.generate, path: '{tmp_path}/{{split}}.jsonl', name: own}}"
     none = [f"data.tasks.moving.{split}=0" for split in ("train", "validation", "test")]
     task = f"+data.tasks.own={{train: 1, test: 1, forms: [answer], generate: {own}}}"
     made = synth(tmp_path / "home", *none, task)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtcli.bounds import OutOfBounds, at_least, shares
+from vtcli.config.bounds import OutOfBounds, at_least, shares
 
 
 @dataclass(frozen=True)

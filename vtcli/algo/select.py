@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.bounds import at_least
+from vtcli.config.bounds import at_least
 from vtcli.errors import ConfigError
 from vtcli.schema import Credit, Group, Stop, Trajectory
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from vtcli.data import canvas
-from vtcli.data.film import Clip, Footage
-from vtcli.data.item import Item
-from vtcli.data.rotflip import moved
+from vtcli.data.generators import canvas
+from vtcli.data.generators.film import Clip, Footage
+from vtcli.data.generators.item import Item
+from vtcli.data.generators.rotflip import moved
 from vtcli.protocols import Pixels
 
 CELL = 300  # pixels, width and height of the picture's room

@@ -22,14 +22,15 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import Cache, Qwen2_5_VLForConditionalGeneration
 
-from vtcli.chat.qwen2_5_vl import QwenChat
-from vtcli.clock import Clock
-from vtcli.engines import attention, growing
+from vtcli.engines import growing
 from vtcli.engines.drawing import draw, temperatures, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
+from vtcli.engines.learner import attention
 from vtcli.errors import EngineError, InputError
-from vtcli.loops import compute
+from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.protocols import Request
+from vtcli.rollout.clock import Clock
+from vtcli.rollout.threads import compute
 from vtcli.schema import Completion
 
 GIVEN_UP_S = 600.0

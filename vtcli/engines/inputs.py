@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vtcli.chat.qwen2_5_vl import MERGE, PATCH, TEMPORAL, check_images, grid, mrope_positions, patches
-from vtcli.engines.attention import Block
-from vtcli.engines.packing import Segment
+from vtcli.engines.learner.attention import Block
+from vtcli.engines.learner.packing import Segment
+from vtcli.families.qwen2_5_vl.chat import MERGE, PATCH, TEMPORAL, check_images, grid, mrope_positions, patches
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, TrainRow
 

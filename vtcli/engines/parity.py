@@ -14,13 +14,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from vtcli.chat.qwen2_5_vl import QwenChat
 from vtcli.engines.inputs import View, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Engines, Place, open_policy
 from vtcli.errors import EngineError
-from vtcli.loops import EventLoop, Runs
+from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.protocols import Pixels, Request
-from vtcli.rollout import Limits
+from vtcli.rollout.loop import Limits
+from vtcli.rollout.threads import EventLoop, Runs
 from vtcli.schema import ImageRef, TrainRow
 
 GAP_FP32 = 1e-4
@@ -116,8 +116,8 @@ def agrees(a: Agreement, dtype: str) -> bool:
 def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
     """``agreements`` of a model folder, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
-    from vtcli.engines.deepspeed import DeepSpeedLearner
     from vtcli.engines.hf import load_model
+    from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
     def nothing(ref: ImageRef) -> Pixels:
         raise KeyError(ref.view)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
-from vtcli.rollout import Limits
+from vtcli.rollout.loop import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vtcli.chat.qwen2_5_vl import QwenChat
     from vtcli.engines.inputs import Seen, View
+    from vtcli.families.qwen2_5_vl.chat import QwenChat
     from vtcli.protocols import Request
 
 
@@ -89,11 +89,11 @@ def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits
         InputError: no model there.
     """
     if engine.name == "vllm":
-        from vtcli.engines.vllm import VllmPolicy
+        from vtcli.engines.vllm.policy import VllmPolicy
 
         return VllmPolicy(engine, folder, chat, view, limits, place)
     if engine.name == "vllm_server":
-        from vtcli.engines.vllm_server import ServerPolicy
+        from vtcli.engines.vllm.servers.policy import ServerPolicy
 
         return ServerPolicy(engine, folder, chat, view, limits, place)
     from vtcli.engines.hf import HfPolicy, load_model

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vtcli.data.demos import plan
-from vtcli.data.item import NO_PIXELS, Item
-from vtcli.data.teacher import Teacher
+from vtcli.data.generators.item import NO_PIXELS, Item
+from vtcli.data.teachers.plans import plan
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.protocols import Chat, Images, Request
 from vtcli.schema import Completion, Sample

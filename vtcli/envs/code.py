@@ -18,10 +18,10 @@ from vtcli.envs.code_protocol import CodeProtocol, names, opening
 from vtcli.envs.code_reading import read, unfenced
 from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, parent, transform
 from vtcli.errors import ConfigError, InputError
-from vtcli.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 from vtcli.protocols import Decoded, Images, Syntax
 from vtcli.sandbox.types import OVER, Episode, Picture, Produced, Runner, RunResult, Setup
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
+from vtcli.store.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 
 
 class RunLostError(RuntimeError):

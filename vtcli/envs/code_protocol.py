@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from vtcli.chat.templates import fill
-from vtcli.data.dialect import Dialect
+from vtcli.data.teachers.dialect import Dialect
 from vtcli.errors import ConfigError
+from vtcli.families.templates import fill
 from vtcli.sandbox.types import Capture, Help, RunLimits
 from vtcli.schema import Sample
 

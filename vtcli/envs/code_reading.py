@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vtcli.chat.calls import parse_answer, parse_calls
 from vtcli.envs.code_protocol import Reading
+from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import Decoded
 from vtcli.schema import Call
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from vtcli.chat.templates import fill
 from vtcli.envs.code_protocol import Writing
+from vtcli.families.templates import fill
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
 from vtcli.schema import CallStatus, Json
 

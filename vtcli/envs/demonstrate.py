@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from vtcli.chat.calls import parse_answer, parse_calls
-from vtcli.data import demos
-from vtcli.data.dialect import Dialect
-from vtcli.data.item import Item
-from vtcli.data.teacher import Teacher, View
+from vtcli.data.generators.item import Item
+from vtcli.data.teachers import plans as demos
+from vtcli.data.teachers.dialect import Dialect
+from vtcli.data.teachers.scripted import Teacher, View
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.envs.tool_calls import ToolCalls, open_env
-from vtcli.images import resize, smart_resize
+from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample, VideoRef
+from vtcli.store.images import resize, smart_resize
 
 KINDS = ("tool", "answer", "perceive")
 """Rows of a demonstrations artifact: both forms with scripted tool use, and questions that need no tool."""

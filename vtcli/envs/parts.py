@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vtcli.bounds import among, at_least, shares, within
-from vtcli.data.item import Generate
-from vtcli.data.teacher import Teacher
+from vtcli.config.bounds import among, at_least, shares, within
+from vtcli.data.generators.item import Generate
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
@@ -82,8 +82,8 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
         raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
     if not data.tasks:
         raise ConfigError(
-            "data.tasks is empty: this data comes in by import; add a task with vtcli.data.parquet.generate, or choose "
-            "another data=NAME of conf/data"
+            "data.tasks is empty: this data comes in by import; add a task with vtcli.data.importers.rows.generate, or "
+            "choose another data=NAME of conf/data"
         )
     if not any(getattr(t, s) for t in data.tasks.values() if set(forms) & set(t.forms) for s in HELD_OUT_FIRST):
         raise ConfigError(

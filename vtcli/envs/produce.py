@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
-from vtcli.data import canvas
-from vtcli.data.item import Generate, stream
+from vtcli.data.generators import canvas
+from vtcli.data.generators.item import Generate, stream
 from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample

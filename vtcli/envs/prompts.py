@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vtcli.chat.templates import PLACEHOLDER, fill
 from vtcli.errors import ConfigError
+from vtcli.families.templates import PLACEHOLDER, fill
 from vtcli.protocols import Tool
 from vtcli.schema import ImageRef, Sample
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vtcli.chat.templates import fill
 from vtcli.envs.prompts import PromptStyle, opening, read_prompt, sizes
 from vtcli.errors import ConfigError, InputError, ToolError
+from vtcli.families.templates import fill
 from vtcli.protocols import Decoded, Images, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.tools import native_tools

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.images import ImageStore, encode_png
 from vtcli.judging import rubrics, trial
 from vtcli.judging.endpoint import REFUSED, Endpoint, Patience, Reply
 from vtcli.judging.replies import read_score
@@ -20,6 +19,7 @@ from vtcli.judging.rubrics import Rubric
 from vtcli.judging.verdicts import Verdicts, key_of
 from vtcli.protocols import About, Case, Images, Ruling
 from vtcli.schema import ImageRef, Sample
+from vtcli.store.images import ImageStore, encode_png
 
 OURS = ("model", "messages", "response_format", "stream", "n")
 """Of a request's body, not to be set as parameters."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vtcli import geometry
-from vtcli.bounds import OutOfBounds, at_least, shares
+from vtcli.config.bounds import OutOfBounds, at_least, shares
 from vtcli.errors import ConfigError
 from vtcli.protocols import About, Case, Images, Ruling
 from vtcli.schema import ImageRef, Sample, Trajectory

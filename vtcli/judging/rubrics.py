@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from vtcli import codec
 from vtcli.errors import ConfigError
 from vtcli.judging.quoting import quote
+from vtcli.store import codec
 
 PLACE = re.compile(r"\{([a-z_]+)\}")
 IMAGES = "images"

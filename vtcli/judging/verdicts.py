@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from vtcli import disk
+from vtcli.store import disk
 
 
 def key_of(value: Any) -> str:

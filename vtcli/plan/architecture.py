@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.errors import InputError
-from vtcli.images import smart_resize
+from vtcli.store.images import smart_resize
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Architecture:
         return 2 * self.text.layers * self.text.kv
 
     def patches(self, width: int, height: int, min_pixels: int, max_pixels: int) -> int:
-        """Patches of an image's view, after the one resize of ``vtcli.images``."""
+        """Patches of an image's view, after the one resize of ``vtcli.store.images``."""
         rows, columns = smart_resize(height, width, self.vision.factor, min_pixels, max_pixels)
         return rows * columns // self.vision.patch**2
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtcli.bounds import at_least
+from vtcli.config.bounds import at_least
 from vtcli.errors import ConfigError
 from vtcli.plan.architecture import Architecture
 from vtcli.plan.hardware import Cluster

@@ -8,11 +8,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vtcli import disk
 from vtcli.algo.rows import pick, summarise
 from vtcli.protocols import Images
 from vtcli.report import plots, tables, viewer
 from vtcli.report.content import ReportData
+from vtcli.store import disk
 
 MAX_BYTES = 5_000_000
 """Of the page. Trajectories that would pass it are left out, and the page says how many."""

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vtcli import codec, disk, records
 from vtcli.algo.rows import Row, Summary, compare, summarise
-from vtcli.artifacts import Lineage
 from vtcli.errors import InputError
-from vtcli.images import ImageStore
 from vtcli.report.content import Evaluation, Training, read_training
 from vtcli.report.tables import HEADLINES
 from vtcli.schema import Scored
+from vtcli.store import codec, disk, records
+from vtcli.store.artifacts import Lineage
+from vtcli.store.images import ImageStore
 
 
 def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:

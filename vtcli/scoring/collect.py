@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtcli.images import ImageStore
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring import stored
 from vtcli.scoring.missing import Completer, Measure, Wants, needs_judge
 from vtcli.scoring.stored import Facts, Source
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
+from vtcli.store.images import ImageStore
 
 CHUNK = 500
 """Trajectories that are in memory at a time."""

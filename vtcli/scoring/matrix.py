@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli import codec, disk
 from vtcli.algo.ranks import Correlation, common, correlate, disagreements
 from vtcli.errors import ConfigError
 from vtcli.scoring.stored import Facts, Score
+from vtcli.store import codec, disk
 
 FACTS = ("id", "sample", "task", "form")
 """Columns of ``matrix.parquet`` before those of the recipes."""

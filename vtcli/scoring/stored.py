@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli import disk, records
-from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.errors import InputError
-from vtcli.manifest import MANIFEST, hash_file
 from vtcli.schema import Scored, Signals, Trajectory, Verdict
+from vtcli.store import disk, records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.manifest import MANIFEST, hash_file
 
 SCORES = "scores.jsonl"
 HOLDERS = "a report of `vtcli eval`, a model of `vtcli rl`, or a JSONL file of Trajectory or Scored records"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from vtcli.binding import bind
+from vtcli.config.binding import bind
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Reward, Signal
 from vtcli.schema import Signals, Verdict

@@ -1,0 +1,272 @@
+"""The command line as a user meets it: quick, one message for a mistake, exit codes that scripts can rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "transformers", "deepspeed", "mlflow", "hydra", "numpy", "pyarrow", "rich", "yaml")
+
+
+def vtcli(*argv: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vtcli", *argv]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **env}
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_help_lists_what_works_and_nothing_else(tmp_path: Path) -> None:
+    done = vtcli("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    listed = done.stdout.partition("Commands:")[2].split()
+    for command in ("synth", "sft", "rl", "eval", "judge", "artifacts", "config", "doctor"):
+        assert command in listed
+    for absent in ("filter", "serve"):
+        assert absent not in listed
+    assert vtcli("filter", cwd=tmp_path).returncode == 2
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.argv = ['vtcli', '--help']\n"
+        "from vtcli.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('loaded:', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "loaded: []"
+
+
+def test_help_answers_quickly(tmp_path: Path) -> None:
+    """0.3 s is the promise; the CPU time of the fastest of five keeps a busy machine from failing it."""
+    program = "import os, subprocess, sys; subprocess.run([sys.executable, '-m', 'vtcli', '--help'], stdout=-3);"
+    program += "t = os.times(); print(t.children_user + t.children_system)"
+    command = [sys.executable, "-c", program]
+    taken = [float(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout) for _ in range(5)]
+    assert min(taken) <= 0.3
+
+
+def test_every_stage_explains_its_arguments(tmp_path: Path) -> None:
+    done = vtcli("rl", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "+recipe=NAME" in done.stdout
+    assert vtcli("--version", cwd=tmp_path).stdout.startswith("vtcli 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["rl", "+recipe=toolsr"], "Did you mean 'toolsrl'?"),
+        (["rl", "+recipe=toolsrl", "rl.optim.lrr=1"], "Did you mean 'rl.optim.lr'?"),
+        (["rl", "+recipe=toolsrl", "seed=[1"], "cannot be read as an override"),
+        (["config", "show", "rll"], "Did you mean 'rl'?"),
+        (["artifacts", "show", "nothing:v1"], "nothing:v1"),
+        (["artifacts", "lineage", "nothing@latest"], "nothing@latest"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_2(argv: list[str], words: str, tmp_path: Path) -> None:
+    done = vtcli(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not list(tmp_path.iterdir())  # nothing half written
+
+
+def test_paper_scale_on_a_machine_that_cannot_run_it_ends_at_once(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = vtcli("rl", "+recipe=toolsrl", "scale=paper", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "scale=paper with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine" in done.stderr
+    assert "no CUDA device found; it needs 8 CUDA devices" in done.stderr
+    assert "What would run here: scale=tiny." in done.stderr
+    assert time.monotonic() - started < 20
+
+
+def test_show_prints_each_value_with_its_origin(tmp_path: Path) -> None:
+    done = vtcli("config", "show", "rl", "+recipe=toolsrl", "scale=paper", "rl.temperature=0.7", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert rows["rl.temperature"].split()[1:] == ["0.7", "command", "line:", "rl.temperature=0.7"]
+    assert "conf/recipe/toolsrl.yaml:" in rows["rl.group_size"]
+    assert "scale=auto: no accelerator found" in vtcli("config", "show", "rl", cwd=tmp_path).stderr
+
+
+def test_cfg_job_is_hydras(tmp_path: Path) -> None:
+    done = vtcli("rl", "+recipe=toolsrl", "scale=paper", "--cfg", "job", "--package", "rl.optim", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "lr: 1.0e-06" in done.stdout
+
+
+STUB = """
+import dataclasses, sys, time, types
+
+@dataclasses.dataclass
+class Config:
+    seed: int
+    name: str | None = None
+
+def run(config):
+    BODY
+
+module = types.ModuleType("stages.synth")
+module.Config, module.run = Config, run
+sys.modules["stages.synth"] = module
+sys.argv = ["vtcli", "synth", "synth=null", "scale=tiny", *sys.argv[1:]]
+from vtcli.cli import main
+main()
+"""
+
+
+def stage_program(body: str, folder: Path) -> list[str]:
+    """A program that is ``vtcli synth`` with a stage that does ``body``."""
+    (folder / "program.py").write_text(STUB.replace("BODY", body))
+    return [sys.executable, "program.py"]
+
+
+def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
+    command = stage_program("raise KeyError('pixels')", tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "KeyError: 'pixels'" in done.stderr
+    assert "this is a defect" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("from vtcli.errors import InputError; raise InputError('charts:v1 is not there')", "charts:v1 is not there"),
+        ("import errno; raise OSError(errno.ENOSPC, 'No space left on device', 'a/b')", "a/b: No space left on device"),
+        ("open('/proc/version', 'a')", "no permission"),
+        ("import torch; torch.empty(1 << 45)", "out of memory: "),
+        ("bytes(1 << 50)", "out of memory: MemoryError"),
+    ],
+)
+def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str, tmp_path: Path) -> None:
+    if "/proc" in body and os.geteuid() == 0:
+        body = "import errno; raise PermissionError(errno.EACCES, 'Permission denied', 'x')"
+    command = stage_program(body, tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupt_is_one_line_and_its_own_code(number: int, code: int, word: str, tmp_path: Path) -> None:
+    command = stage_program("print('started', flush=True); time.sleep(60)", tmp_path)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A suite that is started in the background by a shell ignores interrupts, and so would its children.
+    with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heed_interrupts, **pipes) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "started\n"
+        for _ in range(3):  # Python loses what it would raise inside a destructor; a user presses again
+            process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+                break
+        assert process.poll() == code
+        assert process.stderr.read().strip().splitlines() == [
+            f"vtcli: {word}; the same command continues where it stopped."
+        ]
+
+
+def test_two_requests_to_end_at_once_are_one(tmp_path: Path) -> None:
+    """As a step of Slurm gets them: from Slurm and from the step's srun. What a stage does when it ends is done."""
+    body = "try: print('started', flush=True); time.sleep(60)\n"
+    body += "    finally: time.sleep(0.5); print('closed', flush=True)"
+    command = stage_program(body, tmp_path)
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "started\n"
+        process.terminate()
+        time.sleep(0.1)
+        process.terminate()
+        assert process.communicate(timeout=30)[0] == "closed\n"
+        assert process.returncode == 143
+
+
+def test_what_a_stage_made_is_printed_for_scripts(tmp_path: Path) -> None:
+    body = "return types.SimpleNamespace(ref=f'charts:v{config.seed}', path='artifacts/charts/v4')"
+    command = [*stage_program(body, tmp_path), "seed=4"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "charts:v4\tartifacts/charts/v4\n"
+
+
+def test_artifacts_are_listed_shown_verified_and_traced(tmp_path: Path) -> None:
+    program = """
+from vtcli.store.artifacts import ArtifactStore
+store = ArtifactStore("artifacts")
+with store.draft("charts", "dataset", config={}, seed=11, fingerprint="f1", stage="synth") as draft:
+    (draft.path / "data.bin").write_bytes(b"abc")
+    data = draft.commit()
+with store.draft("base", "model", parents=[data], config={}, seed=12, fingerprint="f2", stage="sft") as draft:
+    (draft.path / "weights.bin").write_bytes(b"def")
+    draft.commit()
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    listed = vtcli("artifacts", "ls", cwd=tmp_path).stdout
+    assert [line.split()[:2] for line in listed.splitlines()] == [["base:v1", "model"], ["charts:v1", "dataset"]]
+    assert json.loads(vtcli("artifacts", "show", "base@latest", cwd=tmp_path).stdout)["seed"] == 12
+    lineage = vtcli("artifacts", "lineage", "base:v1", cwd=tmp_path).stdout.splitlines()
+    assert lineage[0].startswith("base:v1  model, by sft, seed 12")
+    assert lineage[1].startswith("└─ charts:v1  dataset, by synth, seed 11")
+    assert vtcli("artifacts", "verify", cwd=tmp_path).stdout.split() == ["ok", "base:v1", "ok", "charts:v1"]
+    damaged = tmp_path / "artifacts" / "charts" / "v1" / "data.bin"
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"abd")
+    done = vtcli("artifacts", "verify", "charts:v1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.split() == ["wrong", "charts:v1"]
+    assert "data.bin" in done.stderr
+
+
+def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) -> None:
+    """Two recipes, one of them with a variant; tests/config/test_recipes.py composes and binds all."""
+    done = vtcli("config", "validate", "toolsrl", "codedance", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
+    assert "wrong" not in done.stdout
+    assert "ok     +recipe=codedance scale=tiny variant=code" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_a_home_without_artifacts_says_so_and_a_file_is_none(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    empty, file = (vtcli("artifacts", command, "--home", home, cwd=tmp_path) for home in ("nowhere", "file"))
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert "no artifacts in nowhere" in empty.stderr
+    assert (file.returncode, file.stdout) == (2, "")
+    assert "Cannot list file: Not a directory" in file.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("artifacts", "show", "a" * 300), "File name too long; a name may have 255 bytes: shorten"),
+        (("judge", "a" * 300, "+recipe=toolsrl", "scale=tiny"), "File name too long; a name may have 255 bytes"),
+        (("eval", "data=d:v1", "model=m:v1", "scale=tiny", f"name={'a' * 300}"), "of 300 characters' cannot name an"),
+        (("eval", "data=d:v1", "model=m:v1", "scale=tiny", "seed=-1"), "seed: must be at least 0 and at most"),
+    ],
+)
+def test_what_cannot_be_a_name_or_a_seed_is_one_sentence(argv: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    done = vtcli(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,118 @@
+"""What the machine has decides what may run; everything that is missing is said at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vtcli.cli import doctor
+from vtcli.config import machine
+from vtcli.config.machine import Gpu, Needs
+from vtcli.errors import ConfigError, EngineError
+
+SCALES = {
+    "tiny": Needs(),
+    "gpu": Needs(1, 75.0),
+    "node": Needs(8, 75.0, ("vllm_that_is_not_there",)),
+}
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A program of that name in front of PATH; a test writes into the file what it should print."""
+    listing = tmp_path / "listing"
+    listing.write_text("")
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat {listing}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine.gpus.cache_clear()
+    yield listing
+    machine.gpus.cache_clear()
+
+
+def test_devices_are_what_nvidia_smi_lists(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("NVIDIA H200, 143771\nNVIDIA H200, 143771\n")
+    assert machine.gpus() == (Gpu("NVIDIA H200", 140.4), Gpu("NVIDIA H200", 140.4))  # 143771 / 1024 = 140.4
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 0), ("0", 1), ("1,0", 2), ("5", 0), ("GPU-8f2c,GPU-77aa", 2)])
+def test_cuda_visible_devices_narrows_them(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, count: int
+) -> None:
+    nvidia_smi.write_text("A, 81559\nB, 81559\n")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(machine.gpus()) == count
+
+
+@pytest.mark.parametrize(("devices", "scale"), [(0, "tiny"), (1, "gpu"), (7, "gpu"), (8, "node")])
+def test_auto_takes_the_largest_scale_by_number_of_devices(nvidia_smi: Path, devices: int, scale: str) -> None:
+    nvidia_smi.write_text("NVIDIA H100, 81559\n" * devices)
+    chosen, why = machine.choose_scale()
+    assert chosen == scale
+    assert f"scale={scale}" in why
+
+
+def test_a_machine_without_devices_is_told_everything_at_once(nvidia_smi: Path) -> None:
+    with pytest.raises(EngineError) as caught:
+        machine.require("node", "Qwen/Qwen2.5-VL-7B-Instruct", SCALES)
+    message = str(caught.value)
+    assert message.startswith("scale=node with model Qwen/Qwen2.5-VL-7B-Instruct cannot run on this machine:")
+    assert "no CUDA device found; it needs 8 CUDA devices of 75 GiB memory or more" in message
+    assert "vllm_that_is_not_there is not installed" in message
+    assert "What would run here: scale=tiny." in message
+
+
+def test_the_largest_scale_that_would_run_is_named(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("NVIDIA H100, 81559\n")
+    with pytest.raises(EngineError, match=r"1 CUDA device\(s\) found(.|\n)*What would run here: scale=gpu\."):
+        machine.require("node", None, SCALES)
+
+
+def test_a_small_device_is_not_enough(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("NVIDIA L4, 23034\n")
+    with pytest.raises(EngineError, match=r"NVIDIA L4 has 22\.5 GiB memory; it needs 1 CUDA device of 75 GiB"):
+        machine.require("gpu", None, SCALES)
+
+
+def test_what_runs_is_let_through_and_an_unknown_scale_is_not(nvidia_smi: Path) -> None:
+    machine.require("tiny", None, SCALES)
+    with pytest.raises(ConfigError, match="expected one of tiny, gpu, node"):
+        machine.require("huge", None, SCALES)
+
+
+def test_looking_for_a_package_does_not_import_it() -> None:
+    assert machine.installed("torch")
+    assert not machine.installed("nowhere.at.all")
+    assert "deepspeed" not in sys.modules or machine.installed("deepspeed")
+
+
+def test_a_probe_that_fails_is_reported_with_its_last_line_and_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBES", {"thing": ("raise OSError('no such thing')", "buy one")})
+    finding = doctor._probe("thing")
+    assert (finding.state, finding.found, finding.advice) == ("broken", "OSError: no such thing", "buy one")
+
+
+def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "TRY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(doctor, "PROBES", {"thing": ("import time; time.sleep(60)", "wait")})
+    assert doctor._probe("thing").found == "no answer in 0 s"
+
+
+def test_the_machine_is_described_and_a_missing_folder_is_no_problem(tmp_path: Path) -> None:
+    found = {f.topic: f for f in doctor._machine(tmp_path / "not" / "there" / "yet")}
+    assert found["python"].state == "ok"
+    assert found["artifacts folder"].state == "ok"
+    assert not (tmp_path / "not").exists()
+    assert float(found["memory"].found.split()[0]) > 0.5
+
+
+def test_a_home_that_is_a_file_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    found = {f.topic: f for f in doctor._machine(tmp_path / "home")}["artifacts folder"]
+    assert (found.state, "home is there and is no folder" in found.found) == ("broken", True)
+    assert "VTCLI_HOME" in found.advice

@@ -1,0 +1,153 @@
+"""``vtcli plan`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+import yaml
+from typer.testing import CliRunner
+
+from vtcli.cli import plan as planning
+from vtcli.cli.main import app
+from vtcli.engines import calibrate
+from vtcli.errors import ConfigError, InputError, VtcliError
+from vtcli.plan.constants import ON_ANY_DEVICE, SOURCES, Constants
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPER = ["+recipe=toolsrl", "scale=paper"]
+
+
+def plan(*argv: str, home: Path) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["plan", *argv, f"home={home}", "--json"], catch_exceptions=False)
+    assert done.exit_code in (0, 3)
+    found = json.loads(done.stdout)
+    assert found["fits"] == (done.exit_code == 0)
+    return found
+
+
+def test_the_recipes_sizes_are_planned(tmp_path: Path) -> None:
+    found = plan(*PAPER, "cluster=4x8xH200", home=tmp_path)
+    assert found["model"] == "Qwen2.5-VL-7B"
+    assert found["steps"] == 400  # two phases of 200
+    assert found["workload"]["prompts"] * found["workload"]["group_size"] == 4096
+    assert found["gpu_hours"] == pytest.approx(found["hours"] * 32)
+    assert set(found["constants"]) == set(SOURCES)
+
+
+def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> None:
+    servers = ["engine=vllm_server", "engine.servers=2", "engine.tensor_parallel=2", "rl.steps_ahead=1"]
+    found = plan(*PAPER, "cluster=4x8xH200", *servers, home=tmp_path)
+    assert (found["layout"]["serving"], found["layout"]["tensor_parallel"], found["layout"]["ahead"]) == (4, 2, True)
+    assert found["step_s"]["overlap"] < 0
+    own = plan(*PAPER, "cluster=4x8xH200", *servers, "plan.layout.serving=6", home=tmp_path)
+    assert own["layout"]["serving"] == 6
+    colocated = plan(*PAPER, "cluster=4x8xH200", home=tmp_path)
+    assert (colocated["layout"]["serving"], colocated["layout"]["tensor_parallel"]) == (0, 1)
+
+
+def test_what_is_advised_can_be_given_and_then_fits(tmp_path: Path) -> None:
+    argv = [*PAPER, "cluster=1x8xH200", "sft.backend.dtype=float32", "sft.backend.zero_stage=0"]
+    argv.append("sft.backend.activation_checkpointing=false")
+    first = plan(*argv, home=tmp_path)
+    assert not first["fits"]
+    given = {change.partition("=")[0] for change in first["advice"]}
+    kept = [override for override in argv if override.partition("=")[0] not in given]
+    then = plan(*kept, *first["advice"], home=tmp_path)
+    assert then["fits"]
+    assert then["gpu_hours"] == pytest.approx(first["with_advice"]["gpu_hours"])
+
+
+def test_tables_name_every_part(tmp_path: Path) -> None:
+    argv = [
+        "plan",
+        *PAPER,
+        "cluster=4x8xH200",
+        f"home={tmp_path}",
+    ]
+    shown = CliRunner().invoke(app, argv, catch_exceptions=False).stdout
+    for word in ("weights", "gradients", "optimizer", "activations", "cache", "vision", "generation", "tools", "sync"):
+        assert word in shown
+    assert "GPU-hours" in shown
+    assert "assumed" in shown
+
+
+def test_model_may_be_a_conf_name_a_hub_name_or_a_folder(tmp_path: Path) -> None:
+    argv = [*PAPER, "cluster=1x8xH200"]
+    assert plan(*argv, "model=qwen2_5_vl_3b", home=tmp_path)["model"] == "Qwen2.5-VL-3B"
+    assert plan(*argv, "model=Qwen/Qwen3-VL-8B-Instruct", home=tmp_path)["parameters"] == 8_767_123_696
+    folder = plan(*argv, f"model={tiny_model.folder()}", home=tmp_path)
+    assert folder["parameters"] == sum(p.numel() for p in tiny_model.model().parameters())
+
+
+def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
+    argv = [*PAPER, "cluster=4x8xH200"]
+    assert plan(*argv, "+env=codev", home=tmp_path)["step_s"]["tools"] > plan(*argv, home=tmp_path)["step_s"]["tools"]
+    kl = plan(*argv, "+rl.reference=true", "rl.updates_per_step=2", home=tmp_path)
+    assert kl["step_s"]["logprobs"] > 0
+    assert kl["memory_gib"]["reference"] > 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "vtcli plan needs a cluster: cluster=NODESxGPUSxKIND"),
+        (["cluster=4x8"], "expected NODESxGPUSxKIND"),
+        (["cluster=0x8xH200"], "expected NODESxGPUSxKIND"),
+        (["cluster=4x8xH300"], "no numbers for 'H300'"),
+        (["cluster=1x1xCPU"], "CPU after `vtcli plan --measure`"),
+        (["cluster=1x8xH200", "model=gpt-2"], "neither a folder, an artifact, nor a model whose sizes are known"),
+        (["cluster=1x8xH200", "plan.lengths.turnz=3"], "Did you mean 'plan.lengths.turns'?"),
+        (["cluster=1x8xH200", "plan.lengths.image=[0,5]"], "must be at least 1"),
+        (["cluster=1x8xH200", "plan.layout.zero_stage=4"], "plan.layout.zero_stage"),
+        (["cluster=1x8xH200", "rl.group_size=0"], "rl.group_size=0: at least 1 is needed"),
+        (["cluster=1x8xH200", "rl.limits.max_tokens=500"], "more than rl.limits.max_tokens=500"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(VtcliError) as caught:
+        planning.run([*PAPER, f"home={tmp_path}", *argv])
+    assert words in str(caught.value)
+
+
+def test_a_recipe_without_rl_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="says nothing about rl"):
+        planning.run(["cluster=1x8xH200", f"home={tmp_path}"])
+
+
+def test_measured_constants_are_used_where_they_belong(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(
+        json.dumps({"kind": "CPU", "constants": {"tool_latency_s": 0.5, "matmul_efficiency": 0.9}, "gpu": None})
+    )
+    found = plan(*PAPER, "cluster=4x8xH200", home=tmp_path)["constants"]
+    assert found["tool_latency_s"]["value"] == 0.5  # of the host
+    assert found["tool_latency_s"]["source"].startswith("measured")
+    assert found["matmul_efficiency"]["value"] == Constants().matmul_efficiency  # a CPU says nothing of an H200
+    assert "tool_latency_s" in ON_ANY_DEVICE
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "{}", '{"kind": "H200", "constants": {"speed": 1}}', '{"kind": "CPU", "constants": {"tool_latency_s": -1}}'],
+)
+def test_a_broken_file_of_constants_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(InputError, match=r"plan\.json"):
+        planning.run([*PAPER, "cluster=4x8xH200", f"home={tmp_path}"])
+
+
+@pytest.mark.slow
+def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None:
+    sizes = yaml.safe_load((ROOT / "conf" / "model" / "tiny.yaml").read_text())["architecture"]
+    calibrate.write(tmp_path / "plan.json", sizes)
+    found = planning.run(["+recipe=toolsrl", "scale=tiny", "cluster=1x1xCPU", f"home={tmp_path}"])
+    assert found.memory.fits
+    assert {"matmul_efficiency", "layer_overhead_s", "decode_overhead_s", "tool_latency_s"} <= set(
+        found.constants.measured
+    )
+    assert found.constants.matmul_efficiency > 0  # how large it is depends on what else this machine does
+    assert found.arch.text.layers == sizes["layers"]

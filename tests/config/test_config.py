@@ -1,0 +1,255 @@
+"""A command line becomes a checked configuration, in Hydra's own language; through Hydra's own machinery it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vtcli.config import compose, machine
+from vtcli.errors import ConfigError
+
+TOOLSRL = "+recipe=toolsrl"
+
+
+def composed(*argv: str, stage: str = "rl") -> dict[str, Any]:
+    return compose.load(stage, argv).values
+
+
+def test_the_recipe_at_paper_scale_is_the_papers_card() -> None:
+    """ToolsRL, section 4: 7B, batch 256, n 16, lr 1e-6, clip 0.2, no KL, 200 steps a stage, up to 10 tool turns."""
+    values = composed(TOOLSRL, "scale=paper")
+    rl = values["rl"]
+    assert rl["model"] == values["model"]["path"] == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert (rl["prompts_per_step"], rl["group_size"], rl["optim"]["lr"]) == (256, 16, 1e-6)
+    assert (rl["loss"]["clip_low"], rl["loss"]["clip_high"], rl["loss"]["kl_coef"]) == (0.2, 0.2, 0.0)
+    assert [(p["form"], p["steps"]) for p in rl["phases"]] == [("tool", 200), ("answer", 200)]
+    assert rl["limits"]["max_turns"] == 10
+
+
+def test_the_scale_comes_last_and_the_command_line_wins_over_everything() -> None:
+    paper, tiny = composed(TOOLSRL, "scale=paper")["rl"], composed("scale=tiny", TOOLSRL)["rl"]  # order does not matter
+    assert tiny["prompts_per_step"] < paper["prompts_per_step"]
+    assert composed("rl.prompts_per_step=5", "scale=tiny", TOOLSRL)["rl"]["prompts_per_step"] == 5
+
+
+def test_a_scale_sets_sizes_and_never_the_method() -> None:
+    paper, tiny = composed(TOOLSRL, "scale=paper")["rl"], composed(TOOLSRL, "scale=tiny")["rl"]
+    method = ("advantage", "loss")
+    assert {k: paper[k] for k in method} == {k: tiny[k] for k in method}
+    assert [p["reward"] for p in paper["phases"]] == [p["reward"] for p in tiny["phases"]]
+    assert [(p["name"], p["form"]) for p in paper["phases"]] == [(p["name"], p["form"]) for p in tiny["phases"]]
+
+
+def test_a_long_override_is_read_as_one() -> None:
+    """A word that names a file is an input of judge; one that is too long for a file's name is none."""
+    names = [f"a_long_name_of_a_signal_{i}" for i in range(30)]
+    values = composed("report:v1", TOOLSRL, f"scoring.compared=[{','.join(names)}]", stage="judge")
+    assert values["scoring"]["compared"] == names
+
+
+def test_auto_without_an_accelerator_is_tiny_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    machine.gpus.cache_clear()
+    plan = compose.plan("rl", [TOOLSRL])
+    machine.gpus.cache_clear()
+    assert plan.overrides[-1] == "+scale=tiny"
+    assert plan.note
+    assert "no accelerator" in plan.note
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["recipe=toolsrl"], "+recipe=toolsrl"),
+        (["model=Qwen/Qwen2.5-VL-7B-Instruct"], "rl.model=Qwen/Qwen2.5-VL-7B-Instruct"),
+        (["model=sft:v3"], "rl.model=sft:v3"),
+        (["model=tiny"], "model=tiny"),  # a file of conf/model
+        (["data=charts@latest"], "rl.data=charts@latest"),
+        (["+rl.note=x"], "+rl.note=x"),
+        (["~tracker"], "~tracker"),
+    ],
+)
+def test_what_users_write_is_what_hydra_gets(argv: list[str], expected: str) -> None:
+    plan = compose.plan("rl", [*argv, "scale=tiny"])
+    assert plan.overrides == ("stage=rl", expected, "+scale=tiny")
+    assert plan.flags == ()
+
+
+def test_flags_of_hydra_are_left_to_hydra() -> None:
+    plan = compose.plan("rl", ["--cfg", "job", "--resolve", TOOLSRL, "-m"])
+    assert plan.flags == ("--cfg", "job", "--resolve", "-m")
+    assert plan.only_prints
+    assert plan.multirun
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+recipe=toolsr", "there is no recipe 'toolsr'. Did you mean 'toolsrl'?"),
+        ("scale=tinny", "there is no scale 'tinny'. Did you mean 'tiny'?"),
+        ("tracker=mlfow", "there is no tracker 'mlfow'. Did you mean 'mlflow'?"),
+        ("rl.optim.lrr=1", "there is no key 'rl.optim.lrr' in the configuration. Did you mean 'rl.optim.lr'?"),
+        ("rl.optm.lr=1", "Did you mean 'rl.optim.lr'?"),
+        ("lr=1", "Did you mean 'rl.optim.lr'?"),
+        ("rl.phases.0.step=1", "Did you mean 'rl.phases.0.steps'?"),
+        ("+sed=1", "Did you mean 'seed'?"),
+        ("+recpie=toolsrl", "Did you mean 'recipe'?"),
+        ("~rl.los", "Did you mean 'rl.loss'?"),
+        ("hydra.run.dirr=x", "Did you mean 'hydra.run.dir'?"),
+        ("hydra/launcher=submitit_loca", "Did you mean 'submitit_local'?"),
+        ("seed=[1", "seed=[1: cannot be read as an override; expected key=value"),
+        ("seed", "seed: cannot be read as an override"),
+        ("name=before, after", "a comma separates the values of several runs. Add --multirun to make them, or quote"),
+        ("rl.prompts_per_step=abc", "rl.prompts_per_step=abc: expected a number (it was "),
+        ("sft.optim.warmup_steps=many", "expected a number (it was "),
+        ("reuse=maybe", "expected true or false (it was True), got 'maybe'."),
+        ("seed=${nowhere}", "seed takes its value from a key that is not there: Interpolation key 'nowhere' not found"),
+    ],
+)
+def test_a_slip_is_one_config_error_that_names_the_nearest_valid_one(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        composed(*([] if "recipe" in override else [TOOLSRL]), override)
+    assert words in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_additions_deletions_and_list_items_work_as_in_hydra() -> None:
+    values = composed(TOOLSRL, "scale=tiny", "+remark=hello", "~rl.loss", "rl.phases.0.steps=3")
+    assert values["remark"] == "hello"
+    assert "loss" not in values["rl"]
+    assert values["rl"]["phases"][0]["steps"] == 3
+
+
+def test_every_value_knows_where_it_was_set() -> None:
+    job = compose.load("rl", [TOOLSRL, "scale=tiny", "rl.temperature=0.7"])
+    origin = job.origins
+    assert origin["rl.temperature"] == "command line: rl.temperature=0.7"
+    assert origin["rl.phases.0.reward.w_fp"].startswith("conf/recipe/toolsrl.yaml:")
+    assert origin["rl.prompts_per_step"].startswith("conf/scale/tiny.yaml:")
+    assert origin["rl.advantage.std"].startswith("conf/advantage/grpo.yaml:")
+    assert origin["reuse"].startswith("conf/config.yaml:")
+    assert set(origin) == set(compose.flat(job.values))
+    assert "?" not in origin.values()
+    for key in ("rl.phases.0.reward.w_fp", "rl.prompts_per_step", "reuse"):  # the line says what the origin claims
+        file, line = origin[key].split(":")
+        text = (compose.folder() / file.removeprefix("conf/")).read_text().splitlines()[int(line) - 1]
+        assert text.strip().startswith(key.rpartition(".")[2])
+
+
+def test_a_wrong_value_says_where_it_was_set() -> None:
+    @dataclass
+    class Demo:
+        temperature: float
+
+    job = compose.load("rl", [TOOLSRL, "rl={temperature: warm}"])
+    object.__setattr__(job, "values", {**job.values, "rl": {"temperature": "warm"}})
+    with pytest.raises(ConfigError, match=r"rl.temperature: expected a number, got 'warm' \(str\)\.\n  set in "):
+        compose.build(Demo, job)
+
+
+def test_every_value_of_a_recipe_names_its_source() -> None:
+    """A paper's card: each number in recipe/ has a comment on its line, unless the file says that it has no paper."""
+    for path in sorted((compose.folder() / "recipe").glob("*.yaml")):
+        lines = path.read_text().splitlines()
+        if "No paper." in lines[1]:
+            continue
+        bare = [
+            f"{path.name}:{n}: {line}"
+            for n, line in enumerate(lines, 1)
+            if any(c.isdigit() for c in line.partition("#")[0].partition(":")[2])
+            and "#" not in line
+            and "_target_" not in line
+        ]
+        assert not bare, "\n".join(bare)
+
+
+@pytest.mark.parametrize("recipe", compose.options("recipe"))
+@pytest.mark.parametrize("scale", compose.options("scale"))
+def test_every_recipe_composes_at_every_scale_and_its_plug_points_bind(recipe: str, scale: str) -> None:
+    job = compose.load("rl", [f"+recipe={recipe}", f"scale={scale}"])
+    assert job.values["scale"] == scale
+    assert compose.check_plug_points(job) >= 8
+
+
+@pytest.mark.parametrize("group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals"])
+def test_every_choice_of_every_group_composes(group: str) -> None:
+    for choice in compose.options(group):
+        compose.check_plug_points(compose.load("synth", [f"{group}={choice}"]))
+
+
+def test_scales_are_ordered_by_what_they_need() -> None:
+    assert list(compose.scales()) == ["tiny", "gpu", "node", "paper"]
+
+
+def test_a_users_own_folder_of_recipes(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text("# @package _global_\nseed: 41\n")
+    assert composed("+recipe=mine", "--config-dir", str(tmp_path))["seed"] == 41
+
+
+def test_a_users_own_data(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rooms.yaml").write_text("tasks: {rooms: {test: 3, forms: [answer]}}\n")
+    given = ["+recipe=pyvision_video", "scale=tiny", "data=rooms", "--config-dir", str(tmp_path)]
+    assert compose.load("synth", given).values["data"]["tasks"]["rooms"]["test"] == 3
+    assert "data=rooms" in compose.plan("rl", given).overrides  # a file, and no artifact for rl.data
+    with pytest.raises(ConfigError, match=r"there is no data 'room'\. Did you mean 'rooms'"):
+        compose.load("synth", ["+recipe=pyvision_video", "scale=tiny", "data=room", "--config-dir", str(tmp_path)])
+
+
+PROGRAM = """
+import sys
+from vtcli.config import compose
+
+def work(values):
+    print("ran", values["stage"], values["seed"], values["scale"], flush=True)
+    return str(values["seed"])
+
+if __name__ == "__main__":
+    plan = compose.plan("rl", sys.argv[1:])
+    list(compose.jobs(plan))
+    compose.run(plan, work)
+"""
+
+
+def hydra_run(folder: Path, *argv: str) -> str:
+    (folder / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "program.py", *argv], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_leaves_its_hydra_folder_under_work(tmp_path: Path) -> None:
+    out = hydra_run(tmp_path, TOOLSRL, "scale=tiny", "seed=3")
+    assert out.strip() == "ran rl 3 tiny"  # logging goes to standard error
+    (overrides,) = tmp_path.glob("work/rl/*/*/.hydra/overrides.yaml")
+    assert overrides.read_text().split() == ["-", "stage=rl", "-", "+recipe=toolsrl", "-", "seed=3", "-", "+scale=tiny"]
+
+
+def test_multirun_sweeps_values_and_groups(tmp_path: Path) -> None:
+    out = hydra_run(tmp_path, TOOLSRL, "scale=tiny,node", "seed=1,2", "--multirun")
+    ran = [line for line in out.splitlines() if line.startswith("ran")]
+    assert ran == ["ran rl 1 tiny", "ran rl 1 node", "ran rl 2 tiny", "ran rl 2 node"]
+    assert len(list(tmp_path.glob("work/rl/*/*/[0-3]/.hydra/config.yaml"))) == 4
+
+
+def test_cfg_prints_the_job_and_runs_nothing(tmp_path: Path) -> None:
+    out = hydra_run(tmp_path, TOOLSRL, "scale=paper", "--cfg", "job", "--resolve")
+    assert "prompts_per_step: 256" in out
+    assert "steps: 200" in out  # resolved: the recipe has ${rl.steps_per_phase}
+    assert "ran" not in out.split()
+
+
+def test_the_submitit_launcher_runs_jobs_in_processes_of_their_own(tmp_path: Path) -> None:
+    argv = [TOOLSRL, "scale=tiny", "seed=1,2", "--multirun", "hydra/launcher=submitit_local"]
+    hydra_run(tmp_path, *argv)
+    logs = "".join(p.read_text() for p in tmp_path.glob("work/rl/*/*/.submitit/*/*.out"))
+    assert "ran rl 1 tiny" in logs
+    assert "ran rl 2 tiny" in logs

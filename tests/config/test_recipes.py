@@ -1,0 +1,264 @@
+"""Each paper's recipe is its card: the values of methods and papers, its own data at each scale, its variant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import eval as eval_stage
+from vtcli.algo.losses import LossConfig
+from vtcli.config import compose, recipes
+from vtcli.config.binding import bind
+from vtcli.errors import ConfigError
+from vtcli.schema import Signals
+
+CARDS = ["codev", "codevision", "codedance", "pyvision_image", "pyvision_video", "grpo_consistency"]
+VARIANTS = [(name, variant) for name in compose.options("recipe") for variant in compose.variants(name)[1:]]
+
+
+def rl(*argv: str, stage: str = "rl") -> dict[str, Any]:
+    return compose.load(stage, ["scale=paper", *argv]).values["rl"]
+
+
+# prompts, group, steps, lr; clip low, clip high, dual clip, KL; turns with calls, tokens, tokens a turn, images
+CARD = {
+    "codev": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (9, 8192 + 20480, 4096, 32)),
+    "grpo_consistency": ((256, 8, 200, 1e-6), (0.2, 0.2, 3.0, 0.0), (9, 8192 + 20480, 4096, 32)),
+    "codevision": ((64, 8, 1250, 1e-6), (0.2, 0.28, 10.0, 0.001), (11, 16384 + 16384, 16384, 16)),
+    "codedance": ((256, 8, 240, 1e-6), (0.2, 0.2, 3.0, 0.0), (5, 10240 + 10240, 10240, 16)),
+    "pyvision_image": ((16, 8, 700, 1e-6), (0.2, 0.2, 3.0, 0.0), (4, 32000 + 20480, 10240, 32)),
+    "pyvision_video": ((16, 8, 700, 1e-6), (0.2, 0.2, 3.0, 0.0), (4, 32000 + 20480, 10240, 32)),
+}
+
+
+@pytest.mark.parametrize("recipe", CARDS)
+def test_a_recipe_at_paper_scale_is_the_papers_card(recipe: str) -> None:
+    values, (sizes, loss, limits) = rl(f"+recipe={recipe}"), CARD[recipe]
+    assert (
+        values["prompts_per_step"],
+        values["group_size"],
+        values["phases"][0]["steps"],
+        values["optim"]["lr"],
+    ) == sizes
+    named = ("clip_low", "clip_high", "dual_clip", "kl_coef")
+    assert tuple(values["loss"][name] for name in named) == loss
+    assert values["loss"]["aggregation"] == "token-mean"
+    assert tuple(values["limits"][k] for k in ("max_turns", "max_tokens", "max_turn_tokens", "max_images")) == limits
+    assert values["model"] == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert set(values["loss"]) <= set(asdict(LossConfig()))
+    assert values.get("reference", False) == (values["loss"]["kl_coef"] > 0)
+
+
+def test_vision_towers_are_frozen_in_sft_where_the_sources_freeze_them() -> None:
+    def frozen(recipe: str, scale: str) -> bool:
+        return compose.load("sft", [f"scale={scale}", f"+recipe={recipe}"]).values["sft"]["optim"]["freeze_vision"]
+
+    recipes_of = {name: frozen(name, "paper") for name in CARDS}
+    assert [name for name, value in recipes_of.items() if value] == ["codev", "codevision", "grpo_consistency"]
+    assert not any(frozen(name, "tiny") for name in CARDS)  # from scratch
+
+
+@pytest.mark.parametrize(
+    ("recipe", "advantage", "variant"),
+    [
+        (
+            "codev",
+            ("group_mean", False),
+            ("group_mean", True),
+        ),  # the paper: minus the mean; the code: over the deviation
+        ("codevision", ("group_mean", True), ("group_mean", True)),
+        ("codedance", ("turn_level", True), ("turn_level", True)),
+        ("pyvision_image", ("group_mean", False), ("group_mean", False)),
+    ],
+)
+def test_advantages(recipe: str, advantage: tuple[str, bool], variant: tuple[str, bool]) -> None:
+    for argv, expected in (((), advantage), (("variant=code",), variant)):
+        found = rl(f"+recipe={recipe}", *argv)["advantage"]
+        assert (found["_target_"].rpartition(".")[2], found["std"]) == expected
+    assert rl("+recipe=codedance")["advantage"]["weight"] == 0.2
+
+
+def test_pyvision_selects_what_it_learns_from() -> None:
+    """Section 3.4: oversampling batch 32, training batch 16; 3.3: no variance out, broken ones out, ranked."""
+    chosen = rl("+recipe=pyvision_video")["select"]
+    assert (chosen["oversample"], chosen["drop_equal"], chosen["rank"]) == (2.0, True, "std")
+    assert {"call_failed", "max_images"} <= set(chosen["drop_stops"])
+    code = rl("+recipe=pyvision_image", "variant=code")
+    assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
+    assert code["updates_per_step"] == 4  # train_batch_size 64 in mini-batches of 16
+    limits = compose.load("eval", ["scale=paper", "+recipe=pyvision_video"]).values["eval"]["limits"]
+    assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
+    others = [rl(f"+recipe={name}")["select"] for name in ("codev", "codevision", "codedance")]
+    assert all((s["oversample"], s["drop_equal"], s["max_rounds"]) == (1.0, False, 1) for s in others)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "env", "code_env"),
+    [
+        ("codev", "codev", "codev"),
+        ("grpo_consistency", "codev", "codev"),
+        ("codevision", "codevision", "codevision"),
+        ("codedance", "codedance", "codedance_call"),
+        ("pyvision_image", "pyvision_image", "pyvision_image"),
+        ("pyvision_video", "pyvision_video", "pyvision_video"),
+    ],
+)
+def test_a_recipe_brings_its_environment(recipe: str, env: str, code_env: str) -> None:
+    for argv, expected in (((), env), (("variant=code",), code_env)):
+        values = compose.load("rl", [f"+recipe={recipe}", "scale=tiny", *argv]).values
+        assert values["env"]["protocol"]["name"] == expected
+    assert compose.load("rl", [f"+recipe={recipe}", "scale=tiny", "env=codedance"]).values["env"]["protocol"][
+        "name"
+    ] == ("codedance")
+
+
+@pytest.mark.parametrize(("recipe", "variant"), VARIANTS)
+def test_every_variant_composes_binds_and_says_what_it_is(recipe: str, variant: str) -> None:
+    tiny, paper = (
+        compose.load("rl", [f"+recipe={recipe}", f"variant={variant}", f"scale={s}"]) for s in ("tiny", "paper")
+    )
+    for job in (tiny, paper):
+        assert compose.check_plug_points(job) >= 8
+        assert job.values["variant"] == variant
+    plain = compose.load("rl", [f"+recipe={recipe}", "scale=paper"])
+    assert plain.values["variant"] == "paper"
+    assert plain.values["rl"]["phases"] != paper.values["rl"]["phases"]
+    assert [p["name"] for p in plain.values["rl"]["phases"]] == [p["name"] for p in paper.values["rl"]["phases"]]
+    origin = paper.origins["rl.phases.0.reward._target_"]
+    assert origin.startswith(f"conf/variant/{recipe.replace('video', 'image')}_{variant}.yaml:")
+
+
+@pytest.mark.parametrize("recipe", CARDS)
+def test_a_scale_sets_sizes_and_never_the_method(recipe: str) -> None:
+    paper, tiny = (compose.load("rl", [f"+recipe={recipe}", f"scale={s}"]).values for s in ("paper", "tiny"))
+    for key in ("advantage", "loss", "select"):
+        assert paper["rl"][key] == tiny["rl"][key]
+    assert [p["reward"] for p in paper["rl"]["phases"]] == [p["reward"] for p in tiny["rl"]["phases"]]
+    assert paper["eval"]["rewards"] == tiny["eval"]["rewards"] == {"answer": paper["rl"]["phases"][0]["reward"]}
+    assert tiny["eval"]["limits"] == tiny["rl"]["limits"]
+    assert paper["env"] == tiny["env"]
+
+
+@pytest.mark.parametrize("recipe", CARDS)
+def test_a_recipes_reward_binds_and_names_a_signal_that_was_not_measured(recipe: str) -> None:
+    reward = bind(rl(f"+recipe={recipe}")["phases"][0]["reward"], "rl.phases.0.reward")
+    with pytest.raises(ConfigError, match=r"needs the signal '\w+', which was not measured"):
+        reward([Signals({"stop": "answered"})])
+    assert reward([Signals({"stop": "broken"})]) == [None]
+
+
+def test_codev_is_refused_when_tools_are_worth_as_much_as_answers() -> None:
+    job = compose.load("rl", ["+recipe=codev", "scale=tiny", "rl.phases.0.reward.weights.tool=1.0"])
+    with pytest.raises(ConfigError) as caught:
+        compose.check_plug_points(job)
+    assert "rl.phases.0.reward.weights: tool=1 must be" in str(caught.value)
+    assert "set in conf/recipe/codev.yaml:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("recipe", "name"), [("codev", "tapo"), ("codedance", "adaptive"), ("toolsrl", "stage2")])
+def test_eval_scores_with_the_recipes_own_reward(recipe: str, name: str) -> None:
+    job = compose.load("eval", [f"+recipe={recipe}", "scale=tiny", "data=made:v1", "model=base:v1"])
+    wanted = compose.build(eval_stage.Config, job)
+    reward = wanted.rewards["answer"]
+    assert getattr(reward, "func", reward).__name__ == name
+    assert set(wanted.forms) == set(wanted.rewards)
+
+
+# Variants
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["variant=code"], "variant=code needs a recipe"),
+        (
+            ["+recipe=toolsrl", "variant=code"],
+            "the recipe toolsrl has no variant 'code', only 'paper'. Recipes with it: ",
+        ),
+        (["+recipe=codev", "variant=cod"], "there is no variant 'cod'. Did you mean 'code'?"),
+        (["+recipe=codev,codedance", "variant=code", "-m"], "run them one after another"),
+        (["+recipe=codev", "variants=code"], "Did you mean 'variant'?"),
+    ],
+)
+def test_a_wrong_variant_is_one_clear_error(argv: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose.load("rl", ["scale=tiny", *argv])
+    assert words in str(caught.value)
+
+
+def test_the_papers_variant_is_every_recipes_and_changes_nothing() -> None:
+    plain = compose.load("rl", ["+recipe=toolsrl", "scale=paper"]).values
+    assert compose.load("rl", ["+recipe=toolsrl", "scale=paper", "variant=paper"]).values == plain
+
+
+def test_variants_can_be_swept() -> None:
+    plan = compose.plan("rl", ["recipe=codevision", "variant=paper,code", "scale=paper", "-m"])
+    assert plan.overrides == ("stage=rl", "+recipe=codevision", "+variant=paper,codevision_code", "+scale=paper")
+    assert [job.values["variant"] for job in compose.jobs(plan)] == ["paper", "code"]
+
+
+# Data
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Two folders of files that say nothing but their data."""
+    files = {
+        "scale/tiny": "defaults: [{override /data: base_tiny}]",
+        "scale/paper": "seed: 1",
+        "recipe/own": "defaults: [{override /data: own_paper}, _self_]",
+        "recipe/heir": "defaults: [own, _self_]",
+        "recipe/poor": "defaults: [{override /data: poor_paper}]",
+        "recipe/plain": "seed: 2",
+        "recipe/small": "defaults: [{override /data: own_tiny}]",
+        **{f"data/{name}": "tasks: {}" for name in ("base_tiny", "own_tiny", "own_paper", "poor_paper")},
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return [tmp_path / "nowhere", tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scale", "data"),
+    [
+        ("own", "tiny", "own_tiny"),
+        ("heir", "tiny", "own_tiny"),  # what the recipe is built upon says it
+        ("small", "tiny", "own_tiny"),  # a tiny base names its own
+        ("poor", "tiny", None),  # there is no poor_tiny: the scale's own
+        ("plain", "tiny", None),
+        ("absent", "tiny", None),  # said elsewhere
+        ("own", "paper", None),  # the recipe's own
+        ("own,heir", "tiny", "own_tiny"),
+    ],
+)
+def test_a_recipe_finds_its_data_at_each_scale(folders: list[Path], recipe: str, scale: str, data: str | None) -> None:
+    assert recipes.data_at(folders, recipe, scale) == data
+
+
+def test_recipes_of_different_data_are_not_swept_over_one(folders: list[Path]) -> None:
+    with pytest.raises(ConfigError, match=r"different data \(base_tiny, own_tiny\)"):
+        recipes.data_at(folders, "own,plain", "tiny")
+
+
+def test_data_that_the_user_names_win(tmp_path: Path) -> None:
+    own = tmp_path / "data"
+    own.mkdir()
+    (own / "codev_tiny.yaml").write_text("tasks: {}\nmark: 1\n")
+    where = ["--config-dir", str(tmp_path), "+recipe=codev"]
+    assert "data=codev_tiny" in compose.plan("rl", [*where, "scale=tiny"]).overrides
+    assert "data=codev_tiny" not in compose.plan("rl", [*where, "scale=paper"]).overrides
+    assert "data=codev_tiny" not in compose.plan("rl", [*where, "scale=tiny", "data=toolsrl_tiny"]).overrides
+    named = compose.plan("rl", [*where, "scale=tiny", "data=made:v3"]).overrides  # an artifact: the stage's input
+    assert {"rl.data=made:v3", "data=codev_tiny"} <= set(named)
+
+
+@pytest.mark.parametrize("recipe", ["codev", "codevision", "codedance", "pyvision_image"])
+def test_stand_ins_at_paper_size_are_plain_questions(recipe: str) -> None:
+    tasks = compose.load("synth", [f"+recipe={recipe}", "scale=paper"]).values["data"]["tasks"]
+    asked = {name: task for name, task in tasks.items() if task["train"]}
+    assert sum(task["train"] for task in asked.values()) >= 32_000
+    assert all(task["forms"] == ["answer"] for task in asked.values())

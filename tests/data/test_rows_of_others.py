@@ -1,0 +1,176 @@
+"""Rows that a user brings along: documents are turned, boxes become zoom targets, bad rows are named."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vtcli.data import sheet
+from vtcli.data.generators import canvas, film
+from vtcli.data.generators.rotflip import TRANSFORMS
+from vtcli.data.importers.rows import generate
+from vtcli.errors import InputError
+from vtcli.schema import VideoRef
+
+PICTURE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
+BOX = {"label": "sign", "box": [2, 3, 10, 9]}
+
+
+def rows(count: int, **more: Any) -> list[dict[str, Any]]:
+    image = {"bytes": canvas.png(PICTURE), "path": None}
+    return [{"question": f"What is {i}?", "answer": str(i), "image": image, **more} for i in range(count)]
+
+
+def parquet(folder: Path, values: list[dict[str, Any]]) -> str:
+    pq.write_table(pa.Table.from_pylist(values), folder / "train.parquet", row_group_size=4)
+    return str(folder / "{split}.parquet")
+
+
+def test_documents_are_turned_like_generated_pages(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(200))
+    made = [generate(0, i, "train", path=path, name="doc", turn=True) for i in range(200)]
+    found = Counter(item.truth["transform"] for item in made)
+    assert abs(found["none"] / 200 - 0.3) < 0.13 and set(found) == set(TRANSFORMS)  # 4 standard errors
+    for i, item in enumerate(made):
+        assert item.answer == str(i) and item.task == "rotflip" and item.id == f"doc-train-{i:06d}"
+        assert np.array_equal(item.pixels, TRANSFORMS[item.truth["transform"]](PICTURE))
+    tool = [generate(0, i, "train", path=path, name="doc", turn=True, form="tool") for i in range(50)]
+    assert all(item.truth["transform"] != "none" and item.tool_answer == "1" for item in tool)
+
+
+def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for name, boxes in (("none", []), ("unknown", None)):
+        (tmp_path / name).mkdir()
+        path = parquet(tmp_path / name, rows(2, boxes=boxes))
+        found.append(generate(0, 0, "train", path=path, name="own").truth)
+    assert found == [{"boxes": []}, {}]
+
+
+def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
+    item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
+    assert item.task == "zoom" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'
+    assert np.array_equal(item.pixels, PICTURE) and item.answer == "6"
+
+
+def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(canvas.png(PICTURE))
+    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q?", "answer": 3, "image": "a.png"}) + "\n")
+    item = generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="chartqa")
+    assert np.array_equal(item.pixels, PICTURE) and item.answer == "3" and item.task == "chartqa"
+    with pytest.raises(InputError, match=r"forms: \[answer\]"):
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="chartqa", form="tool")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": None}, "row 0 .* has no image"),
+        ({"image": {"bytes": b"", "path": None}}, "image"),
+        ({"image": {"bytes": b"GIF", "path": None}}, "image of row 0"),
+        ({"image": "missing.png"}, "missing.png"),
+        ({"question": ""}, "no question"),
+        ({"boxes": [{"label": "sign", "box": [2, 3, 100, 9]}]}, "not inside the image of 30 x 20"),
+        ({"boxes": [{"label": "", "box": [2, 3, 9, 9]}]}, "needs a label"),
+    ],
+)
+def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = parquet(tmp_path, [{**row, **change} for row in rows(1)])
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=path, name="doc")
+
+
+def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
+    said = {"choices": ["0", "1"], "required": ["rotate_90", "crop"], "search": True}
+    path = parquet(tmp_path, [{**row, **said} for row in rows(2)])
+    assert generate(0, 1, "train", path=path, name="own").truth == said
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), "numeric": True, "answer": "2.5"}))
+    assert generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own").truth == {"number": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"choices": ["1", "2"]}, "a list with the answer '0'"),
+        ({"choices": "0"}, "a list with the answer '0'"),
+        ({"answer": "three", "numeric": True}, "'three'; expected a number"),
+        ({"answer": "nan", "numeric": True}, "expected a number"),
+        ({"required": ["crop", "spin"]}, "required has 'spin'; expected a list of .*crop"),
+        ({"required": "crop"}, "required has 'crop'; expected a list"),
+        ({"search": "yes"}, "search is 'yes'; expected true or false"),
+    ],
+)
+def test_what_a_row_says_wrongly_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), **change}) + "\n")
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own")
+
+
+def row_of_file(folder: Path) -> dict[str, Any]:
+    (folder / "a.png").write_bytes(canvas.png(PICTURE))
+    return {"question": "q?", "answer": "0", "image": "a.png"}
+
+
+def film_row(folder: Path, **more: Any) -> str:
+    """One row with a video of twelve frames at eight a second, brighter and brighter."""
+    shades = np.arange(0, 240, 20, dtype=np.uint8)[:, None, None, None]
+    clip = film.Clip(np.broadcast_to(shades, (12, 48, 64, 3)).copy(), 8)
+    (folder / "room.MKV").write_bytes(film.encode(clip))
+    row = {"question": "How far is the door?", "answer": 2.5, "video": "room.MKV", "numeric": True, **more}
+    (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
+    return str(folder / "{split}.jsonl")
+
+
+def test_a_row_may_have_a_video(tmp_path: Path) -> None:
+    item = generate(0, 0, "train", path=film_row(tmp_path), name="rooms")
+    assert (item.task, item.answer, item.truth, item.pictures) == ("rooms", "2.5", {"number": 2.5}, ())
+    assert isinstance(item.clip, film.Footage)
+    assert item.clip.file() == (tmp_path / "room.MKV").read_bytes()
+    assert item.clip.ref() == VideoRef("room.MKV", 64, 48, 12, 8.0)
+    assert [int(pixels.mean()) for pixels in item.clip.stills().values()][::8] == [0, 220]
+    assert sheet.cell(item).lines[1] == "12 frames, 8 a second"
+
+
+def test_stills_of_a_large_video_are_small_and_keep_its_shape(tmp_path: Path) -> None:
+    frames = np.full((2, 540, 960, 3), 200, dtype=np.uint8)
+    data = film.encode(film.Clip(frames, 2))
+    stills = film.Footage.read(data, "a.mkv", "a.mkv").stills()
+    assert {number: pixels.shape for number, pixels in stills.items()} == {0: (270, 480, 3), 1: (270, 480, 3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "message"),
+    [
+        ({"video": "no.mp4"}, {}, "the video .*no.mp4 cannot be read"),
+        ({"video": "train.jsonl"}, {}, "the video of row 0 of .* cannot be read"),
+        ({"image": "a.png"}, {}, "neither image nor boxes"),
+        ({}, {"turn": True}, "not turned"),
+        ({}, {"form": "tool"}, r"forms: \[answer\]"),
+    ],
+)
+def test_videos_that_cannot_be_used_are_named(
+    change: dict[str, Any], how: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(0, 0, "train", path=film_row(tmp_path, **change), name="rooms", **how)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(3))
+    with pytest.raises(InputError, match="has 3 rows"):
+        generate(0, 3, "train", path=path, name="doc")
+    with pytest.raises(InputError, match=r"test\.parquet cannot be read"):
+        generate(0, 0, "test", path=path, name="doc")
+    (tmp_path / "validation.parquet").write_bytes((tmp_path / "train.parquet").read_bytes()[:-20])
+    with pytest.raises(InputError, match="damaged or cut off"):
+        generate(0, 0, "validation", path=path, name="doc")
+    (tmp_path / "x.jsonl").write_text("not json\n")
+    with pytest.raises(InputError, match=r"row 0 of .* is not JSON"):
+        generate(0, 0, "train", path=str(tmp_path / "x.jsonl"), name="doc")

@@ -1,0 +1,149 @@
+"""Less memory, the same learner: offload, activation checkpointing, a frozen vision tower, adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tiny_model
+import torch
+from safetensors.torch import load_file
+from tiny_learner import OPTIM, copy, learner, rl_rows, same
+
+from vtcli.algo.losses import LossConfig
+from vtcli.algo.optim import Backend, Lora
+from vtcli.config.binding import KeyProblem, convert
+from vtcli.engines.hf import HfPolicy, load_model
+from vtcli.errors import ConfigError, InputError
+from vtcli.store.checkpoints import Checkpoints
+
+FROZEN = replace(OPTIM, freeze_vision=True)
+
+
+def two(made, rows):
+    return [made.step(rows)["loss"] for _ in range(2)]
+
+
+@pytest.mark.parametrize(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "weights")])
+def test_what_lies_in_host_memory_is_learnt_with_all_the_same(stage, offload):
+    rows = rl_rows()
+    plain, moved = learner(batch_tokens=150), learner(batch_tokens=150, zero_stage=stage, offload=offload)
+    assert two(moved, rows) == pytest.approx(two(plain, rows), abs=1e-5)
+    same(moved.weights(), copy(plain.weights()), 2e-6)
+
+
+def kept(made, rows):
+    """Bytes that a forward pass of these rows keeps for the backward pass."""
+    sizes = {}
+
+    def keep(tensor):
+        sizes[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made._forward(rows)
+    return sum(sizes.values())
+
+
+@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (3, rl_rows)])
+def test_activation_checkpointing_keeps_less_and_changes_no_loss(stage, rows):
+    plain, frugal = (learner(zero_stage=stage, activation_checkpointing=on) for on in (False, True))
+    assert two(frugal, rows()) == pytest.approx(two(plain, rows()), abs=1e-6)
+    same(copy(frugal.weights()), copy(plain.weights()), 1e-6)
+    if not stage:
+        assert kept(frugal, rows()) < 0.6 * kept(plain, rows())
+
+
+@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (2, rl_rows), (3, rl_rows)])
+def test_a_frozen_vision_tower_leaves_bit_for_bit_as_it_came(tmp_path, stage, rows):
+    trained = learner(FROZEN, zero_stage=stage)
+    seen = {id(p) for p in trained.module.model.model.visual.parameters()}
+    given = [p for group in trained.engine.basic_optimizer.param_groups for p in group["params"]]
+    assert not seen & {id(p) for p in given}, "its parameters have no state"
+    two(trained, rows())
+    trained.export(tiny_model.folder(), tmp_path)
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model.folder(), tmp_path))
+    assert before.keys() == after.keys()
+    vision = {name for name in before if "visual" in name}
+    assert len(vision) > 10
+    assert {name for name in before if torch.equal(before[name], after[name])} == vision
+
+
+ADAPTED = replace(OPTIM, lora=Lora(rank=4, alpha=8), lr=1e-2)
+
+
+@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (3, rl_rows)])
+def test_adapters_are_merged_in_all_that_leaves_the_learner(tmp_path, stage, rows):
+    pytest.importorskip("peft")
+    trained = learner(ADAPTED, zero_stage=stage)
+    start = trained.logprobs(tiny_model.rows())
+    for name, values in learner().logprobs(tiny_model.rows()).items():
+        assert start[name] == pytest.approx(values, abs=1e-6)  # an adapter begins as zero
+    two(trained, rows())
+    found = trained.logprobs(tiny_model.rows())
+    assert max(abs(x - y) for name in found for x, y in zip(found[name], start[name], strict=True)) > 0.1
+    trained.export(tiny_model.folder(), tmp_path)
+    before, after = (load_file(folder / "model.safetensors") for folder in (tiny_model.folder(), tmp_path))
+    assert {n: v.shape for n, v in after.items()} == {n: v.shape for n, v in before.items()}
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {n for n in before if n.endswith(("_proj.weight",)) and "visual" not in n}
+    policy = HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
+    policy.update(trained.weights(), 1)
+    same(policy.model.state_dict(), copy(load_model(tmp_path).state_dict()), 0)
+    for name, values in learner(folder=tmp_path).logprobs(tiny_model.rows()).items():
+        assert values == pytest.approx(found[name], abs=1e-5)
+
+
+def test_merged_weights_are_pefts_own():
+    peft = pytest.importorskip("peft")
+    trained = learner(ADAPTED)
+    two(trained, rl_rows())
+    found = copy(trained.weights())
+    for layer in trained.module.modules():
+        if isinstance(layer, peft.tuners.lora.LoraLayer):
+            layer.merge()
+    own = trained.module.model.state_dict()
+    plain = {name.replace(".base_layer", ""): value for name, value in own.items() if ".lora_" not in name}
+    same(found, plain, 1e-6)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_adapters_go_on_from_a_checkpoint_bit_for_bit(tmp_path, stage):
+    pytest.importorskip("peft")
+    through = learner(ADAPTED, zero_stage=stage)
+    through.step(rl_rows())
+    through.checkpoint(Checkpoints(tmp_path, []), 1)
+    expected = through.update([rl_rows()[:2], rl_rows()[2:]], LossConfig())
+    resumed = learner(ADAPTED, zero_stage=stage)
+    resumed.load_checkpoint(tmp_path / "step-000001")
+    assert resumed.update([rl_rows()[:2], rl_rows()[2:]], LossConfig()) == expected
+    same(copy(resumed.weights()), copy(through.weights()), 0)
+
+
+def test_adapters_for_layers_that_are_not_there_are_refused():
+    pytest.importorskip("peft")
+    with pytest.raises(InputError, match=r"optim.lora.targets=\['query'\]"):
+        learner(replace(OPTIM, lora=Lora(rank=4, targets=["query"])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (Backend, {"offload": "optimizer"}, r"rl.backend.*offload=optimizer needs zero_stage 1, 2 or 3, got 0"),
+        (Backend, {"offload": "weights", "zero_stage": 2}, r"offload=weights needs zero_stage 3, got 2"),
+        (Backend, {"zero_stage": 4}, r"rl.backend.zero_stage.*expected one of 0, 1, 2, 3"),
+        (Lora, {"rank": -1}, r"rank=-1: expected at least 0"),
+        (Lora, {"rank": 2, "targets": []}, r"at least one layer"),
+    ],
+)
+def test_what_cannot_go_together_is_refused_before_a_model_loads(kind, given, expected):
+    with pytest.raises(KeyProblem, match=expected) as problem:
+        convert(given, kind, "rl.backend")
+    assert isinstance(problem.value, ConfigError)
+
+
+def test_adapters_without_peft_say_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(KeyProblem, match=r"pip install 'vtcli\[lora\]'"):
+        convert({"rank": 8}, Lora, "rl.optim.lora")
+    assert convert({"rank": 0}, Lora, "rl.optim.lora").rank == 0

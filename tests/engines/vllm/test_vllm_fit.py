@@ -1,0 +1,94 @@
+"""vLLM servers that the policy cannot use, settings that cannot work, and the GPUs that servers get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny_model
+from vllm_stand_in import ENGINE, StandIn, policy
+
+from vtcli.engines.vllm.servers.child import gpus_of
+from vtcli.errors import ConfigError, EngineError
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with StandIn(tiny_model.folder(), tiny_model.chat()) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"dtype": "bfloat16"}, "computes in bfloat16, the learner in float32: start it with that --dtype"),
+        ({"max_model_len": 100}, "max_model_len is 100: start it with --max-model-len 256 or more"),
+        ({"images": 1}, "images is 1: start it with"),
+        ({"tensors": {"a.weight": [2, 3]}}, "has other tensors, .* of them; the first is a.weight: .2, 3. there, None"),
+        ({"tensors": None}, "is no server for engine=vllm_server"),
+    ],
+)
+def test_a_server_that_does_not_fit_says_why(server: StandIn, facts: Any, said: str) -> None:
+    server.facts |= facts
+    with pytest.raises(EngineError, match=f"{server.url} .*{said}"), policy(server):
+        pass
+
+
+def test_what_is_no_server_of_ours_is_named(server: StandIn) -> None:
+    server.refuse = {"/vtcli"}
+    with pytest.raises(EngineError, match="is no server for engine=vllm_server: HTTP 500"), policy(server):
+        pass
+    server.refuse, server.key = set(), "secret"
+    with pytest.raises(EngineError, match="the key differs: set VTCLI_SERVER_KEY"), policy(server):
+        pass
+    server.stop()
+    with pytest.raises(EngineError, match=f"no vLLM server at {server.url}: GET /vtcli"), policy(server):
+        pass
+    server.again()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"urls": ["localhost:8000"]}, "expected http://HOST:PORT"),
+        ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
+        ({"servers": 0}, "engine.servers and engine.tensor_parallel must be at least 1"),
+        ({"bucket_mb": 0}, "engine.bucket_mb must be above 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(changes: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        replace(ENGINE, **changes)
+
+
+def test_a_spool_that_is_no_folder_is_refused(server: StandIn, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no folder here"), policy(server, spool=str(tmp_path / "none")):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "expected"),
+    [
+        ({"servers": 2, "tensor_parallel": 2, "gpu_memory": 0.9}, 4, ["e", "f", "g", "h"]),
+        ({"servers": 2, "gpus": [0, 3], "gpu_memory": 0.9}, 8, ["a", "d"]),
+        ({"servers": 2}, 8, ["a", "b"]),  # shared, with less than half of the memory
+        ({"servers": 2, "gpu_memory": 0.9}, 8, None),
+        ({"servers": 3, "tensor_parallel": 2, "gpu_memory": 0.9}, 4, None),
+        ({"gpus": [8]}, 4, None),
+    ],
+)
+def test_servers_take_the_gpus_that_the_learner_leaves(
+    monkeypatch: pytest.MonkeyPatch, changes: Any, ranks: int, expected: list[str] | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b,c,d,e,f,g,h")
+    circle: Any = SimpleNamespace(gpus=8, local_world=ranks)
+    engine = replace(ENGINE, **changes)
+    if expected is None:
+        with pytest.raises(ConfigError, match=r"need \d GPUs of this node, beside the learner's \d; it has 8"):
+            [gpus_of(number, engine, circle) for number in range(engine.servers)]
+    else:
+        assert [gpu for number in range(engine.servers) for gpu in gpus_of(number, engine, circle)] == expected

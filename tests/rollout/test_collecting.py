@@ -1,0 +1,199 @@
+"""Rounds, ranks, the batch beside the learner, and what of it a checkpoint keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import make_sample, make_scored, make_trajectory
+
+from vtcli.algo.advantages import group_mean
+from vtcli.algo.select import Selection
+from vtcli.errors import ConfigError, EngineError
+from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
+from vtcli.rollout.loop import Sampling
+from vtcli.rollout.stream import Streamed
+from vtcli.rollout.threads import EventLoop
+from vtcli.schema import Completion, Group, Sample
+
+G = 2
+SECONDS = {"rollout": 4.0, "generate": 3.0, "env": 0.5, "judge": 0.25}
+
+
+def group(sample: Sample, rewards: tuple[float, float], version: int = 0) -> Group:
+    made = []
+    for nth, reward in enumerate(rewards):
+        trajectory = make_trajectory(sample, [f"<answer>{nth}</answer>"], seed=nth)
+        (turn,) = trajectory.policy_turns
+        logprobs = tuple(-0.1 / (3 + nth + i) for i in range(len(turn.token_ids)))  # no round numbers
+        turn = replace(turn, version=version, completion=Completion(turn.token_ids, logprobs, "stop"))
+        made.append(make_scored(replace(trajectory, turns=(turn,)), {"answer_correct": 1}, {"r": reward}))
+    return Group(sample, tuple(made))
+
+
+class FakeStream:
+    """Finishes groups in the order of their places; question i has the rewards ``table[i]``."""
+
+    def __init__(self, table: Mapping[int, tuple[float, float]]) -> None:
+        self.table = table
+        self.asked: list[list[int]] = []
+        self.version = 0
+
+    async def __call__(
+        self, asked: Mapping[int, Sample], sampling: Sampling, reward: Any, full: Any = None
+    ) -> Streamed:
+        self.asked.append(list(asked))
+        done: dict[int, Group] = {}
+        for place, sample in asked.items():
+            await asyncio.sleep(0)
+            done[place] = group(sample, self.table[int(sample.id)], self.version)
+            if full is not None and full(done[place]):
+                break
+        return Streamed(done, (len(asked) - len(done)) * G, SECONDS)
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    with EventLoop() as runner:
+        yield runner
+
+
+ALONE = Ranks(0, 1, lambda value: [value])
+
+
+def collector(loop: EventLoop, stream: Any, wanted: int = 4, ranks: Ranks = ALONE, **chosen: Any) -> Collector:
+    def asked(step: int, rounds: int) -> Asked:
+        return Asked(
+            lambda place: make_sample(id=str(10 * rounds + place)), 4, lambda _: [], Sampling(group_size=G, seed=step)
+        )
+
+    return Collector(loop, stream, asked, (wanted, Selection(**chosen), group_mean), ranks)
+
+
+VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
+
+
+def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
+    stream = FakeStream(dict.fromkeys(range(4), VARIED))
+    batch = collector(loop, stream).collect(3)
+    assert list(batch.everyone) == [0, 1, 2, 3]
+    assert batch.metrics()["selected"] == 4
+    assert batch.metrics()["cancelled"] == 0
+
+
+def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
+    stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
+    batch = collector(loop, stream, drop_equal=True, stop_when_full=True).collect(3)
+    assert list(batch.everyone) == [0, 1, 2]  # the first gives nothing to learn from
+    metrics = batch.metrics()
+    assert (metrics["selected"], metrics["cancelled"], metrics["rollouts"]) == (4, 2, 6)
+    assert [len(rows) for rows in batch.rows(2)] == [2, 2]
+
+
+def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> None:
+    stream = FakeStream({0: SAME, 1: VARIED, 2: SAME, 3: SAME} | dict.fromkeys(range(10, 14), VARIED))
+    batch = collector(loop, stream, drop_equal=True, stop_when_full=True, max_rounds=3).collect(3)
+    assert stream.asked == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert list(batch.everyone) == [0, 1, 2, 3, 4]
+    assert (batch.rounds, batch.cancelled) == (2, 6)
+    assert batch.metrics()["time/rollout_s"] == 8.0
+
+
+def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
+    other = (({1: group(make_sample(id="1"), VARIED)}, 2),)
+
+    def gather(value: Any) -> list[Any]:
+        return [value, *other]
+
+    stream = FakeStream(dict.fromkeys(range(4), VARIED))
+    batch = collector(loop, stream, ranks=Ranks(0, 2, gather), stop_when_full=True).collect(3)
+    assert stream.asked == [[0, 2]]
+    assert list(batch.part.mine) == [0]
+    assert list(batch.everyone) == [0, 1]
+    assert batch.cancelled == 4  # of both
+    assert [len(rows) for rows in batch.rows(1)] == [2]  # its own
+
+
+def test_ranking_and_stopping_early_do_not_go_together() -> None:
+    with pytest.raises(ConfigError, match="give up one of the two"):
+        Selection(rank="std", stop_when_full=True)
+
+
+def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
+    """The learner waits for the rollouts and they for the learner, so one after the other would never end."""
+    learning, rolling = threading.Event(), threading.Event()
+
+    class Both(FakeStream):
+        async def __call__(self, *args: Any) -> Streamed:
+            rolling.set()
+            assert await asyncio.to_thread(learning.wait, 20)
+            return await super().__call__(*args)
+
+    def learn() -> str:
+        learning.set()
+        assert rolling.wait(20)
+        return "learnt"
+
+    made = collector(loop, Both(dict.fromkeys(range(4), VARIED)))
+    done, batch = made.beside(learn, 7)
+    assert done == "learnt"
+    assert batch.step == 7
+    assert batch.metrics()["staleness"] == 7.0
+
+
+def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> None:
+    ended = []
+
+    class Endless(FakeStream):
+        async def __call__(self, *args: Any) -> Streamed:
+            try:
+                return await asyncio.sleep(3600)
+            finally:
+                ended.append(True)
+
+    def learn() -> None:
+        raise EngineError("the loss is nan")
+
+    made = collector(loop, Endless({}))
+    with pytest.raises(EngineError, match="the loss is nan"):
+        made.beside(learn, 1)
+    assert ended
+
+
+def test_rollouts_that_fail_wait_for_the_learner(loop: EventLoop) -> None:
+    learnt = []
+
+    class Dead(FakeStream):
+        async def __call__(self, *args: Any) -> Streamed:
+            raise EngineError("the judge is gone")
+
+    made = collector(loop, Dead({}))
+    with pytest.raises(EngineError, match="the judge is gone"):
+        made.beside(lambda: learnt.append(True), 1)
+    assert learnt == [True]
+
+
+def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path: Path) -> None:
+    stream = FakeStream({0: SAME, 1: VARIED, 2: (0.1, 0.3), 3: VARIED})
+    made = collector(loop, stream, drop_equal=True, stop_when_full=True)
+    batch = made.collect(5)
+    made.save(batch, tmp_path)
+    found = made.load(tmp_path)
+    assert isinstance(found, Batch)
+    assert found == replace(batch, part=replace(batch.part, seconds={}))
+    assert found.rows(1) == batch.rows(1)
+    known = {name: value for name, value in batch.metrics().items() if not name.startswith("time/")}
+    assert found.metrics() == known
+    assert made.load(tmp_path / "none") is None
+
+
+def test_seconds_add_up_to_those_of_the_rollouts(loop: EventLoop) -> None:
+    metrics = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED))).collect(0).metrics()
+    parts = [metrics[f"time/{kind}_s"] for kind in ("generate", "env", "judge", "other")]
+    assert sum(parts) == metrics["time/rollout_s"] == 4.0
+    assert metrics["time/engine_busy"] == 0.75

@@ -1,0 +1,131 @@
+"""What Slurm tells the tasks of a step, as torch wants to hear it; the scripts refuse what is not a Slurm job."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vtcli.errors import ConfigError
+from vtcli.runs import slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((ROOT / "stages" / "slurm").glob("*.sbatch"))
+TASK = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "gpu[07-08]",
+    "SLURM_PROCID": "11",
+    "SLURM_LOCALID": "3",
+}
+
+
+def adopted(**changes: str | None) -> dict[str, str]:
+    environ = {key: value for key, value in {**TASK, **changes}.items() if value is not None}
+    slurm.adopt_ranks(environ)
+    return environ
+
+
+def test_a_task_of_a_step_is_a_rank() -> None:
+    found = adopted()
+    assert {key: found[key] for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")} == {
+        "RANK": "11",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "16",
+        "MASTER_ADDR": "gpu07",
+    }
+    assert 20_000 <= int(found["MASTER_PORT"]) < 32_000
+    assert adopted(SLURM_PROCID="0", SLURM_LOCALID="0")["MASTER_PORT"] == found["MASTER_PORT"]
+    others = {adopted(SLURM_STEP_ID="1")["MASTER_PORT"], adopted(SLURM_JOB_ID="4712")["MASTER_PORT"]}
+    assert len(others | {found["MASTER_PORT"]}) == 3
+
+
+def test_one_machine_needs_no_name_and_one_visible_gpu_is_the_first() -> None:
+    assert adopted(SLURM_STEP_NUM_NODES="1")["MASTER_ADDR"] == "127.0.0.1"
+    assert adopted(CUDA_VISIBLE_DEVICES="5")["LOCAL_RANK"] == "0"
+    assert adopted(CUDA_VISIBLE_DEVICES="0,1,2,3")["LOCAL_RANK"] == "3"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RANK": "2", "WORLD_SIZE": "4"},  # torchrun in each task
+        {"SLURM_STEP_NUM_TASKS": "1"},
+        {"SLURM_STEP_NUM_TASKS": None, "SLURM_NTASKS": "16"},  # a batch script
+    ],
+)
+def test_who_has_ranks_already_or_is_alone_is_left_alone(changes: dict[str, str | None]) -> None:
+    assert adopted(**changes) == {key: value for key, value in {**TASK, **changes}.items() if value is not None}
+
+
+def test_a_given_address_stays() -> None:
+    found = adopted(MASTER_ADDR="10.0.0.7", MASTER_PORT="29500")
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["RANK"]) == ("10.0.0.7", "29500", "11")
+
+
+def test_a_missing_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="SLURM_PROCID, SLURM_STEP_NODELIST is not set"):
+        adopted(SLURM_PROCID=None, SLURM_STEP_NODELIST="")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("vm", "vm"),
+        ("a,b", "a"),
+        ("gpu[03-05,9],login1", "gpu03"),
+        ("rack1-[2-3]n[01-04]", "rack1-2n01"),
+        ("n[7]-ib", "n7-ib"),
+    ],
+)
+def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
+    assert slurm.first_host(nodes) == first
+
+
+def test_a_stage_of_one_process_refuses_to_be_several() -> None:
+    slurm.require_one_process("eval", {"WORLD_SIZE": "1"})
+    with pytest.raises(ConfigError, match=r"vtcli eval is one process, and 16 were started"):
+        slurm.require_one_process("eval", adopted())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_outside_of_slurm_says_what_to_do(script: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"{script.name}: no Slurm job .*sbatch.* vtcli \w+\n", done.stderr)
+
+
+def test_every_stage_has_a_script_that_requeues_and_names_no_site() -> None:
+    from vtcli.cli.main import STAGES
+
+    assert {path.stem for path in SCRIPTS} == {*STAGES, "synth_merge"}
+    for path in SCRIPTS:
+        head = " ".join(re.findall("^#SBATCH (.*)", path.read_text(), re.MULTILINE))
+        assert {"--requeue", "--signal=B:USR1@120", "--open-mode=append"} <= set(head.split())
+        assert not re.search(r"--(partition|account|qos|nodelist|constraint)|-[pA] ", head)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["toolsrl"], "say scale="),
+        (["toolsrl", "scale=paper"], "MODEL="),
+        (["toolsrl", "scale=tiny", "model=x"], "NAME= and MODEL="),
+    ],
+)
+def test_the_pipeline_refuses_before_anything_is_submitted(arguments: list[str], words: str, tmp_path: Path) -> None:
+    submitted = tmp_path / "submitted"
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\ntouch {submitted}\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MODEL": ""}
+    command = ["bash", ROOT / "stages" / "scripts" / "pipeline.sh", *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not submitted.exists()

@@ -1,0 +1,216 @@
+"""A stage's run: found again after kill -9, locked, reused when finished, and recorded with its parents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vtcli.errors import ConfigError, InputError
+from vtcli.runs import slurm, track
+from vtcli.runs.run import RunSettings, StageRun, fingerprint, open_run
+from vtcli.store.artifacts import Artifact
+
+
+def settings(home: Path, **changes) -> RunSettings:
+    return replace(RunSettings("charts", home, seed=3), **changes)
+
+
+def write(run: StageRun, text: str = "x") -> Path:
+    folder = run.work / "out"
+    folder.mkdir(exist_ok=True)
+    (folder / "a.txt").write_text(text)
+    return folder
+
+
+def make(home: Path, config: dict | None = None, parents: tuple[Artifact, ...] = (), **changes) -> Artifact:
+    with open_run(settings(home, **changes), "synth", "dataset", config or {"synth": {"n": 1}}, parents) as run:
+        if run.reused:
+            return run.reused
+        return run.commit(write(run), {"rows": 1})
+
+
+def test_a_finished_run_is_an_artifact_and_is_reused(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    assert (made.ref, made.manifest.seed, made.manifest.stage) == ("charts:v1", 3, "synth")
+    assert made.manifest.config == {"synth": {"n": 1}}
+    assert made.manifest.summary == {"rows": 1}
+    assert make(tmp_path) == made
+    assert make(tmp_path, reuse=False).ref == "charts:v2"
+    assert make(tmp_path, {"synth": {"n": 2}}).ref == "charts:v3"
+    assert [p.name for p in (tmp_path / ".work").iterdir() if p.is_dir()] == []
+
+
+def test_the_fingerprint_is_of_what_is_made(tmp_path: Path) -> None:
+    parent = make(tmp_path)
+    base = {"synth": {"n": 1, "workers": 2}, "seed": 3, "home": "a", "reuse": True, "rl": {"steps": 1}}
+
+    def of(config: dict, parents: tuple[Artifact, ...] = (), **changes) -> str:
+        run = replace(settings(tmp_path), **changes)
+        return fingerprint("synth", "dataset", run, config, parents, runtime_keys=["synth.workers"])
+
+    same = of(base)
+    assert of(base | {"home": "b", "reuse": False, "rl": {"steps": 2}, "tracker": {"_target_": "x"}}) == same
+    assert of(base | {"synth": {"n": 1, "workers": 9}}) == same
+    assert of(base, home=tmp_path / "elsewhere", reuse=False) == same
+    others = [
+        of(base | {"synth": {"n": 2}}),
+        of(base, (parent,)),
+        of(base, seed=4),
+        of(base, name="b"),
+        of(base | {"x": 1}),
+    ]
+    assert len({same, *others}) == 6
+
+
+def test_kill_9_and_the_same_command_continues(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with open_run(settings(tmp_path), "rl", "model", {"rl": {"steps": 3}}, []) as run:
+            (run.work / "checkpoint").write_text("step 2")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with open_run(settings(tmp_path), "rl", "model", {"rl": {"steps": 3}}, []) as run:
+        assert run.reused is None
+        assert (run.work / "checkpoint").read_text() == "step 2"
+        run.commit(write(run))
+    assert not run.work.exists()
+
+
+def test_a_failed_run_keeps_its_work_and_commits_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with open_run(settings(tmp_path), "rl", "model", {}, []) as run:
+            write(run)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with open_run(settings(tmp_path), "rl", "model", {}, []) as run:
+        assert (run.work / "out" / "a.txt").exists()
+    assert run.store.ls() == []
+
+
+def test_killed_after_the_commit_the_artifact_is_found_and_the_work_cleared(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with open_run(settings(tmp_path), "synth", "dataset", {"synth": {"n": 1}}, []) as run:
+            (run.work / "scratch").write_text("")
+            run.commit(write(run))
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert make(tmp_path).version == 1
+    assert not [p for p in (tmp_path / ".work").iterdir() if p.is_dir()]
+
+
+def test_a_second_process_is_told_who_is_at_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from vtcli.runs.run import *\n"
+        "with open_run(RunSettings('charts', Path(sys.argv[1]), 3), 'synth', 'dataset', {}, []):\n"
+        "    print('open', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"open\n"
+    with pytest.raises(InputError, match=rf"synth charts.*process {other.pid}"):
+        open_run(settings(tmp_path), "synth", "dataset", {}, []).__enter__()
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    with open_run(settings(tmp_path), "synth", "dataset", {}, []):
+        pass
+
+
+class Recorder(track.NullTracker):
+    """Keeps what it is told."""
+
+    def __init__(self, context: track.Context) -> None:
+        self.context = context
+        self.run_id = context.run_id or "run-1"
+        self.told: list[tuple] = []
+
+    def params(self, values) -> None:
+        self.told.append(("params", dict(values)))
+
+    def inputs(self, artifacts, context: str) -> None:
+        self.told.append(("inputs", [a["ref"] for a in artifacts], context))
+
+    def tags(self, values) -> None:
+        self.told.append(("tags", dict(values)))
+
+    def close(self, status: str = "FINISHED") -> None:
+        self.told.append(("close", status))
+
+
+def test_the_tracker_is_told_everything_and_continued(tmp_path: Path) -> None:
+    data = make(tmp_path)
+    run_settings = settings(tmp_path, tracker=Recorder, name="policy")
+    with pytest.raises(KeyboardInterrupt), open_run(run_settings, "rl", "model", {"seed": 3}, [data]) as run:
+        raise KeyboardInterrupt
+    assert isinstance(run.tracker, Recorder)
+    assert run.tracker.context.run_id is None
+    assert run.tracker.told == [("params", {"seed": 3}), ("inputs", ["charts:v1"], "rl"), ("close", "KILLED")]
+    with open_run(run_settings, "rl", "model", {"seed": 3}, [data]) as run:
+        made = run.commit(write(run))
+    assert isinstance(run.tracker, Recorder)
+    assert run.tracker.context.run_id == "run-1"
+    assert run.tracker.told[2:] == [
+        ("tags", {"vtcli.artifact": "policy:v1", "vtcli.digest": made.digest}),
+        ("close", "FINISHED"),
+    ]
+    assert made.manifest.run_id == "run-1"
+    assert [p.ref for p in made.manifest.parents] == ["charts:v1"]
+    assert run.store.lineage("policy:v1").parents[0].seed == 3
+
+
+def test_other_ranks_see_the_work_but_commit_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run(settings(tmp_path), "rl", "model", {}, []) as first:
+        monkeypatch.setenv("RANK", "1")
+        with open_run(settings(tmp_path), "rl", "model", {}, []) as second:
+            assert second.work == first.work
+            with pytest.raises(InputError, match="first rank"):
+                second.commit(write(first))
+
+
+def test_a_requeued_job_waits_for_its_earlier_self(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "REQUEUED_WAIT_S", 0.3)
+    with open_run(settings(tmp_path), "rl", "model", {}, []), pytest.raises(InputError, match="waited 0 s"):
+        open_run(settings(tmp_path), "rl", "model", {}, []).__enter__()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with open_run(settings(tmp_path), "rl", "model", {}, []), pytest.raises(InputError, match=r"waited 0\.3 s"):
+        open_run(settings(tmp_path), "rl", "model", {}, []).__enter__()
+
+
+def test_only_a_folder_of_the_work_can_be_committed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with open_run(settings(tmp_path), "rl", "model", {}, []) as run:
+        for folder in (tmp_path / "mine", run.work):
+            with pytest.raises(InputError, match="inside"):
+                run.commit(folder)
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/\.work"):
+        open_run(settings(tmp_path / "file"), "rl", "model", {}, []).__enter__()
+
+
+def test_settings_come_from_the_composed_configuration(tmp_path: Path) -> None:
+    job = {
+        "name": None,
+        "home": str(tmp_path),
+        "seed": 5,
+        "reuse": False,
+        "tracker": {"_target_": "vtcli.runs.track.null"},
+    }
+    made = RunSettings.of(job, "charts")
+    assert (made.name, made.home, made.seed, made.reuse) == ("charts", tmp_path, 5, False)
+    assert isinstance(made.tracker(track.Context(tmp_path, "rl", "p")), track.NullTracker)
+    with pytest.raises(ConfigError, match="mlfow"):
+        RunSettings.of(job | {"tracker": {"_target_": "vtcli.runs.track.mlfow"}}, "charts")
+    with pytest.raises(InputError, match="cannot name"):
+        RunSettings.of(job | {"name": "a/b"}, "charts")

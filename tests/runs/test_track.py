@@ -1,0 +1,210 @@
+"""Tracking: two starts on a fresh database at once, resumed runs, MLflow's own variables, and never an exception."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vtcli.runs import track
+
+STARTER = """
+import sys
+from pathlib import Path
+from vtcli.runs import track
+tracker = track.mlflow(track.Context(Path(sys.argv[1]), "rl", sys.argv[2]))
+tracker.metrics({"reward": 0.5}, 0)
+tracker.close()
+print(tracker.run_id)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str]]]:
+    """A home whose database two processes made at the same time, and what each of them said."""
+    home = tmp_path_factory.mktemp("home")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_")}
+    starters = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(home), f"run{number}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for number in range(2)
+    ]
+    return home, [process.communicate(timeout=120) for process in starters]
+
+
+def client(home: Path):
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
+
+
+def test_two_processes_may_start_on_a_fresh_database(started) -> None:
+    home, said = started
+    for output, errors in said:
+        assert len(output.strip()) == 32, errors
+        assert "MLflow at" not in errors
+        assert client(home).get_run(output.strip()).data.metrics == {"reward": 0.5}
+    assert said[0][0] != said[1][0]
+
+
+def test_parameters_metrics_inputs_and_links(started, caplog: pytest.LogCaptureFixture) -> None:
+    home = started[0]
+    tracker = track.mlflow(track.Context(home, "sft", "base", tags={"vtcli.name": "base"}))
+    config = {"sft": {"lr": 1e-3, "layers": [1, 2]}, "prompt": "x" * 9000, "none": None, "odd@key": 1}
+    tracker.params(config)
+    tracker.params(config | {"sft": {"lr": 2.0}})  # parameters never change; this must not fail
+    tracker.metrics({"loss": 2.0, "pass@4": math.nan}, 0)
+    tracker.metrics({"loss": 1.0, "grad_norm": math.inf}, 1)
+    parents = [
+        {"ref": "d:v1", "kind": "demos", "digest": "ab" * 32, "path": str(home), "run_id": "r1"},
+        {"ref": "m:v2", "kind": "model", "digest": "cd" * 32, "path": str(home), "run_id": None},
+    ]
+    tracker.inputs(parents, "sft")
+    tracker.inputs(parents, "sft")  # again after a resume
+    tracker.file(str(Path(__file__)))
+    tracker.close()
+    assert not caplog.records
+    run = client(home).get_run(tracker.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["sft.lr"] == "0.001"
+    assert run.data.params["sft.layers"] == "[1, 2]"
+    assert run.data.params["odd_key"] == "1"
+    assert len(run.data.params["prompt"]) == 500
+    assert run.data.metrics["loss"] == 1.0
+    assert math.isnan(run.data.metrics["pass_4"])
+    history = client(home).get_metric_history(tracker.run_id, "loss")
+    assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
+    (dataset,) = run.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("d:v1", "ab" * 18, "sft")
+    assert run.data.tags["vtcli.parent.0.run_id"] == "r1"
+    assert run.data.tags["vtcli.parent.1.digest"] == "cd" * 32
+    assert run.data.tags["vtcli.name"] == "base"
+    files = home / "mlruns" / tracker.run_id / "artifacts"
+    assert json.loads((files / "config.json").read_text())["prompt"] == "x" * 9000
+    assert (files / "test_track.py").exists()
+
+
+def test_a_stored_source_can_be_loaded_by_mlflow(started) -> None:
+    import mlflow.data
+
+    home = started[0]
+    tracker = track.mlflow(track.Context(home, "sft", "base"))
+    tracker.inputs([{"ref": "d:v1", "kind": "dataset", "digest": "ab" * 32, "path": str(home)}], "sft")
+    (entry,) = client(home).get_run(tracker.run_id).inputs.dataset_inputs
+    assert mlflow.data.get_source(entry.dataset).uri == str(home)
+    tracker.close()
+
+
+def test_a_resumed_run_goes_on_under_its_id(started) -> None:
+    home = started[0]
+    first = track.mlflow(track.Context(home, "rl", "p"))
+    first.metrics({"reward": 0.1}, 0)  # then killed: never closed
+    again = track.mlflow(track.Context(home, "rl", "p", run_id=first.run_id))
+    assert again.run_id == first.run_id
+    again.metrics({"reward": 0.2}, 1)
+    again.close("FAILED")
+    assert client(home).get_run(first.run_id).info.status == "FAILED"
+    third = track.mlflow(track.Context(home, "rl", "p", run_id=first.run_id))
+    assert client(home).get_run(first.run_id).info.status == "RUNNING"
+    third.close()
+    assert len(client(home).get_metric_history(first.run_id, "reward")) == 2
+    other = track.mlflow(track.Context(home, "rl", "p", run_id="0" * 32))  # its database was removed meanwhile
+    assert other.run_id not in (None, "0" * 32)
+    other.close()
+
+
+def test_mlflows_variables_are_honoured(started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = started[0]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    tracker = track.mlflow(track.Context(tmp_path, "rl", "p"))
+    run = client(home).get_run(tracker.run_id)
+    assert client(home).get_experiment(run.info.experiment_id).name == "mine"
+    assert list(tmp_path.iterdir()) == []
+    tracker.close()
+    monkeypatch.setenv("MLFLOW_RUN_ID", str(tracker.run_id))
+    attached = track.mlflow(track.Context(tmp_path, "eval", "q"))
+    assert attached.run_id == tracker.run_id
+    attached.close()
+    assert track.tracking_uri(tmp_path) in track.view_command(tmp_path)
+
+
+@pytest.mark.parametrize("trouble", ["dead server", "corrupt database", "no such run", "home is a file"])
+def test_no_trouble_raises_and_one_warning_is_given(
+    trouble: str, started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path
+    if trouble == "dead server":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    elif trouble == "corrupt database":
+        (tmp_path / "mlflow.db").write_bytes(b"not a database" * 1000)
+    elif trouble == "no such run":
+        home = started[0]
+        monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
+    else:
+        home = tmp_path / "file"
+        home.write_text("")
+    begun = time.monotonic()
+    with caplog.at_level(logging.WARNING, "vtcli.runs.track"):
+        tracker = track.mlflow(track.Context(home, "rl", "p"))
+        tracker.params({"a": 1})
+        for step in range(50):
+            tracker.metrics({"loss": 1.0}, step)
+        tracker.close()
+    assert tracker.run_id is None
+    messages = [r.getMessage() for r in caplog.records if r.name == "vtcli.runs.track"]
+    assert len(messages) == 2, messages
+    assert "The run goes on without" in messages[0]
+    assert "53 calls were lost" in messages[1]  # opening, params, 50 metrics, the end
+    assert time.monotonic() - begun < 120  # 50 retried calls would take longer, a busy machine does not
+
+
+def test_a_failure_in_the_middle_is_survived(started, caplog: pytest.LogCaptureFixture) -> None:
+    home = started[0]
+    tracker = track.mlflow(track.Context(home, "rl", "p"))
+    with caplog.at_level(logging.WARNING, "vtcli.runs.track"):
+        tracker.metrics({"loss": "many"}, 0)  # pyright: ignore[reportArgumentType]
+        tracker.file("/no/such/file")
+        tracker.metrics({"loss": 1.0}, 1)
+        tracker.close()
+    assert client(home).get_run(tracker.run_id).data.metrics == {"loss": 1.0}
+    assert len([r for r in caplog.records if r.name == "vtcli.runs.track"]) == 2
+
+
+def test_console_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tracker = track.console(track.Context(tmp_path, "rl", "p"))
+    tracker.params({"a": 1})
+    tracker.inputs([{"ref": "d:v1"}], "rl")
+    tracker.metrics({"loss": 0.25, "reward": 1}, 3)
+    tracker.metrics({"loss": 0.2}, 4)  # within the same second
+    tracker.close()
+    assert capsys.readouterr().err == "rl p  rl from d:v1\nrl p  step 3  loss 0.25  reward 1\nrl p  finished\n"
+    silent = track.null(track.Context(tmp_path, "rl", "p"))
+    silent.metrics({"loss": 0.25}, 0)
+    silent.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_track_does_not_import_mlflow() -> None:
+    subprocess.run(
+        [sys.executable, "-c", "import sys, vtcli.runs.track; assert 'mlflow' not in sys.modules"], check=True
+    )

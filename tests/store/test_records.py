@@ -1,0 +1,309 @@
+"""One format for records: every schema type comes back equal, and everything unusable is said by line or row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.errors import InputError
+from vtcli.schema import (
+    Call,
+    CallResult,
+    Completion,
+    EnvTurn,
+    Group,
+    ImageRef,
+    Observation,
+    PolicyTurn,
+    Sample,
+    Scored,
+    Signals,
+    Stop,
+    TrainRow,
+    Trajectory,
+    Verdict,
+)
+from vtcli.store import codec, images, parquet, records
+from vtcli.store.images import ImageStore
+from vtcli.store.records import Demo, DemoSet, SampleSet
+
+REF = ImageRef("a" * 64, "b" * 64, 100, 80, 112, 84)
+CROP = replace(REF, parent=0, transform={"op": "zoom", "box": [1, 2, 3.5, 4], "box_full": [1, 2, 3, 4]})
+
+
+def sample(number: int = 0, **changes) -> Sample:
+    made = Sample(
+        id=f"s{number}",
+        task="zoom",
+        form="tool",
+        split="train",
+        question=f"Where is the tag {number}? ¿é 漢?",
+        answer='"red tag": 1',
+        images=(),
+        tools=("image_zoom_in_tool",),
+        truth={"boxes": [{"label": "red tag", "box": [1, 2, 30.5, 40]}], "choices": None},
+    )
+    return replace(made, **changes)
+
+
+def png(number: int = 0) -> bytes:
+    return images.encode_png(np.full((60, 80, 3), number % 256, np.uint8))
+
+
+def trajectory() -> Trajectory:
+    call = Call('{"name": "x"}', "image_zoom_in_tool", {"bbox_2d": [1, 2, 3, 4]})
+    result = CallResult("image_zoom_in_tool", {"bbox_2d": [1, 2, 3, 4]}, "ok", "fine", 0.25, (1,))
+    return Trajectory(
+        id="s0-0",
+        sample=replace(sample(), images=(REF,)),
+        prompt_ids=(1, 2, 3),
+        images=(REF, CROP),
+        turns=(
+            PolicyTurn(Completion((4, 5), (-0.1, -1e-17), "stop"), "<tool_call>", (call,), None, 3),
+            EnvTurn(Observation("<image>\nimage 1", (CROP,), (result,)), (6, 7)),
+            PolicyTurn(Completion((8,), (-0.3333333333333333,), "length"), "<answer>1</answer>", (), "1", 3),
+        ),
+        stop=Stop.ANSWERED,
+        seed=2**60,
+    )
+
+
+def scored() -> Scored:
+    signals = Signals({"calls": 1, "format_ok": True, "answer": None, "by_tool": {"zoom": 1}})
+    return Scored(trajectory(), signals, Verdict(1.2, {"tool_global": 1.0, "format": 0.2}))
+
+
+ROW = TrainRow("r", (1, 2), (0, 1), (REF,), (0.0, -0.5), (0.0, 1.5))
+
+
+@pytest.mark.parametrize(
+    "value", [scored(), replace(scored(), verdict=None), Group(sample(), (scored(),)), ROW, sample()]
+)
+def test_what_was_written_is_read(tmp_path: Path, value) -> None:
+    path = tmp_path / "sub" / "x.jsonl"
+    records.append(path, [value])
+    records.append(path, [value, value])
+    assert list(records.read(path, type(value))) == [value] * 3
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=3), st.lists(st.floats(allow_nan=False)), st.text())
+def test_any_value_survives_the_codec(values: dict, numbers: list[float], text: str) -> None:
+    turn = PolicyTurn(Completion((1,), tuple(numbers), "stop"), text, (Call(text, None, values, text),), text, 0)
+    made = replace(scored(), signals=Signals(values), trajectory=replace(trajectory(), turns=(turn,)))
+    assert codec.decode(Scored, json.loads(json.dumps(codec.encode(made)))) == made
+
+
+def test_numpy_values_become_plain() -> None:
+    encoded = codec.encode(
+        Signals({"a": np.float32(0.5), "b": np.int64(3), "c": np.array([1, 2]), "d": np.bool_(True)})
+    )
+    assert json.dumps(encoded) == '{"values": {"a": 0.5, "b": 3, "c": [1, 2], "d": true}}'
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": "7"}, "Trajectory.seed: expected int"),
+        ({"stop": "tired"}, "Trajectory.stop: expected one of"),
+        ({"prompt_ids": [1, 2.5]}, "Trajectory.prompt_ids: expected a list of int"),
+        ({"images": {}}, "Trajectory.images: expected a list"),
+        ({"colour": 1}, "no keys but"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        codec.decode(Trajectory, codec.encode(trajectory()) | change)
+
+
+def test_a_torn_last_line_is_left_out_and_cut_off_by_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    first = records.append(path, [sample(0)])
+    second = records.append(path, [sample(1)])
+    whole = path.read_bytes()
+    for end in (first + 1, second - 1, first):
+        path.write_bytes(whole[:end])
+        assert list(records.read(path, Sample)) == [sample(0)]
+        records.append(path, [sample(2)])
+        assert list(records.read(path, Sample)) == [sample(0), sample(2)]
+    path.write_bytes(whole[: first - 2])  # the only line is torn
+    assert list(records.read(path, Sample)) == []
+    assert records.append(path, []) == 0
+
+
+def test_truncate_undoes_lines_after_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    records.truncate(path, 0)
+    size = records.append(path, [sample(0)])
+    records.append(path, [sample(1)])
+    records.truncate(path, size)
+    assert list(records.read(path, Sample)) == [sample(0)]
+    with pytest.raises(InputError, match="shorter"):
+        records.truncate(path, size + 1)
+    with pytest.raises(InputError, match="missing"):
+        records.truncate(tmp_path / "none", 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense", "line 2 is not a record"),
+        ("[1]", "line 2 is not a record"),
+        ('{"schema_version": 99, "type": "Sample", "value": {}}', "schema version 99"),
+        ('{"schema_version": 1, "type": "Group", "value": {}}', "holds a Group"),
+        ('{"schema_version": 1, "type": "Sample", "value": {"id": "x"}}', "required"),
+    ],
+)
+def test_a_bad_line_is_said_by_number(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "x.jsonl"
+    records.append(path, [sample()])
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=words):
+        list(records.read(path, Sample))
+
+
+def test_samples_come_back_and_bytes_are_equal(tmp_path: Path) -> None:
+    rows = [(sample(i), [png(i)] * (1 + i % 2)) for i in range(70)]  # three row groups
+    path = tmp_path / "tool-train.parquet"
+    assert records.write_samples(path, iter(rows)) == 70
+    records.write_samples(tmp_path / "again.parquet", rows)
+    assert path.read_bytes() == (tmp_path / "again.parquet").read_bytes()
+    store = ImageStore(tmp_path / "store")
+    read = SampleSet(tmp_path, "tool", "train", store)
+    assert len(read) == 70
+    assert read.ids[69] == "s69"
+    for index in (69, 0, 33):
+        got = read.load(index)
+        assert replace(got, images=()) == rows[index][0]
+        assert len(got.images) == 1 + index % 2
+        assert int(store.full(got.images[0])[0, 0, 0]) == index
+        assert (got.images[0].view_width, got.images[0].view_height) == (84, 56)
+    assert read.load(0) is read.load(0)
+
+
+def test_datasets_loads_the_file_as_it_is(tmp_path: Path) -> None:
+    import datasets
+
+    records.write_samples(tmp_path / "tool-train.parquet", [(sample(i), [png(i), png(9)]) for i in range(40)])
+    loaded = datasets.load_dataset(
+        "parquet", data_files={"train": str(tmp_path / "tool-train.parquet")}, cache_dir=str(tmp_path / "cache")
+    )["train"]
+    row = loaded[33]
+    assert row["images"][0].size == (80, 60)
+    assert row["images"][0].getpixel((5, 5)) == (33, 33, 33)
+    assert row["prompt"] == [{"role": "user", "content": "<image><image>" + sample(33).question}]
+    assert row["reward_model"] == {"style": "rule", "ground_truth": sample(33).answer}
+    assert (row["ability"], row["data_source"], row["extra_info"]["index"]) == ("zoom", "vtcli", 33)
+    assert json.loads(row["extra_info"]["truth"]) == sample(33).truth
+    assert loaded.features["images"] == datasets.List(datasets.Image())
+
+    records.write_demos(tmp_path / "demos.parquet", [(demo(i), [png(i), png(1)]) for i in range(3)])
+    demos = datasets.load_dataset("parquet", data_files=str(tmp_path / "demos.parquet"), cache_dir=str(tmp_path / "c2"))
+    assert demos["train"][2]["images"][0].getpixel((0, 0)) == (2, 2, 2)
+    assert demos["train"][2]["messages"][1]["role"] == "assistant"
+
+
+def demo(number: int = 0, **changes) -> Demo:
+    messages = (
+        {"role": "user", "content": "<image>Where?"},
+        {"role": "assistant", "content": "<tool_call>{}</tool_call>"},
+        {"role": "tool", "content": "<image>\nimage 1"},
+        {"role": "assistant", "content": "<answer>1</answer>"},
+    )
+    return replace(Demo(f"d{number}", messages, ({"type": "function", "function": {"name": "x"}},)), **changes)
+
+
+def test_demos_come_back(tmp_path: Path) -> None:
+    records.write_demos(tmp_path / "train.parquet", [(demo(i), [png(i), png(1)]) for i in range(3)])
+    read = DemoSet(tmp_path, "train", ImageStore(tmp_path / "store"))
+    assert replace(read.load(2), images=()) == demo(2)
+    assert len(read.load(2).images) == 2
+    with pytest.raises(InputError, match=r"1 images; give one for each"):
+        records.write_demos(tmp_path / "bad.parquet", [(demo(), [png()])])
+    with pytest.raises(InputError, match="no assistant"):
+        records.write_demos(tmp_path / "bad.parquet", [(demo(messages=demo().messages[:1]), [png()])])
+    assert not (tmp_path / "bad.parquet").exists()
+
+
+BAD_SAMPLES = [
+    ({"question": "a <|image_pad|> b"}, [png()], r"question contains the chat marker <\|image_pad\|>"),
+    ({"answer": "x<|im_end|>"}, [png()], r"answer contains the chat marker <\|im_end\|>"),
+    ({"question": "see <image>"}, [png()], "question contains <image>"),
+    ({}, [], "no image"),
+    ({}, [b""], "zero bytes"),
+    ({}, [png()[:50]], "cannot be decoded"),
+    ({"id": ""}, [png()], "no id"),
+]
+
+
+@pytest.mark.parametrize(("change", "pngs", "words"), BAD_SAMPLES)
+def test_unusable_samples_are_not_written(tmp_path: Path, change: dict, pngs: list[bytes], words: str) -> None:
+    path = tmp_path / "tool-train.parquet"
+    with pytest.raises(InputError, match=words):
+        records.write_samples(path, [(sample(1), [png()]), (sample(2, **change), pngs)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repeated_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="twice"):
+        records.write_samples(tmp_path / "x.parquet", [(sample(1), [png()]), (sample(1), [png()])])
+
+
+def test_unusable_rows_are_an_error_or_counted_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "row_problem", lambda row, schema: None)  # somebody else's writer checks nothing
+    rows = [(sample(100), [png(5)])]
+    rows += [(sample(i, **change), pngs) for i, (change, pngs, _) in enumerate(BAD_SAMPLES)]
+    rows += [(sample(200), [png(6)])]
+    records.write_samples(tmp_path / "tool-train.parquet", rows)
+    monkeypatch.undo()
+    store = ImageStore(tmp_path / "store")
+    with pytest.raises(InputError, match=r"(?s)7 of 9 rows.*row 1 \(id 's0'\).*bad_rows=skip"):
+        SampleSet(tmp_path, "tool", "train", store)
+    read = SampleSet(tmp_path, "tool", "train", store, bad_rows="skip")
+    assert read.ids == ("s100", "s200")
+    assert len(read.bad) == 7
+    assert read.load(1).id == "s200"
+
+
+@pytest.mark.parametrize("keep", [0, 3, 10, 0.5, -1])
+def test_a_truncated_parquet_is_one_clear_error(tmp_path: Path, keep: float) -> None:
+    path = tmp_path / "tool-train.parquet"
+    records.write_samples(path, [(sample(i), [png(i)]) for i in range(5)])
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)] if isinstance(keep, float) else data[:keep])
+    with pytest.raises(InputError, match="cut off or damaged"):
+        SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"))
+
+
+def test_damage_inside_a_parquet_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "tool-train.parquet"
+    records.write_samples(path, [(sample(i), [png(i)]) for i in range(5)])
+    data = bytearray(path.read_bytes())
+    data[200:260] = bytes(60)
+    path.write_bytes(data)
+    with pytest.raises(InputError):
+        SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"))
+
+
+def test_a_missing_part_and_foreign_columns_are_said(tmp_path: Path) -> None:
+    records.write_samples(tmp_path / "tool-train.parquet", [(sample(), [png()])])
+    store = ImageStore(tmp_path / "store")
+    with pytest.raises(InputError, match=r"no answer-test\.parquet; it has tool-train"):
+        SampleSet(tmp_path, "answer", "test", store)
+    pq.write_table(pq.read_table(tmp_path / "tool-train.parquet").drop(["images"]), tmp_path / "tool-test.parquet")
+    with pytest.raises(InputError, match="lacks the columns images"):
+        SampleSet(tmp_path, "tool", "test", store)

@@ -1,0 +1,88 @@
+"""Learners of the tiny model, rows for them, and several ranks of them in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import tiny_model
+import torch
+
+from vtcli.algo.optim import Backend, Optim
+from vtcli.engines.hf import load_model
+from vtcli.engines.learner import zero
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+
+OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)
+
+
+EPSILON = 1e-3
+"""Adam divides by it plus the gradient's size; the default of 1e-8 would turn rounding of tiny gradients into steps."""
+
+
+def learner(optim=OPTIM, reference=None, folder=None, **backend):
+    zero.PERSISTENT_ELEMENTS = 0  # else stage 3 would keep every parameter of so small a model whole
+    made = DeepSpeedLearner(
+        load_model(folder) if folder else tiny_model.model(),
+        tiny_model.store().view,
+        image_pad=tiny_model.chat().image_pad,
+        optim=optim,
+        backend=Backend(**backend),
+        total_steps=10,
+        reference=reference,
+    )
+    for group in made.engine.optimizer.param_groups:
+        group["eps"] = EPSILON
+    return made
+
+
+def rl_rows():
+    """Rows with advantages of both signs and old log-probabilities that clip some of the ratios."""
+    out = []
+    plain = learner().logprobs(tiny_model.rows())
+    for nth, row in enumerate(tiny_model.rows()):
+        found = iter(plain[row.id])
+        old = tuple(next(found) + 0.3 * ((t % 3) - 1) if m else 0.0 for t, m in enumerate(row.mask))
+        value = (1.5, -0.5, -0.5, 0.25)[nth]
+        out.append(replace(row, logprobs=old, advantages=tuple(value * m for m in row.mask)))
+    return out
+
+
+def broken(row):
+    return replace(row, advantages=tuple(float("nan") * m for m in row.mask))
+
+
+def copy(weights):
+    return {name: value.detach().clone() for name, value in weights.items()}
+
+
+def same(found, expected, atol):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=atol, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+RANKS = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = TESTS
+import torch, tiny_learner as t, tiny_model
+tiny_model.folder = lambda: Path(sys.argv[1])
+rank, out, here = int(os.environ["RANK"]), {}, Path(sys.argv[2])
+BODY
+torch.save(out, here / f"rank{rank}")
+"""
+
+
+def two_ranks(here, body, *, dies=False):
+    """Run ``body`` on two ranks, with ``t`` this module; the dictionaries ``out`` that they filled, in rank order."""
+    script = here / "ranks.py"
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    script.write_text(RANKS.replace("TESTS", repr(paths)).replace("BODY", body))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    command += [str(tiny_model.folder()), str(here)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode != 0) is dies, done.stdout[-2000:] + done.stderr[-4000:]
+    return None if dies else [torch.load(here / f"rank{rank}") for rank in (0, 1)]

@@ -1,1 +1,0 @@
-"""One model family a file: messages to tokens and back."""

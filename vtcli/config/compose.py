@@ -1,0 +1,394 @@
+"""The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
+
+A command line is rewritten in small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
+are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
+It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import hydra
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+
+from vtcli.config import machine, recipes
+from vtcli.config.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
+from vtcli.config.commandline import named, quoted, spelled_out
+from vtcli.config.origins import Origins, set_by_files
+from vtcli.errors import ConfigError
+
+__all__ = [
+    "MISSING",
+    "Job",
+    "Plan",
+    "bind",
+    "build",
+    "jobs",
+    "load",
+    "nodes",
+    "options",
+    "plan",
+    "run",
+    "scales",
+    "stage",
+    "variants",
+]
+
+T = TypeVar("T")
+VERSION_BASE = "1.3"
+LAST_GROUP = "scale"
+INPUTS = ("model", "data", "trajectories")
+"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``, or of the
+user's own folder; so does data, but for synth, which makes data from a file of ``conf/data`` and takes none."""
+
+
+def folder() -> Path:
+    """``conf/``: beside the package in a checkout, inside it when installed."""
+    here = Path(__file__).resolve().parents[1]
+    found = [p for p in (here.parent / "conf", here / "conf") if (p / "config.yaml").is_file()]
+    if not found:
+        raise ConfigError(
+            f"conf/config.yaml is neither in {here.parent} nor in {here}: the installation is incomplete."
+        )
+    return found[0]
+
+
+def own_folder(given: str | Path | None) -> Path | None:
+    """A user's own recipes, data and the like: the folder of ``--config-dir``, laid out as ``conf/``.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if not given:
+        return None
+    if not Path(given).is_dir():
+        raise ConfigError(
+            f"--config-dir {given}: there is no such folder. Expected one laid out as {folder()}, such as one with "
+            "recipe/mypaper.yaml"
+        )
+    return Path(given).resolve()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A command line after rewriting: Hydra's own flags, and overrides with the scale last."""
+
+    stage: str
+    flags: tuple[str, ...]
+    overrides: tuple[str, ...]
+    multirun: bool
+    only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
+    note: str | None  # what ``scale=auto`` became, and why
+
+
+@dataclass(frozen=True)
+class Job:
+    """One composed configuration: plain values, and for every leaf the place that set it."""
+
+    stage: str
+    values: dict[str, Any]
+    origins: Mapping[str, str]
+
+
+def plan(stage: str, argv: Sequence[str]) -> Plan:
+    """Split ``argv`` into flags and overrides and rewrite these; of files it reads a recipe's and a scale's defaults.
+
+    Raises:
+        ConfigError: a variant that the recipe does not have, recipes of different data in one sweep.
+    """
+    argv = spelled_out(stage, argv)
+    args = get_args_parser().parse_intermixed_args(list(argv))
+    given = set(cast(list[str], args.overrides))
+    flags = [a for a in argv if a not in given]
+    rewritten = [f"stage={stage}"]
+    scale, recipe, variant = "auto", None, None
+    own = own_folder(args.config_dir)
+    for override in named(stage, cast(list[str], args.overrides)):
+        key, equals, value = override.partition("=")
+        if equals and key.lstrip("+") == LAST_GROUP:
+            scale = value
+        elif equals and key.lstrip("+") == "recipe":
+            recipe = value
+            rewritten.append(f"+{override.lstrip('+')}")
+        elif equals and key.lstrip("+") == "variant":
+            variant = value
+        elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
+            rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
+        else:
+            rewritten.append(override)
+    chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
+    folders = [*([own] if own else []), folder()]
+    if own and stage == "judge":  # --all-recipes composes them anew, perhaps in another process
+        rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
+    if variant is not None:
+        rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
+    if recipe is not None and not any(o.startswith("data=") for o in rewritten):
+        data = recipes.data_at(folders, recipe, chosen)
+        rewritten += [f"data={data}"] if data else []
+    rewritten.append(f"+{LAST_GROUP}={chosen}")
+    prints = bool(args.cfg or args.info or args.hydra_help or args.help)
+    return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note)
+
+
+def load(stage: str, argv: Sequence[str] = ()) -> Job:
+    """Compose and check one configuration; ``argv`` as on the command line, without ``--multirun``."""
+    return next(jobs(plan(stage, argv)))
+
+
+def jobs(plan: Plan) -> Iterator[Job]:
+    """The composed configuration of a plan, or of every choice of a multirun.
+
+    Raises:
+        ConfigError: unknown recipe, group or key (with the nearest valid one), an override that cannot be parsed.
+    """
+    with _initialized(), _readable_errors():
+        parsed = OverridesParser.create().parse_overrides(overrides=list(plan.overrides))
+        combinations = [list(plan.overrides)]
+        for override in () if plan.multirun else parsed:
+            if override.is_sweep_override():
+                text = override.input_line or ""
+                quoted = "{}='\"{}\"'".format(*text.split("=", 1))
+                raise ConfigError(
+                    f"{text}: a comma separates the values of several runs. Add --multirun to make them, or quote the "
+                    f"value if the comma is part of it: {quoted}"
+                )
+        if plan.multirun:
+            combinations = [c for batch in BasicSweeper.split_arguments(parsed, None) for c in batch]
+        args = get_args_parser().parse_known_args(list(plan.flags))[0]
+        own = own_folder(args.config_dir)
+        for overrides in combinations:
+            yield _compose(plan.stage, OverridesParser.create().parse_overrides(overrides=overrides), own)
+
+
+def build(cls: type[T], job: Job) -> T:
+    """The stage's config dataclass; a wrong value's message also says where it was set."""
+    try:
+        return stage(cls, job.values, job.stage)
+    except KeyProblem as problem:
+        raise ConfigError(_with_origin(problem, job.origins)) from None
+
+
+def check_plug_points(job: Job) -> int:
+    """Bind every ``_target_`` node of a job and return their number.
+
+    Raises:
+        ConfigError: the first node whose function or keyword does not exist.
+    """
+    found = list(nodes(job.values))
+    for where, node in found:
+        try:
+            bind(node, where)
+        except KeyProblem as problem:
+            raise ConfigError(_with_origin(problem, job.origins)) from None
+    return len(found)
+
+
+def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
+    """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
+
+    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name.
+    """
+    caller, failures = _process(), list[Exception]()
+
+    def task(cfg: DictConfig) -> Any:
+        try:
+            return work(_plain(cfg))
+        except Exception as error:
+            if _process() != caller:  # a launcher's child: Hydra carries it back
+                raise
+            failures.append(error)  # here: raised below, without Hydra's wrapping
+            return None
+
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["vtcli", *plan.flags, *plan.overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach the command line's own handler
+    try:
+        with _readable_errors():
+            hydra.main(version_base=VERSION_BASE, config_path=str(folder()), config_name="config")(task)()
+    finally:
+        sys.argv = argv
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if full_error is not None:
+            os.environ["HYDRA_FULL_ERROR"] = full_error
+    if failures:
+        raise failures[0]
+
+
+def _process() -> tuple[str, int]:
+    """Which process this is, on any machine: a launcher's job may run on another one under the same number."""
+    return os.uname().nodename, os.getpid()
+
+
+def options(group: str, own: Path | None = None) -> list[str]:
+    """Names of the choices in ``conf/<group>``, and of those in a user's own folder."""
+    return recipes.names([folder(), *([own] if own else [])], group)
+
+
+def variants(recipe: str, own: Path | None = None) -> list[str]:
+    """The readings of a recipe: ``paper``, and those of ``conf/variant``."""
+    return recipes.variants([folder(), *([own] if own else [])], recipe)
+
+
+def scales() -> dict[str, machine.Needs]:
+    """What each scale needs of the machine, from the ``needs`` section of its file."""
+    found: dict[str, machine.Needs] = {}
+    for name in options(LAST_GROUP):
+        values = yaml.safe_load((folder() / LAST_GROUP / f"{name}.yaml").read_text())
+        found[name] = stage(machine.Needs, {"needs": values.get("needs") or {}}, "needs")
+    return dict(sorted(found.items(), key=lambda item: (item[1].gpus, item[1].gpu_memory_gib)))
+
+
+def flat(values: Any, where: str = "") -> dict[str, Any]:
+    """Leaves by dotted key, list items by index; an empty mapping or list is a leaf."""
+    if isinstance(values, Mapping) and values:
+        items = [(str(k), v) for k, v in cast(Mapping[str, Any], values).items()]
+    elif isinstance(values, list) and values:
+        items = [(str(i), v) for i, v in enumerate(cast(list[Any], values))]
+    else:
+        return {where: values}
+    return {k: v for key, value in items for k, v in flat(value, f"{where}.{key}" if where else key).items()}
+
+
+def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job:
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+    groups = set(cast(list[str], loader.list_groups(""))) - {"hydra"}
+    groups |= {f"hydra/{g}" for g in cast(list[str], loader.list_groups("hydra"))}
+    choices = [o for o in overrides if o.key_or_group in groups]
+    settings = [o for o in overrides if o not in choices]
+    search = [f"hydra.searchpath=['file://{own}']"] if own else []
+    where = {"config_name": "config", "overrides": search} if own else {}
+    _check_choices(choices, lambda group: loader.get_group_options(group, **where), own)
+    composed, set_by = _composed_files((*search, *(o.input_line or "" for o in choices)), own)
+    _check_keys(settings, composed, groups, stage)
+    ours = [o for o in settings if not o.key_or_group.startswith("hydra")]  # Hydra applies its own when it runs
+    composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    ConfigLoaderImpl._apply_overrides_to_config(ours, composed)  # pyright: ignore[reportPrivateUsage]
+    values = _plain(composed)
+    given = {o.key_or_group: f"command line: {o.input_line}" for o in overrides}
+    return Job(stage, values, Origins(flat(values), lambda: {**set_by(), **given}))
+
+
+@functools.lru_cache(maxsize=64)
+def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, Callable[[], dict[str, str]]]:
+    """What the files of these choices say together, hydra's own section included, and what tells which line set a key.
+
+    Kept for the life of the process: a sweep over values reads each file once. Callers copy before they change it.
+    """
+    composed = hydra.compose("config", list(choices), return_hydra_config=True)
+    loader = cast(Any, GlobalHydra.instance().config_loader())
+
+    @functools.cache
+    def set_by() -> dict[str, str]:
+        defaults = loader.compute_defaults_list("config", list(choices), RunMode.RUN).defaults
+        return set_by_files(defaults, [folder(), *([own] if own else [])], folder())
+
+    return composed, set_by
+
+
+def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list[str]], own: Path | None) -> None:
+    for override in choices:
+        group, value = override.key_or_group, override.value()
+        known = options_of(group)
+        for choice in cast(list[Any], value if isinstance(value, list) else [value]):
+            if choice is not None and str(choice) not in known:
+                places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
+                raise ConfigError(
+                    f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
+                    f"The files are in {places}."
+                )
+
+
+def _check_keys(settings: Sequence[Override], composed: DictConfig, groups: set[str], stage: str) -> None:
+    """Every plain override must name a key that exists; an added one must not look like a slip of an existing one."""
+    leaves = flat(OmegaConf.to_container(composed, resolve=False))
+    known = {".".join(k.split(".")[: n + 1]) for k in leaves for n in range(k.count(".") + 1)}
+    for override in settings:
+        key = override.key_or_group
+        parent, _, last = key.rpartition(".")
+        siblings = {k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == parent} | (
+            set() if parent else groups
+        )
+        if key in known or override.is_force_add():
+            _check_kind(override, leaves.get(key))
+            continue
+        close = difflib.get_close_matches(last, siblings, n=1, cutoff=0.75)
+        if override.is_add() and not close:
+            continue
+        best = f"{parent}.{close[0]}" if close and parent else close[0] if close else _elsewhere(key, known, stage)
+        hint = f" Did you mean {best!r}?" if best else f" Keys there: {', '.join(sorted(siblings)) or 'none'}."
+        new = "" if override.is_add() or override.is_delete() else f" (A new key is added with +{key}=…)"
+        raise ConfigError(f"{override.input_line}: there is no key {key!r} in the configuration.{hint}{new}")
+
+
+def _check_kind(override: Override, before: Any) -> None:
+    """Refuse text where the files have a number or a truth value, also for keys that no dataclass will check."""
+    value = None if override.is_delete() else override.value()
+    if not isinstance(value, str | QuotedString) or "${" in str(value):
+        return
+    expected = "true or false" if isinstance(before, bool) else "a number"
+    if isinstance(before, bool | int | float):
+        raise ConfigError(f"{override.input_line}: expected {expected} (it was {before}), got {str(value)!r}.")
+
+
+def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
+    """A key of the same last name, the stage's own first (``lr`` for ``rl.optim.lr``), or one of similar spelling."""
+    last = key.rpartition(".")[2]
+    same = sorted((k for k in known if k.endswith(f".{last}")), key=lambda k: (not k.startswith(f"{stage}."), len(k)))
+    return next(iter(same or difflib.get_close_matches(key, known, n=1)), None)
+
+
+def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
+    origin = origins.get(problem.key) or next((o for k, o in origins.items() if k.startswith(f"{problem.key}.")), None)
+    return f"{problem}\n  set in {origin}" if origin else str(problem)
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False))
+
+
+@contextmanager
+def _initialized() -> Generator[None]:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(folder()), version_base=VERSION_BASE):
+        yield
+
+
+@contextmanager
+def _readable_errors() -> Generator[None]:
+    try:
+        yield
+    except OverrideParseException as error:
+        raise ConfigError(
+            f"{error.override}: cannot be read as an override; expected key=value, +key=value, ~key or +group=name "
+            f"(quote special characters: key=\\'[text]\\'). {str(error).splitlines()[0]}"
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"a configuration file cannot be read as YAML: {error}") from error
+    except InterpolationKeyError as error:
+        raise ConfigError(
+            f"{error.full_key} takes its value from a key that is not there: {str(error).splitlines()[0]}. "
+            f"Give that key a value, or {error.full_key} one of its own."
+        ) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) not in str(error) else ""
+        raise ConfigError(f"{str(error).strip()}{cause}") from error

@@ -1,0 +1,120 @@
+"""What this machine has, and whether a scale can run on it. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vtcli.errors import ConfigError, EngineError
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One CUDA device as nvidia-smi names it."""
+
+    name: str
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a scale needs on each machine that takes part; the ``needs`` section of ``conf/scale/<scale>.yaml``."""
+
+    gpus: int = 0
+    gpu_memory_gib: float = 0.0  # of every device
+    packages: tuple[str, ...] = ()  # importable modules
+
+
+@functools.cache
+def gpus() -> tuple[Gpu, ...]:
+    """The CUDA devices that a run would see: nvidia-smi's list, narrowed by ``CUDA_VISIBLE_DEVICES``."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found: list[Gpu] = []
+    for line in listed.splitlines():
+        name, _, memory = line.rpartition(",")
+        if name and memory.strip().isdigit():
+            found.append(Gpu(name.strip(), round(int(memory) / 1024, 1)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return tuple(found)
+    wanted = [v.strip() for v in visible.split(",") if v.strip()]
+    if wanted and not all(v.isdigit() for v in wanted):  # UUIDs or MIG slices: their number is what counts
+        return tuple(found[: len(wanted)])
+    return tuple(found[int(v)] for v in wanted if int(v) < len(found))
+
+
+def choose_scale() -> tuple[str, str]:
+    """What ``scale=auto`` means here, and a sentence that says so."""
+    devices = gpus()
+    if not devices:
+        return (
+            "tiny",
+            "scale=auto: no accelerator found, so scale=tiny (a miniature model; scale=gpu|node|paper are larger)",
+        )
+    chosen = "node" if len(devices) >= 8 else "gpu"
+    names = ", ".join(sorted({d.name for d in devices}))
+    return chosen, f"scale=auto: {len(devices)} × {names} found, so scale={chosen}"
+
+
+def require(scale: str, model: str | None, scales: Mapping[str, Needs]) -> None:
+    """Refuse a scale that this machine cannot run, before anything is loaded.
+
+    Raises:
+        EngineError: lists everything that is missing and names the largest scale that would run here.
+    """
+    needs = scales.get(scale)
+    if needs is None:
+        raise ConfigError(f"scale={scale}: expected one of {', '.join(scales)}.")
+    missing = lacking(needs)
+    if not missing:
+        return
+    runs = [name for name, other in scales.items() if not lacking(other)]
+    what = f" with model {model}" if model else ""
+    hint = f"What would run here: scale={runs[-1]}." if runs else "No scale runs here: see `vtcli doctor`."
+    raise EngineError(
+        f"scale={scale}{what} cannot run on this machine:\n"
+        + "\n".join(f"  - {line}" for line in missing)
+        + f"\n{hint} `vtcli doctor` shows what is installed."
+    )
+
+
+def lacking(needs: Needs) -> list[str]:
+    """What of ``needs`` is not here, a line each."""
+    devices, missing = gpus(), list[str]()
+    wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''} of {needs.gpu_memory_gib:g} GiB memory or more"
+    if needs.gpus and not devices:
+        missing.append(f"no CUDA device found; it needs {wanted} on each machine")
+    elif needs.gpus > len(devices):
+        missing.append(f"{len(devices)} CUDA device(s) found; it needs {wanted} on each machine")
+    small = [d for d in devices if d.memory_gib < needs.gpu_memory_gib]
+    if needs.gpus and small:
+        missing.append(f"{small[0].name} has {small[0].memory_gib:g} GiB memory; it needs {wanted}")
+    missing += [_package_advice(p) for p in needs.packages if not installed(p)]
+    return missing
+
+
+def installed(module: str) -> bool:
+    """True when ``module`` could be imported; nothing is imported for it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _package_advice(module: str) -> str:
+    if module.startswith("vtcli."):
+        return f"this version of vtcli has no {module}"
+    extra = " (pip install 'vtcli[vllm]')" if module == "vllm" else f" (pip install {module})"
+    return f"{module} is not installed{extra}"

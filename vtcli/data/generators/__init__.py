@@ -1,0 +1,1 @@
+"""One generator a file: pixels and exact ground truth, drawn from a seed."""

@@ -1,0 +1,123 @@
+"""What every generator returns, and the random stream that makes it a pure function of (seed, task, split, item)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from vtcli.data.generators.film import Clip, Footage
+from vtcli.errors import ConfigError
+from vtcli.protocols import Pixels
+from vtcli.schema import ImageRef, Json, Sample, VideoRef
+
+T = TypeVar("T")
+
+TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots")
+"""The position is the task's id in the seed: append, never reorder."""
+
+SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")
+"""The position is the split's id in the seed, so splits are disjoint by construction. Demonstrations have splits of
+their own: nothing that the base model was taught on is seen again in training or test."""
+
+ZOOM = "image_zoom_in_tool"
+ROTATE = "image_rotate_tool"
+FLIP = "image_flip_tool"
+POINTS = "image_mark_points_tool"
+HLINE = "image_draw_horizontal_line_tool"
+VLINE = "image_draw_vertical_line_tool"
+ALL_TOOLS = (ZOOM, ROTATE, FLIP, POINTS, HLINE, VLINE)
+
+
+NO_PIXELS: Pixels = np.zeros((0, 0, 3), np.uint8)
+"""``Item.pixels`` of a video: neither the image store nor PNG takes it, so that no frame gets into a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image or one video, with a question in both forms and its exact ground truth (coordinates in pixels)."""
+
+    id: str
+    task: str
+    pixels: Pixels  # (H, W, 3) uint8 RGB, original size; ``NO_PIXELS`` where there is a clip
+    question: str  # plain form
+    tool_question: str  # tool-supervised form; "": the task has none
+    answer: str  # to ``question``
+    tool_answer: str  # index convention: 0 is the input, k the image that the k-th successful call made
+    truth: Mapping[str, Json]
+    tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
+    clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
+
+    @property
+    def pictures(self) -> tuple[Pixels, ...]:
+        """What the prompt shows."""
+        return (self.pixels,) if self.clip is None else ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the shape and the pixels, of footage over its file: two items with one digest show the same
+        picture or video."""
+        if isinstance(self.clip, Footage):
+            return hashlib.sha256(self.clip.data).hexdigest()
+        pixels = self.pixels if self.clip is None else self.clip.frames
+        return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+    def sample(
+        self, form: str, split: str, images: tuple[ImageRef, ...] = (), videos: tuple[VideoRef, ...] = ()
+    ) -> Sample:
+        """The item as a question of one form: with its task's tools, or with all of them. Raises ``ConfigError`` for
+        the tool-supervised form of a task that has none."""
+        tool = form == "tool"
+        if tool and not self.tool_question:
+            raise ConfigError(f"the task {self.task} has no tool-supervised form; give it forms: [answer] in conf/data")
+        return Sample(
+            id=self.id,
+            task=self.task,
+            form=form,
+            split=split,
+            question=self.tool_question if tool else self.question,
+            answer=self.tool_answer if tool else self.answer,
+            images=images,
+            tools=self.tools if tool else ALL_TOOLS,
+            truth=self.truth,
+            videos=videos,
+        )
+
+
+class Generate(Protocol):
+    """A generator with its size bound: the same arguments give the same bytes on every machine and in every process."""
+
+    def __call__(self, seed: int, item: int, split: str, *, form: str = "answer") -> Item: ...
+
+
+def stream(seed: int, task: str, split: str, item: int, purpose: int = 0) -> np.random.Generator:
+    """The item's own random stream: Philox (counter based, the same on every platform) on the four ids. ``purpose``
+    gives further independent streams: 0 for the picture and its question, 1 for the demonstration's script.
+
+    Raises ConfigError for an unknown split or task, or a negative seed.
+    """
+    if task not in TASKS or split not in SPLITS or seed < 0 or item < 0:
+        raise ConfigError(
+            f"cannot seed task={task!r} split={split!r} seed={seed} item={item}: expected a task of {TASKS}, "
+            f"a split of {SPLITS} and numbers that are not negative"
+        )
+    entropy = [seed, TASKS.index(task), SPLITS.index(split), item, *([purpose] if purpose else [])]
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+
+
+def pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    """One of the choices, uniformly."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def shuffled(rng: np.random.Generator, values: Sequence[T]) -> list[T]:
+    """The values in random order."""
+    order: list[int] = rng.permutation(len(values)).tolist()
+    return [values[i] for i in order]
+
+
+def item_id(task: str, split: str, item: int) -> str:
+    return f"{task}-{split}-{item:06d}"

@@ -1,0 +1,1 @@
+"""Data that others wrote, as samples: one format a file."""

@@ -1,0 +1,92 @@
+"""The scripted teacher: how good it is, what it decides, and what its planners share. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from vtcli.config.bounds import at_least, ordered, shares
+from vtcli.data.generators.item import shuffled
+from vtcli.protocols import Pixels
+from vtcli.schema import Json
+
+FlatCall = tuple[str, dict[str, Json]]  # name, arguments in pixels of the view
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """How good the scripted teacher is; every value is a probability or a share."""
+
+    skill: float = 0.5  # a call's arguments are right
+    direct: float = 0.2  # no tool at all
+    index_skill: float = 0.75  # tool-supervised form: the answer names the image that the calls were made for
+    guess: Literal["seen", "chance"] = "seen"  # after a wrong call: answers what is seen there, or any valid answer
+    decorative: float = 0.0  # where the view shows the answer: a call goes elsewhere, and the answer is right
+    margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
+    grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
+    # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)
+
+    def __post_init__(self) -> None:
+        shares(self, "direct", "index_skill", "decorative")  # skill: envs/parts.py, as a direct answer's plan has -1
+        at_least(0, self, "margin")
+        at_least(1, self, "grid")
+        ordered(self, "margin")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The assistant's turns: calls, then the answer. ``right`` says whether every call was right."""
+
+    turns: tuple[str, ...]
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Percept:
+    """One image and questions about it that need no tool; boxes and points are in pixels of the view."""
+
+    pixels: Pixels
+    turns: tuple[tuple[str, str], ...]  # question, answer
+
+
+View = tuple[float, float]
+"""Width and height of the view over those of the full image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a planner decided: calls, the answer to the plain question, the tool-supervised one, and their quality."""
+
+    calls: list[FlatCall]
+    answer: str
+    right: bool
+
+
+def grown(box: Sequence[float], shares: np.ndarray, width: int, height: int) -> list[float]:
+    """The box with each edge moved out by half a share of its side, inside the image."""
+    x1, y1, x2, y2 = box
+    across, down = (x2 - x1) / 2, (y2 - y1) / 2
+    left, top = max(0.0, x1 - shares[0] * across), max(0.0, y1 - shares[1] * down)
+    return [left, top, min(float(width), x2 + shares[2] * across), min(float(height), y2 + shares[3] * down)]
+
+
+def centre_inside(box: Sequence[float], crop: Sequence[float]) -> bool:
+    x1, y1, x2, y2 = box
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2
+    return crop[0] < x < crop[2] and crop[1] < y < crop[3]
+
+
+def snapped_box(box: Sequence[float], view: View, grid: int) -> list[int]:
+    """x1, y1, x2, y2 of the full image on the view's grid; a grid coarser than pixels moves the edges outwards."""
+    places = [v * view[i % 2] / grid for i, v in enumerate(box)]
+    if grid == 1:
+        return [round(place) for place in places]
+    return [grid * (math.floor(place) if i < 2 else math.ceil(place)) for i, place in enumerate(places)]
+
+
+def some(rng: np.random.Generator, turns: list[tuple[str, str]], most: int = 4) -> tuple[tuple[str, str], ...]:
+    return tuple(shuffled(rng, turns)[:most])

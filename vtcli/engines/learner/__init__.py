@@ -1,0 +1,1 @@
+"""The learner on DeepSpeed: packing, attention, ZeRO, ranks, weights."""

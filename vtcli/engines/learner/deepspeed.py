@@ -1,0 +1,388 @@
+"""Learner on DeepSpeed: ZeRO 0-3, one or many ranks, fp32 or bf16; any split into micro-batches, the same gradient."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
+from vtcli.algo.optim import Backend, Optim, learning_rate
+from vtcli.engines.inputs import Packed, View, collate_packed, embed
+from vtcli.engines.learner import attention
+from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.packing import batches, segments
+from vtcli.engines.learner.storing import export, storing
+from vtcli.engines.learner.trained import merged, prepare
+from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
+from vtcli.errors import EngineError, InputError
+from vtcli.schema import TrainRow
+from vtcli.store.checkpoints import Checkpoints
+
+
+class TokenLogprobs(nn.Module):
+    """The model with its head applied only where a token is trained on."""
+
+    def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
+        super().__init__()
+        self.model = attention.use(model)
+        self.view = view
+        self.temperature = temperature
+        self.sharded = sharded  # ranks with and without images must ask for the same weights
+
+    def forward(self, batch: Packed) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``, and their entropies (N,)."""
+        blank = self.sharded or torch.is_grad_enabled()
+        hidden = self.model.model(
+            inputs_embeds=embed(self.model, batch, self.view, blank=blank),
+            position_ids=batch.positions,
+            attention_mask=attention.NO_MASKS,
+            use_cache=False,
+            blocks=batch.blocks,
+        ).last_hidden_state
+        before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
+        logits = self.model.lm_head(before).float() / self.temperature
+        logprobs = logits.log_softmax(-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(1, batch.targets[:, None]).squeeze(1), entropy
+
+
+@dataclass
+class _Sums:
+    """Sums over tokens; divided once, after all ranks have added theirs."""
+
+    values: dict[str, float] = field(default_factory=dict[str, float])
+    peak: float = 0.0  # max |policy - learner| log-probability
+    norm: float | None = None  # of the gradient before clipping
+
+    def add(self, **values: Tensor | float) -> None:
+        for name, value in values.items():
+            self.values[name] = self.values.get(name, 0.0) + float(value)
+
+
+class DeepSpeedLearner:
+    """Owns the trained weights and their optimiser."""
+
+    def __init__(
+        self,
+        model: Any,
+        view: View,
+        *,
+        image_pad: int,
+        optim: Optim,
+        backend: Backend,
+        total_steps: int,
+        temperature: float = 1.0,
+        reference: Any = None,
+    ) -> None:
+        self.rank, self.world = init_distributed()
+        self.optim, self.backend, self.total_steps = optim, backend, total_steps
+        self.image_pad = image_pad
+        self.steps_done = 0
+        self.sharded = backend.zero_stage == 3
+        self.module = TokenLogprobs(prepare(model, optim, backend), view, temperature, sharded=self.sharded)
+        self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
+        self.engine = self._initialize()
+        if self.reference is not None:
+            self.reference.to(self.engine.device)
+
+    def _initialize(self) -> Any:
+        engine, *_ = deepspeed.initialize(
+            model=self.module,
+            optimizer=adamw(self.module, self.optim),
+            dist_init_required=False,
+            config=settings(self.optim, self.backend),
+        )
+        return engine
+
+    def step(self, rows: Sequence[TrainRow], loss: LossConfig | None = None) -> dict[str, float]:
+        """One optimiser step on this rank's rows; ranks may hold different numbers of rows, even none.
+
+        Rows with ``logprobs`` are trained by the clipped surrogate, rows without by cross-entropy (SFT).
+
+        Raises:
+            InputError: empty masks everywhere, a row over the micro-batch budget, placeholders without images.
+            EngineError: the loss is not finite; the weights are left as they were.
+        """
+        loss = loss or LossConfig()
+        weights = self._weights(rows, loss)
+        imitate = any(gather(any(row.logprobs is None for row in rows)))
+        if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
+            rows = [row for row in rows if row.advantages is None or any(row.advantages)]
+        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
+        rounds = largest(len(micro))
+        idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
+        sums = _Sums()
+        if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
+            return self.skip()
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
+        for i in range(rounds):
+            chunk = micro[i] if i < len(micro) else [idle] if idle is not None else []
+            self.engine.set_gradient_accumulation_boundary(i == rounds - 1)
+            value = self._micro_loss(chunk, weights, loss, sums)
+            self._check_finite(value, "loss")
+            self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
+            if i == rounds - 1 and self.backend.zero_stage == 0:
+                sums.norm = self._norm()  # DeepSpeed keeps none in plain data parallelism
+                self._check_finite(torch.tensor(sums.norm), "gradient")
+            self.engine.step()
+        self.steps_done += 1
+        return self._metrics(sums)
+
+    def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
+        """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
+
+        From the second on the learner is no longer the one of the rollout, whose log-probabilities are therefore
+        computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
+        """
+        if len(minibatches) > 1:
+            known = self.logprobs([row for rows in minibatches for row in rows])
+            minibatches = [[_anchored(row, known[row.id]) for row in rows] for rows in minibatches]
+        return _joined([self.step(rows, loss) if any(gather(bool(rows))) else self.skip() for rows in minibatches])
+
+    def skip(self) -> dict[str, float]:
+        """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
+        self.steps_done += 1
+        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
+
+    def evaluate(self, rows: Sequence[TrainRow]) -> float:
+        """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
+        total, count = 0.0, 0
+        for _, logp in self._forwards(rows):
+            total, count = total - float(logp.sum()), count + len(logp)
+        return total / max(count, 1)
+
+    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]:
+        """Log-probabilities of the masked tokens of every row, by row id, under the current weights."""
+        out: dict[str, list[float]] = {}
+        for packed, logp in self._forwards(rows):
+            for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
+                out[row.id] = part.tolist()
+        return out
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The model's weights by their Hugging Face names, adapters merged; all ranks ask together."""
+        return self._whole()
+
+    def export(self, source: Path, folder: Path) -> None:
+        """``export`` by the first rank; all ranks call this together."""
+        weights = self._whole(keep=self.rank == 0)
+        if self.rank == 0:
+            export(self.module.model, source, folder, weights)
+
+    def _whole(self, *, keep: bool = True) -> Mapping[str, Tensor]:
+        found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
+        return merged(found, self.optim.lora) if self.optim.lora.rank else found
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Everything that a resumed run needs of this learner; all ranks write into the same folder.
+
+        Raises:
+            InputError: the disk is full, or does not take the files for another reason.
+        """
+        with storing(folder):
+            self.engine.save_checkpoint(str(folder), tag="state")
+            if self.rank == 0:
+                (folder / "learner.json").write_text(json.dumps({"steps_done": self.steps_done, "ranks": self.world}))
+            torch.save(random_state(), folder / f"random-{self.rank}.pt")
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """
+        Raises:
+            InputError: no checkpoint, or one of another number of ranks.
+        """
+        if not (folder / "learner.json").is_file():
+            raise InputError(f"no checkpoint of a learner in {folder}")
+        written = json.loads((folder / "learner.json").read_text())
+        if written["ranks"] != self.world:
+            raise InputError(
+                f"the checkpoint {folder} was written by {written['ranks']} ranks and this run has {self.world}: start "
+                f"it with {written['ranks']} again, or remove {folder.parent} to begin anew"
+            )
+        self.engine.load_checkpoint(str(folder), tag="state")
+        self.steps_done = int(written["steps_done"])
+        set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
+
+    def checkpoint(
+        self,
+        checkpoints: Checkpoints,
+        steps: int,
+        value: float | None = None,
+        also: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it. Every rank
+        writes what else belongs to it through ``also(folder)``."""
+
+        def write(folder: Path) -> None:
+            self.save_checkpoint(folder)
+            if also is not None:
+                also(folder)
+
+        if self.world == 1:
+            checkpoints.save(steps, write, value)
+            return
+        if self.rank == 0:
+            checkpoints.begin()
+        barrier()
+        write(checkpoints.draft)
+        barrier()
+        if self.rank == 0:
+            checkpoints.finish(steps, value)
+        barrier()
+
+    @torch.no_grad()
+    def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
+        """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
+        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
+        idle = largest(len(micro)) - len(micro) if self.sharded else 0
+        found = [self._forward(chunk) for chunk in micro]
+        for _ in range(idle):
+            self._forward([self._idle_row(rows, imitate=True)])
+        return found
+
+    def _forward(self, chunk: Sequence[TrainRow]) -> tuple[tuple[TrainRow, ...], Tensor]:
+        """The rows in the order in which they were packed, and the log-probabilities of their trained tokens."""
+        batch = self._packed(chunk)
+        return batch.rows, self.module(batch)[0]
+
+    def _packed(self, chunk: Sequence[TrainRow]) -> Packed:
+        parts = segments(chunk, self.image_pad)
+        return collate_packed(parts, image_pad=self.image_pad, device=self.engine.device)
+
+    def _micro_loss(
+        self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums
+    ) -> Tensor:
+        batch = self._packed(chunk)
+        chunk = batch.rows
+        logp, entropy = self.engine(batch)
+        counts = [sum(row.mask) for row in chunk]
+        rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
+        weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
+        real = (weight > 0).float()
+        sums.add(tokens=real.sum(), entropy=(entropy * real).sum(), nll=-(logp.detach() * real).sum())
+        if chunk[0].logprobs is None:
+            value = -(weight * logp).sum()
+            sums.add(loss=value.detach())
+            return value
+        old, advantage = (self._masked(chunk, name).to(logp.device) for name in ("logprobs", "advantages"))
+        anchor = None if chunk[0].anchor is None else self._masked(chunk, "anchor").to(logp.device)
+        surrogate = policy_loss(logp, old, advantage, rows, config, anchor)
+        per_token = surrogate.loss
+        if self.reference is not None and config.kl_coef > 0:
+            with torch.no_grad():
+                reference, _ = self.reference(batch)
+            kl = kl_estimate(logp, reference, config.kl)
+            per_token = per_token + config.kl_coef * kl
+            sums.add(kl=(kl.detach() * real).sum())
+        now = logp.detach()
+        self._log_policy_gap((now, now if anchor is None else anchor, old), advantage, (real, surrogate), sums)
+        sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
+        value = (weight * per_token).sum()
+        sums.add(loss=value.detach())
+        return value
+
+    def _log_policy_gap(
+        self, logps: tuple[Tensor, Tensor, Tensor], advantage: Tensor, marks: tuple[Tensor, PolicyLoss], sums: _Sums
+    ) -> None:
+        """``logps``: of the learner now and at rollout, and of the policy; engines are compared at rollout."""
+        (now, learner, policy), (real, surrogate) = logps, marks
+        hit = surrogate.clipped
+        sums.add(
+            mismatch_kl=(k3(policy, learner) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
+            ratio=((now - policy).exp() * real).sum(),
+            importance=(surrogate.importance * real).sum(),
+            clip_ratio_low=(hit * (advantage < 0) * real).sum(),
+            clip_ratio_high=(hit * (advantage > 0) * real).sum(),
+        )
+        if real.any():
+            sums.peak = max(sums.peak, float(((learner - policy).abs() * real).max()))
+
+    def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages", "anchor"]) -> Tensor:
+        out: list[float] = []
+        for row in chunk:
+            values = getattr(row, name)
+            if values is None or len(values) != len(row.mask):
+                raise InputError(f"row {row.id} has no {name} aligned with its {len(row.mask)} tokens")
+            out += [v for v, m in zip(values, row.mask, strict=True) if m]
+        return torch.tensor(out)
+
+    def _weights(self, rows: Sequence[TrainRow], loss: LossConfig) -> dict[str, float]:
+        """Weights against the whole batch of all ranks."""
+        counts = [sum(row.mask) for row in rows]
+        everyone = gather(counts)
+        flat = [TrainRow("", (), (1,) * n, ()) for part in everyone for n in part]
+        try:
+            values = row_weights(flat, loss.aggregation, loss.norm_tokens)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        start = sum(len(part) for part in everyone[: self.rank])
+        return {row.id: values[start + i] for i, row in enumerate(rows)}
+
+    def _idle_row(self, rows: Sequence[TrainRow], imitate: bool) -> TrainRow:
+        """A row of weight zero for a rank that has run out of micro-batches: all ranks must run backward together."""
+        if rows:
+            return replace(min(rows, key=lambda r: (len(r.token_ids), r.id)), id="")
+        zeros = None if imitate else (0.0, 0.0)
+        return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
+
+    def _norm(self) -> float:
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return float(nn.utils.get_total_norm(gradients))
+
+    def _check_finite(self, value: Tensor, what: str) -> None:
+        if largest(int(not torch.isfinite(value))):  # all ranks stop together, none waits for another
+            forget_gradients(self.engine, self.backend.zero_stage)
+            raise EngineError(
+                f"the {what} of step {self.steps_done} is {float(value.detach())} on rank {self.rank}: no update was "
+                "made; lower the learning rate or look at the rows of this step"
+            )
+
+    def _metrics(self, sums: _Sums) -> dict[str, float]:
+        names = sorted(sums.values)
+        tensor = torch.tensor([sums.values[name] for name in names], dtype=torch.float64)
+        peak = torch.tensor([sums.peak])
+        if self.world > 1:
+            if any(other != names for other in gather(names)):
+                raise EngineError(f"ranks disagree on metrics, here {names}: they run different configurations")
+            tensor, peak = tensor.to(self.engine.device), peak.to(self.engine.device)
+            dist.all_reduce(tensor)
+            dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+        total = dict(zip(names, tensor.tolist(), strict=True))
+        tokens = max(total.pop("tokens"), 1.0)
+        out = {"loss": total.pop("loss"), "tokens": tokens}
+        out |= {name: value / tokens for name, value in total.items()}
+        out["logprob_gap_max"] = float(peak)
+        norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
+        out["updated"] = 1.0
+        out["grad_norm"] = float(norm or 0.0)
+        out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
+        return out
+
+
+def _anchored(row: TrainRow, known: Sequence[float]) -> TrainRow:
+    """The row with the learner's log-probabilities of its masked tokens."""
+    values = iter(known)
+    return replace(row, anchor=tuple(next(values) if m else 0.0 for m in row.mask))
+
+
+def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The metrics of several updates: means by tokens, which one that was skipped has none of."""
+    tokens = sum(metrics["tokens"] for metrics in done)
+    counted = [metrics for metrics in done if metrics["tokens"] > 0] or done
+    out = {
+        name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))
+        for name in counted[0]
+    }
+    out |= {"tokens": tokens, "updated": sum(metrics["updated"] for metrics in done) / len(done)}
+    if "logprob_gap_max" in out:
+        out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)
+    return out

@@ -1,0 +1,143 @@
+"""From rows to micro-batches, and from a micro-batch to the segments that are computed: what several rows begin with
+is computed once. Pure Python.
+
+The rollouts of a group share their prompt, and with it most of their tokens where it holds an image. Everything that
+the learner computes of a prompt depends on the prompt alone, since attention is causal; so it is computed once for the
+rows of a micro-batch, and their gradients add up in it as they would over copies. The sums are the same to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from vtcli.errors import InputError
+from vtcli.families.qwen2_5_vl.chat import image_tokens
+from vtcli.schema import ImageRef, TrainRow
+
+T = TypeVar("T")
+
+ALIKE = 0.7
+"""Attention computes rows together, padded, whose lengths are within this ratio: a third of it may be padding."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens ``start`` to ``stop`` of a row and the images among them."""
+
+    row: TrainRow
+    start: int
+    stop: int
+    images: tuple[ImageRef, ...]
+    after: int | None = None  # the segment, in the same list, that holds the row's tokens before ``start``
+    shared: bool = False  # what rows begin with: they end in segments of their own
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def batches(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[list[TrainRow]]:
+    """Micro-batches that take at most ``max_tokens`` to compute, a shared prompt counted once; no row is split.
+
+    Rows of one prompt stay together, and are sorted by length otherwise; equal input gives equal batches.
+
+    Raises:
+        InputError: one row alone is longer than the budget.
+    """
+    out: list[list[TrainRow]] = []
+    current: list[TrainRow] = []
+    left = 0
+    for family in _families(rows, image_pad):
+        known = False  # is the prompt in the current micro-batch?
+        for row in family.rows:
+            length = len(row.token_ids)
+            if length > max_tokens:
+                raise InputError(
+                    f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
+                    "raise batch_tokens or lower limits.max_tokens"
+                )
+            cost = length - (family.prompt if known else 0)
+            if cost > left:
+                current, left, cost = [], max_tokens, length
+                out.append(current)
+            current.append(row)
+            left -= cost
+            known = True
+    return out
+
+
+def segments(rows: Sequence[TrainRow], image_pad: int) -> list[list[Segment]]:
+    """The segments of a micro-batch in lists of like length, shared prompts and whole rows before what follows a
+    prompt; ``after`` counts over all lists."""
+    families = _families(rows, image_pad)
+    whole = [_whole(family.rows[0]) for family in families if len(family.rows) == 1]
+    shared = [_prompt(family) for family in families if len(family.rows) > 1]
+    first = _alike([*whole, *shared], len)
+    place = {segment.row.id: i for i, segment in enumerate(s for block in first for s in block) if segment.shared}
+    rest = [
+        Segment(row, family.prompt, len(row.token_ids), row.images[family.images :], place[family.rows[0].id])
+        for family in families
+        if len(family.rows) > 1
+        for row in family.rows
+    ]
+    return first + [block for like in _alike(rest, lambda s: s.start) for block in _alike(like, len)]
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Rows of one prompt, sorted by length."""
+
+    prompt: int  # its tokens
+    images: int  # in it
+    rows: tuple[TrainRow, ...]
+
+
+def _families(rows: Sequence[TrainRow], image_pad: int) -> list[_Family]:
+    """Sorted by their longest row."""
+    found: dict[Any, list[TrainRow]] = {}
+    for row in sorted(rows, key=_size):
+        ids, views = _opening(row, image_pad)
+        found.setdefault((ids, views) if ids else row.id, []).append(row)
+    families: list[_Family] = []
+    for same in found.values():
+        ids, views = _opening(same[0], image_pad)
+        families.append(_Family(len(ids), len(views), tuple(same)))
+    return sorted(families, key=lambda family: _size(family.rows[-1]))
+
+
+def _size(row: TrainRow) -> tuple[int, str]:
+    return len(row.token_ids), row.id
+
+
+def _opening(row: TrainRow, image_pad: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """What a row begins with that is not trained on: its ids, and the views in it."""
+    length = next((i for i, trained in enumerate(row.mask) if trained), len(row.mask))
+    length = min(length, len(row.token_ids) - 1)  # a segment of its own is left
+    ids = tuple(row.token_ids[:length])
+    left, views = ids.count(image_pad), list[str]()
+    for ref in row.images:
+        if left < image_tokens(ref):
+            break
+        left -= image_tokens(ref)
+        views.append(ref.view)
+    return ids, tuple(views)
+
+
+def _whole(row: TrainRow) -> Segment:
+    return Segment(row, 0, len(row.token_ids), row.images)
+
+
+def _prompt(family: _Family) -> Segment:
+    row = family.rows[0]
+    return Segment(row, 0, family.prompt, row.images[: family.images], shared=True)
+
+
+def _alike(items: Sequence[T], length: Callable[[T], int]) -> list[list[T]]:
+    """The items in lists whose lengths are within ``ALIKE``, shortest first."""
+    out: list[list[T]] = []
+    for item in sorted(items, key=length):
+        if not out or length(out[-1][0]) < ALIKE * length(item):
+            out.append([])
+        out[-1].append(item)
+    return out

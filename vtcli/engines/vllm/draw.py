@@ -1,0 +1,80 @@
+"""Our drawing of tokens inside vLLM's sampler, so that a token and its log-probability mean what they mean elsewhere.
+
+vLLM's own sampling has no log-probabilities at a temperature before ids are banned, and draws others than we do. A
+logits processor sees the logits first: it draws, and leaves of every row the drawn token alone, with its
+log-probability as its logit. vLLM's greedy choice then takes that token, and its ``processed_logits`` report the
+log-probability. vLLM loads this module by name (``vtcli.engines.vllm.draw:Draw``), also in processes of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates  # pyright: ignore[reportMissingImports]
+
+from vtcli.engines.drawing import draw, temperatures, uniforms
+
+KEY = "vtcli"
+"""In a request's ``extra_args``: seed, temperature, max_tokens and banned ids."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One sequence of the batch; ``said`` is vLLM's own list of its tokens, which grows."""
+
+    numbers: npt.NDArray[np.float64]
+    temperature: float
+    banned: tuple[int, ...]
+    said: Sequence[int]
+
+    @property
+    def number(self) -> float:
+        return float(self.numbers[min(len(self.said), len(self.numbers) - 1)])
+
+
+class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
+    """Rows of requests that carry ``KEY``; others are left to vLLM."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.device = device
+        self.rows: dict[int, _Row] = {}
+        self._banned: dict[tuple[int, ...], Tensor] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        process_dict_updates(self.rows, batch_update, _row)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(rows of the batch, vocabulary), in fp32, changed in place."""
+        for banned in {row.banned for row in self.rows.values()}:
+            at = sorted(i for i, row in self.rows.items() if row.banned == banned)
+            rows = [self.rows[i] for i in at]
+            places = torch.tensor(at, device=logits.device)
+            temperature, greedy = temperatures([row.temperature for row in rows], logits.device)
+            numbers = torch.tensor([row.number for row in rows], dtype=torch.float64, device=logits.device)
+            tokens, logprobs = draw(logits[places], temperature, greedy, numbers, self._tensor(banned))
+            logits[places] = float("-inf")
+            logits[places, tokens] = logprobs
+        return logits
+
+    def _tensor(self, banned: tuple[int, ...]) -> Tensor:
+        if banned not in self._banned:
+            self._banned[banned] = torch.tensor(banned, dtype=torch.long, device=self.device)
+        return self._banned[banned]
+
+
+def _row(params: Any, prompt: Sequence[int] | None, said: Sequence[int]) -> _Row | None:
+    """A new sequence of vLLM's batch; None for one that is not ours."""
+    own = cast(Mapping[str, Any], (params.extra_args or {}).get(KEY))
+    if not own:
+        return None
+    numbers = uniforms(int(own["seed"]), int(own["max_tokens"]))
+    return _Row(numbers, float(own["temperature"]), tuple(own["banned"]), said)

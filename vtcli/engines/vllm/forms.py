@@ -1,0 +1,172 @@
+"""What is said to vLLM and how its answers are read, in process and over HTTP. Pure.
+
+Over HTTP it is vLLM's ``/inference/v1/generate``: token ids in, token ids and log-probabilities out, images by name.
+A reply is read strictly: whatever is not what was asked for is odd, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from vtcli.errors import InputError
+from vtcli.families.qwen2_5_vl.chat import QwenChat, image_tokens
+from vtcli.protocols import Pixels, Request
+from vtcli.schema import Completion, Finish
+
+GENERATE = "/inference/v1/generate"
+FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
+
+NO_NUMBER = -9999.0
+"""What vLLM's servers write for a log-probability that is minus infinity or not a number."""
+ROUNDING = 1e-3
+"""So far above zero may a log-probability come out, nats."""
+
+
+class Odd(Exception):
+    """A reply that is not what was asked for; says what was found."""
+
+
+class Stale(Odd):
+    """A reply that was made with other weights than ours."""
+
+
+class Unread(Odd):
+    """A prompt that was read as something else."""
+
+
+def folded(request: Request, image_pad: int) -> list[int]:
+    """The ids with one placeholder per image; vLLM writes the others itself."""
+    out: list[int] = []
+    sizes = iter(request.images)
+    at = 0
+    while at < len(request.token_ids):
+        out.append(request.token_ids[at])
+        at += image_tokens(next(sizes)) if request.token_ids[at] == image_pad else 1
+    return out
+
+
+def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
+    """What ``vllm_draw`` draws the request's tokens with."""
+    return {
+        "seed": request.seed,
+        "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "banned": list(chat.banned_ids),
+    }
+
+
+def sampling(request: Request, chat: QwenChat, look: str = "") -> dict[str, Any]:
+    """vLLM's sampling parameters. ``look``: a name under which the workers note how they read the prompt."""
+    own = drawing(request, chat) | ({"look": look} if look else {})
+    return {
+        "temperature": 0.0,  # takes what vllm_draw has left
+        "max_tokens": request.max_tokens,
+        "logprobs": 0,  # of the sampled token alone
+        "stop_token_ids": list(chat.end_ids),
+        "ignore_eos": True,  # the chat knows which ids end a turn
+        "detokenize": False,
+        "extra_args": {"vtcli": own},
+    }
+
+
+def body(request: Request, chat: QwenChat, known: Mapping[str, str | None], look: str = "") -> dict[str, Any]:
+    """A request to ``GENERATE``. ``known``: every view as a data URI, or null where the server has it already.
+
+    Stop strings are sought by the server, which ends with the token that completes one; ``read`` checks that it did.
+    """
+    asked = sampling(request, chat, look)
+    if request.stop:
+        asked |= {"stop": list(request.stop), "include_stop_str_in_output": True, "detokenize": True}
+        asked |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
+    out: dict[str, Any] = {"token_ids": folded(request, chat.image_pad), "sampling_params": asked}
+    if look:
+        out["cache_salt"] = look  # read from the first token on, not from the prefix cache
+    if request.images:
+        views = [ref.view for ref in request.images]
+        out["content_parts"] = [{"type": "image_url", "url": known[view], "uuid": view} for view in views]
+        out["return_token_ids"] = True
+    return out
+
+
+def same_tensors(weights: Mapping[str, Any], names: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights that are not a model's, before any of them is taken over.
+
+    Raises:
+        InputError: names or shapes differ.
+    """
+    odd = sorted(names.keys() ^ weights.keys())
+    if odd:
+        raise InputError(f"weight update with {len(weights)} tensors for {len(names)}; first differences: {odd[:5]}")
+    for name, value in weights.items():
+        if tuple(value.shape) != names[name]:
+            raise InputError(f"weight update: {name} is {tuple(value.shape)}, the model has {names[name]}")
+
+
+def data_uri(pixels: Pixels) -> str:
+    """PNG: the pixels come out as they went in."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def read(reply: Any, request: Request, chat: QwenChat, version: str, vocabulary: int) -> Completion:
+    """The completion of a reply.
+
+    Raises:
+        Odd: it holds no completion of this request by the weights ``version``.
+    """
+    try:
+        (choice,) = reply["choices"]
+        ids = [int(token) for token in choice["token_ids"]]
+        said = [(int(one["token_id"]), float(one["logprob"])) for one in choice["logprobs"]["content"]]
+        finish = FINISH.get(choice["finish_reason"], "error")
+        spans = [(str(one["version"]), int(one["start"]), int(one["end"])) for one in choice["weight_versions"] or ()]
+        prompt = reply.get("prompt_token_ids")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Odd(f"a reply without a completion ({type(error).__name__}: {error}): {str(reply)[:200]}") from error
+    if request.images and tuple(prompt or ()) != request.token_ids:
+        raise Unread(misread(prompt or (), request))
+    if not ids or finish == "error":
+        raise Odd(f"a completion of {len(ids)} tokens that ended by {choice['finish_reason']!r}")
+    if spans != [(version, 0, len(ids))]:
+        found = ", ".join(f"{name} for tokens {start} to {end}" for name, start, end in spans) or "none"
+        raise Stale(f"a completion by the weights {found}, not {version}")
+    _check(ids, said, request, vocabulary)
+    done = Completion(tuple(ids), tuple(logprob for _, logprob in said), finish)
+    return _stopped(done, request, chat) if request.stop else done
+
+
+def _check(ids: Sequence[int], said: Sequence[tuple[int, float]], request: Request, vocabulary: int) -> None:
+    if len(ids) > request.max_tokens:
+        raise Odd(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
+    if [token for token, _ in said] != list(ids):
+        raise Odd(f"log-probabilities of {len(said)} tokens that are not the {len(ids)} of the completion")
+    if strange := [token for token in ids if not 0 <= token < vocabulary]:
+        raise Odd(f"ids that the model does not have (it has {vocabulary}): {strange[:5]}")
+    for token, logprob in said:
+        if not math.isfinite(logprob) or not NO_NUMBER < logprob <= ROUNDING:
+            raise Odd(f"a log-probability of {logprob} for token {token}")
+
+
+def _stopped(done: Completion, request: Request, chat: QwenChat) -> Completion:
+    """Ended where a stop string is complete, which is the server's choice as well unless its decoder differs."""
+    for count in range(1, len(done.token_ids) + 1):
+        if chat.completes(done.token_ids[:count], request.stop):
+            return Completion(done.token_ids[:count], done.logprobs[:count], "stop")
+    if done.finish == "stop" and done.token_ids[-1] not in chat.end_ids:
+        raise Odd(f"a completion that ended by a stop string which is not in it: {list(request.stop)}")
+    return done
+
+
+def misread(read: Sequence[int], request: Request) -> str:
+    """For the error about a prompt that vLLM reads otherwise than we do."""
+    return (
+        f"vLLM reads a prompt of {len(request.token_ids)} tokens and {len(request.images)} images as {len(read)} "
+        "tokens: its processor resizes images, or expands placeholders otherwise"
+    )

@@ -1,0 +1,304 @@
+"""Policy on vLLM in this process: token ids in, token ids and log-probabilities out; requests come and go at any time.
+
+The engine lives in a thread of its own, which does one thing at a time: start, take requests, step, take weights. All
+who wait for it wait in another thread and with a limit. Tokens are drawn by ``vllm_draw``, not by vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from PIL import Image
+from torch import Tensor
+
+from vtcli.engines.inputs import Seen, View
+from vtcli.engines.policies import Engine, Place
+from vtcli.engines.vllm.buckets import fill, update_info
+from vtcli.engines.vllm.forms import FINISH, folded, misread, same_tensors, sampling
+from vtcli.engines.vllm.seen import from_worker
+from vtcli.engines.vllm.start import arguments, load, start, statistics, tensors
+from vtcli.errors import EngineError, InputError
+from vtcli.families.qwen2_5_vl.chat import QwenChat, check_images
+from vtcli.protocols import Request
+from vtcli.rollout.clock import Clock
+from vtcli.rollout.loop import Limits
+from vtcli.schema import Completion
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Open:
+    """A request that the engine is at work on."""
+
+    request: Request
+    answer: Future[Completion]
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+
+
+class VllmPolicy:
+    """``complete`` may be called for any number of requests at a time; vLLM batches what is there at every step."""
+
+    def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
+        self.version = 0
+        self.clock = Clock()  # runs while vLLM reads prompts and samples
+        self.chat, self.view, self.options = chat, view, engine
+        self._vllm = load()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._open: dict[str, _Open] = {}
+        self._count = self._looks = 0
+        self._broken: BaseException | None = None
+        self._doing = "starting"
+        self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        given = arguments(engine, folder, limits, place)
+        self._engine: Any = None
+        self._names, self._statistics = tensors(folder), statistics(folder)
+        self._engine = self._wait(lambda: start(given), "vLLM's start", engine.start_timeout_s)
+
+    async def complete(self, request: Request) -> Completion:
+        """One completion.
+
+        Raises:
+            EngineError: the engine has failed, or nothing came within ``engine.timeout_s``.
+            InputError: placeholders and images disagree, or vLLM read the prompt as something else.
+        """
+        check_images(request.token_ids, request.images, self.chat.image_pad)
+        state = _Open(request, _future())
+        self._count += 1
+        name = str(self._count)
+        self._submit(lambda: self._add(name, state))
+        limit = self.options.timeout_s
+        try:
+            async with asyncio.timeout(limit):  # not wait_for, which in Python 3.11 may lose a cancellation
+                return await asyncio.wrap_future(state.answer)
+        except TimeoutError as error:
+            raise EngineError(
+                f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
+                f"tokens and {len(request.images)} images, {len(state.ids)} of {request.max_tokens} tokens said; "
+                f"{len(self._open)} requests are open, the engine is {self._doing}"
+            ) from error
+        finally:
+            if not state.answer.done():  # nobody waits any more: given up, or the rollout was cancelled
+                self._submit(lambda: self._drop(name))
+
+    def update(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
+
+        Raises:
+            InputError: names or shapes differ from the model's; nothing is changed.
+            EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
+        """
+        same_tensors(weights, self._names)
+        passing = _Passing(weights)
+        try:
+            self._wait(lambda: self._take(passing), f"the weight update to version {version}", self.options.timeout_s)
+        except EngineError as error:
+            raise EngineError(f"{error}{passing.where()}") from error
+        self.version = version
+
+    def seen(self, request: Request) -> Seen:
+        """What vLLM makes of a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
+
+        Raises:
+            EngineError: it does not answer within ``engine.timeout_s``.
+        """
+        return self._wait(lambda: self._look(request), "vLLM's reading of a prompt", self.options.timeout_s)
+
+    def close(self) -> None:
+        """Ends the engine's thread; requests that are open fail. Safe to call twice."""
+        atexit.unregister(self.close)
+        self._jobs.put(None)
+        self._thread.join(timeout=30)
+
+    # -- in the engine's thread ------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            busy = bool(self._open)
+            self._doing = "sampling" if busy else "idle"
+            try:
+                job = self._jobs.get(block=not busy)
+            except queue.Empty:
+                self._step()
+                continue
+            if job is None:
+                break
+            job()
+        self._fail(EngineError("vLLM was closed while requests were open"))
+        if self._engine is not None:  # not the engine's own shutdown, which ends the learner's process group as well
+            self._engine.model_executor.shutdown()
+
+    def _step(self) -> None:
+        try:
+            with self.clock.during("generate"):
+                outputs = self._engine.step()
+            for output in outputs:
+                self._deliver(output)
+        except Exception as error:
+            self._broken = error
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        for state in self._open.values():
+            problem = EngineError(f"vLLM failed while sampling: {type(error).__name__}: {str(error)[:500]}")
+            problem.__cause__ = error
+            state.answer.set_exception(problem)
+        self._open.clear()
+
+    def _add(self, name: str, state: _Open) -> None:
+        if self._broken is not None:
+            problem = EngineError(f"vLLM has failed before: {type(self._broken).__name__}: {str(self._broken)[:500]}")
+            state.answer.set_exception(problem)
+            return
+        request = state.request
+        try:
+            with self.clock.during("generate"):  # images are processed here
+                self._engine.add_request(name, self._prompt(request), self._sampling(request))
+        except Exception as error:  # this request's fault: the engine goes on
+            state.answer.set_exception(InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}"))
+            return
+        self._open[name] = state
+
+    def _deliver(self, output: Any) -> None:
+        state = self._open.get(output.request_id)
+        if state is None:  # dropped meanwhile
+            return
+        said, request = output.outputs[0], state.request
+        if not state.ids and tuple(output.prompt_token_ids) != request.token_ids:
+            self._drop(output.request_id)
+            state.answer.set_exception(InputError(misread(output.prompt_token_ids, request)))
+            return
+        finish = FINISH.get(said.finish_reason, "error") if output.finished else None
+        for token, found in zip(said.token_ids, said.logprobs or (), strict=True):
+            state.ids.append(token)
+            state.logprobs.append(found[token].logprob)
+            if self.chat.completes(state.ids, request.stop):
+                if not output.finished:
+                    self._engine.abort_request([output.request_id])
+                finish = "stop"
+                break
+        if finish is not None:
+            del self._open[output.request_id]
+            state.answer.set_result(Completion(tuple(state.ids), tuple(state.logprobs), finish))
+
+    def _drop(self, name: str) -> None:
+        if self._open.pop(name, None) is not None:
+            self._engine.abort_request([name])
+
+    def _take(self, passing: _Passing) -> None:
+        self._doing = "taking weights"
+        if self._open:
+            raise EngineError(
+                f"{len(self._open)} requests are open during a weight update: their tokens would be mixed"
+            )
+        if self.options.tensor_parallel > 1:
+            self._send(passing)
+        else:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(passing)})
+        if not self._engine.reset_prefix_cache():
+            raise EngineError("vLLM did not give up its prefix cache: blocks of it are still in use")
+        self._engine.reset_mm_cache()  # both sides: the renderer's and the worker's
+        self._engine.reset_encoder_cache()  # else the next request that reuses an image fails
+
+    def _send(self, passing: _Passing) -> None:
+        """To workers in processes of their own: in buckets, as to servers."""
+        tell = self._engine.collective_rpc
+        tell("vtcli_abandon")
+        tell("start_weight_update")
+        for bucket in fill(passing, self.options.bucket_mb * 2**20, None):
+            tell("update_weights", kwargs={"update_info": update_info(bucket, len(passing.weights))})
+            bucket.close()
+        tell("finish_weight_update")
+
+    def _look(self, request: Request) -> Seen:
+        """A token is sampled after the prompt, and the worker says what it read."""
+        self._engine.collective_rpc("vtcli_watch_prompts")
+        self._looks += 1
+        name = f"look-{self._looks}"
+        prompt = {**self._prompt(request), "cache_salt": name}  # read from the first token on, not from the cache
+        self._engine.add_request(name, prompt, self._sampling(replace(request, max_tokens=1), name))
+        done = False
+        while not done:
+            for output in self._engine.step():
+                self._deliver(output)
+                done = done or (output.request_id == name and output.finished)
+        return from_worker(self._engine.collective_rpc("vtcli_look", args=(name,))[0], self._statistics)
+
+    def _prompt(self, request: Request) -> dict[str, Any]:
+        """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""
+        ids = folded(request, self.chat.image_pad)
+        if not request.images:
+            return {"prompt_token_ids": ids}
+        images = [Image.fromarray(self.view(ref)) for ref in request.images]
+        names = [ref.view for ref in request.images]
+        return {
+            "prompt_token_ids": ids,
+            "multi_modal_data": {"image": images},
+            "multi_modal_uuids": {"image": names},
+        }
+
+    def _sampling(self, request: Request, look: str = "") -> Any:
+        kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
+        kind = kinds.DELTA if request.stop else kinds.FINAL_ONLY
+        return self._vllm.SamplingParams(**sampling(request, self.chat, look), output_kind=kind)
+
+    # -- in the callers' threads -----------------------------------------------------------------------------------
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def _wait(self, work: Callable[[], T], what: str, limit_s: float) -> T:
+        """The result of work in the engine's thread."""
+        done: Future[T] = _future()
+
+        def job() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._submit(job)
+        try:
+            return done.result(limit_s)
+        except TimeoutError as error:
+            raise EngineError(f"{what} took longer than {limit_s:g} s; the engine is {self._doing}") from error
+        except (EngineError, InputError):
+            raise
+        except Exception as error:
+            raise EngineError(f"{what} failed: {type(error).__name__}: {str(error)[:500]}") from error
+
+
+class _Passing:
+    """Weights on their way, and which one is being taken."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.weights = weights
+        self.last: str | None = None
+        self.count = 0
+
+    def __iter__(self) -> Any:
+        for name, value in self.weights.items():
+            self.last, self.count = name, self.count + 1
+            yield name, value.detach()
+
+    def where(self) -> str:
+        return f" (at tensor {self.count} of {len(self.weights)}: {self.last})" if self.last else ""
+
+
+def _future() -> Future[Any]:
+    """One that only the engine's thread ends."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future

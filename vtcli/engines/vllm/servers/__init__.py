@@ -1,0 +1,1 @@
+"""vLLM servers: how they are started or found, asked, given weights, and mended."""

@@ -1,0 +1,214 @@
+"""Policy on vLLM servers: several processes, started by us or by the user, that all ranks of the learner share.
+
+All that is said to servers is said in one event loop, in a thread of its own. One rank leads: it starts servers and
+gives them weights. The others are told its outcome, and see by the label of every completion which weights made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import uuid
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from vtcli.engines.inputs import Seen, View
+from vtcli.engines.policies import IMAGES, Engine, Place
+from vtcli.engines.vllm.forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
+from vtcli.engines.vllm.seen import from_worker
+from vtcli.engines.vllm.servers.fleet import Fleet
+from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote
+from vtcli.engines.vllm.start import arguments, statistics, tensors
+from vtcli.errors import EngineError, InputError, VtcliError
+from vtcli.families.qwen2_5_vl.chat import QwenChat, check_images
+from vtcli.protocols import Request
+from vtcli.rollout.loop import Limits
+from vtcli.schema import Completion
+
+T = TypeVar("T")
+
+GRACE_S = 30.0
+"""What has a limit of its own is waited for so much longer."""
+
+
+class LostError(RuntimeError):
+    """A completion that no server gave, though they are there: its trajectory is broken, the run goes on."""
+
+
+class ServerPolicy:
+    """``complete`` may be called for any number of requests at a time; requests of one rollout stay on one server."""
+
+    def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
+        self.version = 0
+        self.chat, self.view, self.options = chat, view, engine
+        self._names, self._statistics = tensors(folder), statistics(folder)
+        self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        wanted = {
+            "dtype": place.dtype,
+            "max_model_len": limits.max_tokens,
+            "images": max(limits.max_images, IMAGES),
+            "tensors": self._names,
+        }
+        self._uris: dict[str, str] = {}
+        self._waited = 0  # completions that somebody waits for; what was given up may still be on its way
+        self._fleet = Fleet(engine, folder, wanted, arguments(engine, folder, limits, place))
+        try:
+            self._wait(self._fleet.open(), "the start of vLLM servers", engine.start_timeout_s + engine.timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    async def complete(self, request: Request) -> Completion:
+        """One completion.
+
+        Raises:
+            EngineError: no server is left, or none answered within ``engine.timeout_s``.
+            LostError: servers answered ``engine.retries`` + 1 times, and never with a completion.
+            InputError: placeholders and images disagree, or vLLM read the prompt as something else.
+        """
+        check_images(request.token_ids, request.images, self.chat.image_pad)
+        self._waited += 1
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._complete(request), self._loop))
+        finally:
+            self._waited -= 1
+
+    def update(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
+        All ranks call this together.
+
+        Raises:
+            InputError: names or shapes differ from the model's; nothing is changed.
+            EngineError: requests are still open, a server refuses, or it took longer than ``engine.timeout_s``.
+        """
+        same_tensors(weights, self._names)
+        limit, what = self.options.timeout_s, f"the weight update to version {version}"
+        self._wait(self._fleet.update(weights, (version, self._waited), limit), what, 2 * limit + GRACE_S)
+        self.version = version
+
+    def seen(self, request: Request) -> Seen:
+        """What vLLM makes of a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
+
+        Raises:
+            EngineError: no server answers within ``engine.timeout_s``.
+        """
+        return self._wait(self._look(request), "vLLM's reading of a prompt", self.options.timeout_s)
+
+    def close(self) -> None:
+        """Ends our servers; requests that are open fail. Safe to call twice."""
+        atexit.unregister(self.close)
+        if self._loop.is_closed():
+            return
+        if hasattr(self, "_fleet"):
+            asyncio.run_coroutine_threadsafe(self._fleet.close(), self._loop).result(GRACE_S)
+            self._fleet.end()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=GRACE_S)
+        self._loop.close()
+
+    # -- in the thread of the servers' loop ------------------------------------------------------------------------
+
+    async def _complete(self, request: Request) -> Completion:
+        troubles: list[str] = []
+        tried: list[Remote] = []
+        while len(troubles) <= self.options.retries:
+            server = await self._fleet.choose(request.rollout, tried)
+            tried.append(server)
+            try:
+                return await self._try(server, request)
+            except Unread as error:
+                raise InputError(f"{server.blamed()}: {error}") from error
+            except Gone as error:
+                self._fleet.fail(server, str(error))
+                troubles.append(f"{server.url}: {error}")
+            except Stale as error:
+                self._fleet.fail(server, str(error), stale=True)
+                troubles.append(f"{server.url}: {error}")
+            except (Refused, Odd) as error:
+                troubles.append(f"{server.url}: {error}")
+                if isinstance(error, Refused) and error.status >= 500:
+                    await self._fleet.check(server)
+        raise LostError(f"no completion after {len(troubles)} attempts: " + "; ".join(troubles))
+
+    async def _try(self, server: Remote, request: Request) -> Completion:
+        """Raises Gone as soon as the server is known to have failed, whoever finds out."""
+        server.open += 1
+        asking = asyncio.ensure_future(self._ask(server, request))
+        failing = asyncio.ensure_future(server.failed.wait())
+        try:
+            limit = self.options.timeout_s
+            await asyncio.wait({asking, failing}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            if failing.done():
+                raise Gone(server.why)
+            raise EngineError(
+                f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
+                f"tokens and {len(request.images)} images; {server.blamed()} has {server.open} requests open"
+            )
+        finally:
+            server.open -= 1
+            for task in (asking, failing):
+                task.cancel()
+
+    async def _ask(self, server: Remote, request: Request, look: str = "") -> Completion:
+        label, limit = self._fleet.label, self.options.timeout_s + GRACE_S  # who waits has the tighter limit
+        for knows in (True, False):  # what it was sent before, its cache may have dropped
+            views = {ref.view: None if knows and ref.view in server.known else ref for ref in request.images}
+            sent = {view: None if ref is None else await self._uri(ref) for view, ref in views.items()}
+            try:
+                reply = await server.ask("POST", GENERATE, limit, body(request, self.chat, sent, look))
+            except Refused as error:
+                if None in sent.values():
+                    server.known -= sent.keys()
+                    continue
+                if error.status in (400, 422):
+                    raise InputError(f"vLLM refuses a prompt ({server.blamed()}): {error}") from error
+                raise
+            done = read(reply, request, self.chat, label, self._vocabulary)
+            server.known |= sent.keys()
+            return done
+        raise AssertionError("the second attempt sends all images")
+
+    async def _uri(self, ref: Any) -> str:
+        """PNGs of the views of the requests that are open or were lately."""
+        if ref.view not in self._uris:
+            self._uris[ref.view] = await asyncio.to_thread(lambda: data_uri(self.view(ref)))
+            while len(self._uris) > max(64, 2 * sum(server.open for server in self._fleet.servers)):
+                del self._uris[next(iter(self._uris))]
+        return self._uris[ref.view]
+
+    async def _look(self, request: Request) -> Seen:
+        name, limit = uuid.uuid4().hex, self.options.timeout_s
+        server = await self._fleet.choose(0)
+        try:
+            await server.rpc("vtcli_watch_prompts", limit)
+            await self._ask(server, request, name)
+            found = (await server.rpc("vtcli_look", limit, name))[0]
+        except (Gone, Refused, Odd) as error:
+            raise EngineError(f"{server.blamed()} does not tell how it reads a prompt: {error}") from error
+        return from_worker(found, self._statistics)
+
+    # -- in the callers' threads -----------------------------------------------------------------------------------
+
+    def _wait(self, work: Coroutine[Any, Any, T], what: str, limit_s: float) -> T:
+        """The result of work in the loop."""
+        done: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result(limit_s)
+        except TimeoutError as error:
+            done.cancel()
+            raise EngineError(f"{what} took longer than {limit_s:g} s") from error
+        except VtcliError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{what} failed: {type(error).__name__}: {str(error)[:500]}") from error

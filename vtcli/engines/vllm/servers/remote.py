@@ -1,0 +1,180 @@
+"""One vLLM server over HTTP: what state it is in, and what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from vtcli.engines.vllm.buckets import Bucket, update_info
+from vtcli.engines.vllm.forms import Odd
+from vtcli.engines.vllm.servers.child import Child
+from vtcli.errors import EngineError
+
+CONNECT_S = 10.0
+"""A host that does not take a connection within this is not there."""
+
+
+class Gone(Exception):
+    """The server does not answer."""
+
+
+class Refused(Exception):
+    """The server answers that it will not, or cannot."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"HTTP {status}: {text}")
+        self.status = status
+
+
+def open_session(key: str) -> aiohttp.ClientSession:
+    """For all servers. A connection a request: one that is kept may be closed by the server just when it is used."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+
+
+@dataclass(eq=False)
+class Remote:
+    """A server as this rank sees it. ``up``: it has the weights that the policy's version says."""
+
+    number: int
+    url: str
+    session: aiohttp.ClientSession
+    upload: bool = False  # weights go to it over HTTP, not through memory or a folder
+    child: Child | None = None  # ours
+    restarts: int = 0  # left
+    up: bool = False
+    why: str = "it was not asked yet"  # it is not up
+    waiting: bool = False  # it lives, and lacks weights that nobody has kept
+    troubled: bool = False  # its log is worth keeping
+    open: int = 0  # requests
+    rollouts: int = 0  # that were given to it since the last update
+    known: set[str] = field(default_factory=set[str])  # views that it has
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+    mending: asyncio.Task[None] | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one weight update at a time
+
+    def blamed(self) -> str:
+        """Its name, for an error. Its log is named as well, and kept."""
+        self.troubled = True
+        log = f", log {self.child.plan.log}" if self.child else ""
+        return f"{self.url} (server {self.number}{log})"
+
+    async def ask(self, method: str, path: str, limit_s: float, content: Any = None) -> Any:
+        """The JSON that it replies; ``content`` is JSON as well, or a file.
+
+        Raises:
+            Gone: no reply within the limit, or a broken connection.
+            Refused: an HTTP status that is no success.
+            Odd: a reply that is no JSON.
+        """
+        given: dict[str, Any] = {"json": content} if isinstance(content, Mapping) else {"data": content}
+        try:
+            async with asyncio.timeout(limit_s):
+                async with self.session.request(method, self.url + path, allow_redirects=False, **given) as reply:
+                    text = await reply.text()
+                    if reply.status != 200:
+                        raise Refused(reply.status, _message(text))
+        except TimeoutError as error:
+            raise Gone(f"no reply to {method} {path} within {limit_s:.3g} s") from error
+        except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
+            raise Gone(f"{method} {path}: {type(error).__name__}: {str(error)[:200]}") from error
+        try:
+            return json.loads(text) if text else None
+        except ValueError as error:
+            raise Odd(f"a reply that is no JSON: {text[:100]!r}") from error
+
+    async def rpc(self, method: str, limit_s: float, *given: str) -> list[Any]:
+        """What a method of the workers returns, of each of them."""
+        asked = {"method": method, "args": list(given), "timeout": limit_s}
+        return (await self.ask("POST", "/collective_rpc", limit_s, asked) or {"results": []})["results"]
+
+    async def label(self, limit_s: float) -> str:
+        """Of the weights that it has."""
+        return str((await self.ask("GET", "/weight_info", limit_s))["weight_version"])
+
+    async def set_label(self, label: str, limit_s: float) -> None:
+        """Without other weights."""
+        await self.ask("POST", "/update_weight_version", limit_s, {"new_version": label})
+
+    # -- a weight update, in this order ----------------------------------------------------------------------------
+
+    async def begin(self, label: str, limit_s: float) -> None:
+        """Nothing is sampled from now on, all caches are emptied, on both sides. If we go no further, it has neither
+        the old label nor the new one."""
+        await self.ask("POST", "/pause?mode=abort&clear_cache=true", limit_s)
+        self.known.clear()
+        await self.set_label(f"{label}-unfinished", limit_s)
+        await self.rpc("vtcli_abandon", limit_s)
+        await self.ask("POST", "/start_weight_update", limit_s)
+
+    async def take(self, bucket: Bucket, total: int, limit_s: float) -> None:
+        """A part of ``total`` tensors."""
+        info = update_info(bucket, total)
+        if self.upload:
+            info |= await self.ask("PUT", "/vtcli/bucket", limit_s, bucket.chunks())
+        await self.ask("POST", "/update_weights", limit_s, {"update_info": info})
+
+    async def finish(self, label: str, limit_s: float) -> None:
+        """All have come; from now on requests are answered with them."""
+        await self.ask("POST", "/finish_weight_update", limit_s, {"weight_version": label})
+        await self.ask("POST", "/resume", limit_s)
+
+
+def _message(text: str) -> str:
+    """What an error's body says, short."""
+    try:
+        found: Any = json.loads(text)
+        error = found.get("error", found)
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:500]
+    except (ValueError, AttributeError):
+        return text.strip()[:200] or "(nothing)"
+
+
+def unfit(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Why a server cannot be used for a model: its own account of itself against what is needed."""
+    out: list[str] = []
+    if facts["dtype"] != wanted["dtype"]:
+        out.append(f"it computes in {facts['dtype']}, the learner in {wanted['dtype']}: start it with that --dtype")
+    for key, flag in (("max_model_len", "--max-model-len"), ("images", "--limit-mm-per-prompt.image")):
+        if facts[key] < wanted[key]:
+            out.append(f"{key} is {facts[key]}: start it with {flag} {wanted[key]} or more")
+    theirs = {name: tuple(shape) for name, shape in facts["tensors"].items()}
+    ours = wanted["tensors"]
+    if odd := sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)):
+        out.append(
+            f"its model {facts['model']} has other tensors, {len(odd)} of them; the first is {odd[0]}: "
+            f"{theirs.get(odd[0])} there, {ours.get(odd[0])} here"
+        )
+    return out
+
+
+async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -> None:
+    """Learns what the server is.
+
+    Raises:
+        Gone: it does not answer.
+        EngineError: it is not one that the policy can use, or not for this model.
+    """
+    try:
+        facts = await server.ask("GET", "/vtcli", limit_s)
+        faults = unfit(facts, wanted)
+    except Refused as error:
+        what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
+        raise EngineError(
+            f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
+            "vtcli.engines.vllm.servers.serve (docs/engines.md)"
+        ) from error
+    except (Odd, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(
+            f"{server.blamed()} is no server for engine=vllm_server ({type(error).__name__}: {str(error)[:200]}). "
+            "Start it with python -m vtcli.engines.vllm.servers.serve (docs/engines.md)"
+        ) from error
+    if faults:
+        raise EngineError(f"{server.blamed()} does not fit: " + "; ".join(faults))

@@ -1,0 +1,233 @@
+"""Qwen2.5-VL (and Qwen2-VL): messages to token ids and back, M-RoPE positions, image patches.
+
+Markers are written as ids, text is encoded with markers switched off: nothing that a user, a tool or a policy writes
+can open a turn or an image. Parity with transformers' chat template, ``get_rope_index`` and image processor is tested.
+A tool's answer is a user turn around ``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from vtcli.errors import InputError
+from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.protocols import Decoded, Pixels
+from vtcli.schema import ImageRef
+
+PATCH = 14
+"""Side of a vision patch, pixels."""
+MERGE = 2
+"""Patches per side of one language token."""
+FACTOR = PATCH * MERGE
+"""Sides of a view are multiples of this, pixels."""
+TEMPORAL = 2
+"""A still image is shown to the vision tower as this many equal frames."""
+
+MARKERS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+"""Special tokens of the family, in the order of Qwen2.5's vocabulary."""
+
+PLACEHOLDER = "<image>"
+
+# CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
+_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
+_STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
+
+
+def image_tokens(ref: ImageRef) -> int:
+    """Number of ``<|image_pad|>`` ids that an image takes."""
+    return (ref.view_height // FACTOR) * (ref.view_width // FACTOR)
+
+
+def grid(ref: ImageRef) -> tuple[int, int, int]:
+    """``image_grid_thw`` of an image, in patches."""
+    return 1, ref.view_height // PATCH, ref.view_width // PATCH
+
+
+@dataclass(frozen=True)
+class QwenChat:
+    """The Qwen2.5-VL chat format over one tokenizer."""
+
+    tokenizer: Tokenizer
+    im_start: int
+    im_end: int
+    vision_start: int
+    vision_end: int
+    image_pad: int
+    banned_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> QwenChat:
+        """Read ``tokenizer.json`` of a model folder.
+
+        Raises:
+            InputError: the file is missing or lacks a marker of the family.
+        """
+        path = Path(folder) / "tokenizer.json"
+        if not path.is_file():
+            raise InputError(f"no tokenizer.json in {folder}: expected the folder of a Qwen2.5-VL model")
+        return cls.of(Tokenizer.from_file(str(path)), where=str(path))
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, where: str = "tokenizer") -> QwenChat:
+        tokenizer.encode_special_tokens = True  # "<|im_end|>" inside a text is just text
+        found = {name: tokenizer.token_to_id(name) for name in MARKERS}
+        ids = {name: i for name, i in found.items() if i is not None}
+        needed = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+        missing = [name for name in needed if name not in ids]
+        if missing:
+            raise InputError(f"{where} has no {', '.join(missing)}: expected a tokenizer of the Qwen2.5-VL family")
+        end = ids["<|im_end|>"]
+        banned = tuple(i for i in ids.values() if i != end)
+        return cls(
+            tokenizer=tokenizer,
+            im_start=ids["<|im_start|>"],
+            im_end=end,
+            vision_start=ids["<|vision_start|>"],
+            vision_end=ids["<|vision_end|>"],
+            image_pad=ids["<|image_pad|>"],
+            banned_ids=banned,
+            end_ids=(end,),
+        )
+
+    def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """The ids up to the first policy token. Images stand where ``<image>`` does, or first where there is none."""
+        if PLACEHOLDER not in question:
+            question = PLACEHOLDER * len(images) + question
+        return (
+            (self.im_start, *self._text("system\n" + system), self.im_end, *self._text("\n"))
+            + self._turn("user", question, images)
+            + self._open()
+        )
+
+    def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """The ids between a policy turn's ``<|im_end|>`` and the next policy token."""
+        body = f"<tool_response>\n{text}\n</tool_response>"
+        return self._text("\n") + self._turn("user", body, images) + self._open()
+
+    def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """As ``observe``, for a further question of the user."""
+        return self._text("\n") + self._turn("user", question, images) + self._open()
+
+    def encode_turn(self, text: str) -> tuple[int, ...]:
+        """A policy turn written by somebody else (demonstrations), its end marker included."""
+        return (*self._text(text), self.im_end)
+
+    def decode(self, token_ids: Sequence[int]) -> Decoded:
+        """Read one policy turn."""
+        ids = list(token_ids)
+        while ids and ids[-1] in self.end_ids:
+            ids.pop()
+        text = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return Decoded(text=text, calls=parse_calls(text), answer=parse_answer(text))
+
+    def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Whether one of the strings ends in the last of these ids, given that none ended before it.
+
+        An id is one byte of text at least, so only as many ids as the longest string has bytes are looked at. (Ids past
+        the vocabulary are none: Qwen's embeddings have a few hundred more rows than its tokenizer has tokens.)
+        """
+        if not stop:
+            return False
+        reach = max(len(string.encode()) for string in stop)
+        known = (i for i in reversed(token_ids) if self.tokenizer.id_to_token(i) is not None)
+        tail = self.tokenizer.decode([*islice(known, reach)][::-1], skip_special_tokens=False)
+        return any(string in tail for string in stop)
+
+    def _open(self) -> tuple[int, ...]:
+        return (self.im_start, *self._text("assistant\n"))
+
+    def _turn(self, role: str, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        # Only the first len(images) placeholders are ours; what follows is somebody's text.
+        parts = text.split(PLACEHOLDER, len(images))
+        if len(parts) != len(images) + 1:
+            raise ValueError(f"{len(images)} images but {len(parts) - 1} {PLACEHOLDER} in a {role} turn")
+        ids: list[int] = [self.im_start]
+        pending = role + "\n" + parts[0]
+        for ref, after in zip(images, parts[1:], strict=True):
+            ids += self._text(pending)
+            ids += [self.vision_start, *([self.image_pad] * image_tokens(ref)), self.vision_end]
+            pending = after
+        ids += self._text(pending)
+        return (*ids, self.im_end, *self._text("\n"))
+
+    def _text(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids) if text else ()
+
+
+def check_images(token_ids: Sequence[int], images: Sequence[ImageRef], image_pad: int) -> None:
+    """Refuse a row whose placeholders and images disagree (the commonest failure of this field).
+
+    Raises:
+        InputError: the number of ``<|image_pad|>`` ids is not the sum over images of grid / merge².
+    """
+    pads = sum(1 for t in token_ids if t == image_pad)
+    expected = sum(image_tokens(ref) for ref in images)
+    if pads != expected:
+        raise InputError(
+            f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
+            "the row was cut inside an image, or a vision id was sampled"
+        )
+
+
+def mrope_positions(
+    token_ids: Sequence[int], images: Sequence[ImageRef], image_pad: int
+) -> tuple[npt.NDArray[np.int64], int]:
+    """M-RoPE positions (3, T): time, height, width; and the position of the token after the last.
+
+    Text counts up in all three; an image of h × w tokens sits at its start plus (0, row, column) and the text after
+    it goes on at start + max(h, w) (Qwen2.5-VL report, section 2.1.3; transformers' ``get_rope_index``).
+    """
+    positions = np.empty((3, len(token_ids)), dtype=np.int64)
+    ids = np.asarray(token_ids)
+    at, index, nth = 0, 0, 0
+    pads = np.flatnonzero(ids == image_pad)
+    while index < len(ids):
+        ahead = pads[np.searchsorted(pads, index)] if len(pads) and index <= pads[-1] else len(ids)
+        positions[:, index:ahead] = np.arange(at, at + ahead - index)
+        at, index = at + int(ahead) - index, int(ahead)
+        if index == len(ids):
+            break
+        rows, columns = images[nth].view_height // FACTOR, images[nth].view_width // FACTOR
+        size = rows * columns
+        positions[0, index : index + size] = at
+        positions[1, index : index + size] = at + np.repeat(np.arange(rows), columns)
+        positions[2, index : index + size] = at + np.tile(np.arange(columns), rows)
+        at, index, nth = at + max(rows, columns), index + size, nth + 1
+    return positions, at
+
+
+def patches(pixels: Pixels) -> npt.NDArray[np.float32]:
+    """A view (H, W, 3) as the vision tower's rows (H/14 · W/14, 3 · 2 · 14 · 14), merged neighbours adjacent.
+
+    Same numbers as ``Qwen2VLImageProcessor`` with ``do_resize=False``.
+    """
+    height, width = pixels.shape[:2]
+    scaled = (pixels.astype(np.float32) * np.float32(1 / 255) - _MEAN) / _STD
+    rows, columns = height // FACTOR, width // FACTOR
+    tiles = scaled.reshape(rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
+    tiles = tiles.transpose(0, 3, 1, 4, 6, 2, 5)  # (rows, columns, 2, 2, 3, 14, 14)
+    tiles = np.repeat(tiles[:, :, :, :, :, None], TEMPORAL, axis=5)
+    return np.ascontiguousarray(tiles.reshape(rows * columns * MERGE * MERGE, -1))

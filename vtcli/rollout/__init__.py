@@ -1,0 +1,1 @@
+"""Rollouts: the loop of one trajectory, the stream of many, the batch of a training step."""

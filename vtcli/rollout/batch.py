@@ -1,0 +1,226 @@
+"""What a step of RL learns from: streams of rollouts in as many rounds as it takes, of all ranks, with their credit.
+
+Also beside the learner, one step ahead; what is there then goes into checkpoints, so that a resumed run learns from the
+same rollouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vtcli.algo import pack
+from vtcli.algo.monitor import describe
+from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
+from vtcli.protocols import Advantage, Reward
+from vtcli.rollout.loop import Sampling
+from vtcli.rollout.stream import Stream
+from vtcli.rollout.threads import Runs, compute
+from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
+from vtcli.signals.measuring import unjudged_share
+from vtcli.store import disk, records
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many this process is, and how all of them tell each other a value."""
+
+    rank: int
+    world: int
+    gather: Callable[[Any], list[Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One round of a step: the samples of all its places, which ranks share out; their reward, and how to draw."""
+
+    load: Callable[[int], Sample]
+    places: int
+    reward: Reward
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Part:
+    """What this rank has of a step: its groups by their places among those of all ranks, how many rollouts it
+    cancelled, and seconds of wall clock (``streaming.Streamed``), none of which are known after a resume."""
+
+    mine: Mapping[int, Group]
+    cancelled: int
+    seconds: Mapping[str, float]
+
+    def __add__(self, other: Part) -> Part:
+        seconds = {kind: self.seconds.get(kind, 0.0) + value for kind, value in other.seconds.items()}
+        return Part({**self.mine, **other.mine}, self.cancelled + other.cancelled, seconds)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rollouts of one step: this rank's own; the groups of all ranks by their places, in order and without images,
+    with the credit of what is learnt from; and how many rollouts all ranks cancelled."""
+
+    step: int
+    part: Part
+    everyone: Mapping[int, Group]
+    credit: Mapping[int, Sequence[Credit]]
+    rounds: int
+    cancelled: int
+
+    @property
+    def scored(self) -> list[Scored]:
+        """This rank's trajectories."""
+        return [member for group in self.part.mine.values() for member in group.members]
+
+    def metrics(self) -> dict[str, float]:
+        """What is logged of it. ``staleness``: how many steps older than the learner the weights were that sampled."""
+        groups, credit = list(self.everyone.values()), list(self.credit.values())
+        out = describe(groups) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
+        out["cancelled"] = float(self.cancelled)
+        members = [member for group in groups for member in group.members]
+        versions = [turn.version for member in members for turn in member.trajectory.policy_turns]
+        shares = {
+            "correct_negative": correct_with_negative_credit(groups, credit),
+            "judge/unjudged": unjudged_share(member.signals for member in members),
+            "staleness": self.step - math.fsum(versions) / len(versions) if versions else None,
+        }
+        return out | {name: share for name, share in shares.items() if share is not None} | self._times()
+
+    def _times(self) -> dict[str, float]:
+        """``time/engine_busy``: the share of the rollouts' time in which the engine computed; ``time/other_s``: what is
+        left of that time when engine, worlds and judge have had theirs."""
+        seconds = self.part.seconds
+        if not seconds:
+            return {}
+        whole = seconds["rollout"]
+        parts = {kind: seconds[kind] for kind in ("generate", "env", "judge")}
+        out = {"time/rollout_s": whole, "time/engine_busy": parts["generate"] / whole if whole else 0.0}
+        out |= {f"time/{kind}_s": value for kind, value in parts.items()}
+        return out | {"time/other_s": max(whole - sum(parts.values()), 0.0)}
+
+    def rows(self, count: int) -> list[list[TrainRow]]:
+        """This rank's rows, by mini-batch, of which there are ``count``."""
+        out: list[list[TrainRow]] = [[] for _ in range(count)]
+        parts = dict(zip(self.credit, minibatches(list(self.credit.values()), count), strict=True))
+        for place, group in self.part.mine.items():
+            for member, value, part in zip(group.members, self.credit[place], parts[place], strict=True):
+                if value is not None and part is not None and member.trajectory.policy_turns:
+                    out[part].append(pack.to_row(member.trajectory, value))
+        return out
+
+
+class Collector:
+    """Collects batches of ``wanted`` trajectories on one event loop.
+
+    ``asked(step, round)`` says what is rolled out: a function of both and nothing else, so that a resumed run asks the
+    same. Collective: all ranks call the same methods in the same order.
+    """
+
+    def __init__(
+        self,
+        loop: Runs,
+        stream: Stream,
+        asked: Callable[[int, int], Asked],
+        choice: tuple[int, Selection, Advantage],
+        ranks: Ranks,
+    ) -> None:
+        self.loop, self.stream, self.asked, self.ranks = loop, stream, asked, ranks
+        self.wanted, self.selection, self.advantage = choice
+
+    def collect(self, step: int) -> Batch:
+        """The batch of a step: one round, or as many as the selection needs to fill it."""
+        return self._filled(step, self.loop.run(self._round(step, 0, self.wanted)))
+
+    def beside(self, work: Callable[[], T], step: int) -> tuple[T, Batch]:
+        """``work`` in this thread, meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
+
+        Only the first round runs beside it: whether another one is needed is for all ranks to find out together, and
+        the learner's ranks may be talking.
+        """
+        done, found = self.loop.run(self._both(work, self._round(step, 0, self.wanted)))
+        return done, self._filled(step, found)
+
+    async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, Part]) -> tuple[T, Part]:
+        rolling = asyncio.ensure_future(rollouts)
+        try:
+            done = await compute(work)
+            return done, await rolling
+        finally:  # the learner failed, or we are to stop
+            rolling.cancel()
+            await asyncio.gather(rolling, return_exceptions=True)
+
+    def _filled(self, step: int, found: Part) -> Batch:
+        rounds = 1
+        while True:
+            batch = self._credited(step, found, rounds)
+            lacking = self.wanted - chosen(list(batch.credit.values()))
+            if rounds == self.selection.max_rounds or lacking == 0:
+                return batch
+            found += self.loop.run(self._round(step, rounds, lacking))
+            rounds += 1
+
+    async def _round(self, step: int, number: int, lacking: int) -> Part:
+        asked, ranks = self.asked(step, number), self.ranks
+        first = number * asked.places
+        samples = {first + i: asked.load(i) for i in range(ranks.rank, asked.places, ranks.world)}
+        share = math.ceil(lacking / ranks.world)  # that of every rank: none waits to hear of the others
+        full = self._until(share) if self.selection.stop_when_full else None
+        found = await self.stream(samples, asked.sampling, asked.reward, full)
+        return Part(found.groups, found.cancelled, found.seconds)
+
+    def _until(self, share: int) -> Callable[[Group], bool]:
+        """Whether groups, told one after the other, have ``share`` members that a step can learn from."""
+        room = share
+
+        def full(group: Group) -> bool:
+            nonlocal room
+            credit = select([group], self.advantage([group]), len(group.members), self.selection)
+            room -= chosen(credit)
+            return room <= 0
+
+        return full
+
+    def _credited(self, step: int, part: Part, rounds: int) -> Batch:
+        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
+        light = {
+            p: replace(g, sample=replace(g.sample, images=())) for p, g in part.mine.items()
+        }  # only its rank needs them
+        parts: list[tuple[dict[int, Group], int]] = self.ranks.gather((light, part.cancelled))
+        everyone = dict(sorted(item for groups, _ in parts for item in groups.items()))
+        groups = list(everyone.values())
+        credit = select(groups, self.advantage(groups), self.wanted, self.selection)
+        by_place = dict(zip(everyone, credit, strict=True))
+        return Batch(step, part, everyone, by_place, rounds, sum(cancelled for _, cancelled in parts))
+
+    def save(self, batch: Batch, folder: Path) -> None:
+        """This rank's part of a batch, into a checkpoint."""
+        sizes = {str(place): len(group.members) for place, group in batch.part.mine.items()}
+        words = {"step": batch.step, "rounds": batch.rounds, "cancelled": batch.part.cancelled, "sizes": sizes}
+        records.append(self._file(folder, "jsonl"), batch.scored)
+        disk.write_atomic(self._file(folder, "json"), json.dumps(words).encode())
+
+    def load(self, folder: Path) -> Batch | None:
+        """What ``save`` wrote, on all ranks; None where there is nothing.
+
+        Raises:
+            InputError: a damaged file.
+        """
+        if not self._file(folder, "json").is_file():
+            return None
+        words = json.loads(self._file(folder, "json").read_text())
+        scored = records.read(self._file(folder, "jsonl"), Scored)
+        mine: dict[int, Group] = {}
+        for place, size in words["sizes"].items():
+            members = tuple(itertools.islice(scored, size))
+            mine[int(place)] = Group(members[0].trajectory.sample, members)
+        return self._credited(words["step"], Part(mine, words["cancelled"], {}), words["rounds"])
+
+    def _file(self, folder: Path, ending: str) -> Path:
+        return folder / f"ahead-{self.ranks.rank}.{ending}"

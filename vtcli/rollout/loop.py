@@ -1,0 +1,215 @@
+"""The only loop that alternates policy and world. Token-in, token-out: what was sampled is never encoded again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from vtcli.config.bounds import above, at_least
+from vtcli.errors import EngineError, VtcliError
+from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Syntax
+from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one trajectory. ``max_turns`` counts turns that call tools; one more may answer."""
+
+    max_turns: int = 10
+    max_tokens: int = 8192  # prompt, policy and observations together
+    max_turn_tokens: int = 1024  # one policy turn
+    max_images: int = 16  # the sample's included
+    timeout_s: float = 600.0  # wall clock of one environment step
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "max_turns")
+        at_least(1, self, "max_tokens", "max_turn_tokens", "max_images")
+        above(0, self, "timeout_s")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How trajectories are drawn. ``temperature`` 0 is greedy."""
+
+    temperature: float = 1.0
+    group_size: int = 1
+    seed: int = 0
+
+
+@dataclass
+class _State:
+    """What a rollout has so far."""
+
+    prompt_ids: tuple[int, ...]
+    images: list[ImageRef]
+    turns: list[Turn]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.prompt_ids + tuple(i for turn in self.turns for i in turn.token_ids)
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on all parts and on nothing else."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def draws(sample: Sample, sampling: Sampling) -> list[Sampling]:
+    """How each of the G members of a sample is drawn: its seed depends on the seed given, the sample and its number."""
+    seeds = [derive_seed(sampling.seed, sample.id, sample.form, member) for member in range(sampling.group_size)]
+    return [Sampling(sampling.temperature, 1, seed) for seed in seeds]
+
+
+async def rollout_group(
+    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, sampling: Sampling
+) -> tuple[Trajectory, ...]:
+    """The G trajectories of one sample, see ``draws``."""
+    members = (rollout(sample, policy, chat, open_env, limits, draw) for draw in draws(sample, sampling))
+    return tuple(await asyncio.gather(*members))
+
+
+async def rollout(
+    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, draw: Sampling
+) -> Trajectory:
+    """One trajectory, with ``draw.seed``. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
+    Its world is closed however it ends, also when it is cancelled.
+
+    Raises:
+        VtcliError: what the user has to mend (a dead engine, an unusable row).
+    """
+    state = _State((), list(sample.images), [])
+    env: Env | None = None
+    stop, error = Stop.BROKEN, None
+    try:
+        env = open_env(sample)
+        stop = await _alternate(state, env, policy, chat, limits, draw)
+    except VtcliError:
+        raise
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    finally:
+        if env is not None:
+            try:
+                await _within(limits.timeout_s, env.close(), "close")
+            except Exception as problem:
+                stop, error = Stop.BROKEN, error or f"{type(problem).__name__}: {problem}"
+    return Trajectory(
+        id=f"{sample.id}/{sample.form}/{draw.seed:016x}",
+        sample=sample,
+        prompt_ids=state.prompt_ids,
+        images=tuple(state.images),
+        turns=tuple(state.turns),
+        stop=stop,
+        seed=draw.seed,
+        error=error,
+    )
+
+
+def refuse_broken(share: float, limit: float, found: Iterable[Trajectory], stage: str, where: str) -> None:
+    """Raises ``EngineError`` where more than ``limit`` of the rollouts broke: the numbers of the rest would say little.
+
+    ``found`` are those at hand, for the commonest reason; ``where`` is what was rolled out and where it lies.
+    """
+    if share > limit:
+        raise EngineError(
+            f"{where}: {share:.0%} of the rollouts broke, at most {stage}.max_broken={limit:.0%} may. "
+            f"{why_broken(found)} Mend that and give the same command again, or raise {stage}.max_broken."
+        )
+
+
+def why_broken(found: Iterable[Trajectory]) -> str:
+    """A sentence with the commonest reason among the broken ones; empty where none broke."""
+    reasons = Counter((t.error or "unknown").splitlines()[0] for t in found if t.stop is Stop.BROKEN)
+    ((reason, count),) = reasons.most_common(1) or [("", 0)]
+    return f"The commonest reason, of {count} of {reasons.total()}: {reason[:300]}." if count else ""
+
+
+async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:
+    syntax = env.syntax if isinstance(env, HasSyntax) else Syntax()
+    system, question = await _within(limits.timeout_s, env.reset(), "reset")
+    state.prompt_ids = chat.prompt(system, question, state.images)
+    room = limits.max_tokens - len(state.prompt_ids)
+    if room < 1:
+        return Stop.MAX_TOKENS
+    for turn in range(limits.max_turns + 1):
+        request = Request(
+            token_ids=state.ids,
+            images=tuple(state.images),
+            max_tokens=min(room, limits.max_turn_tokens),
+            temperature=draw.temperature,
+            seed=derive_seed(draw.seed, turn),
+            stop=syntax.stop,
+            rollout=draw.seed,
+        )
+        version = policy.version
+        completion = await policy.complete(request)
+        if policy.version != version:
+            raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
+        _check(completion, request, chat)
+        decoded = chat.decode(completion.token_ids)
+        if syntax.read is not None:
+            decoded = syntax.read(decoded.text)
+        state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
+        if completion.finish == "length":
+            return syntax.cut if request.max_tokens < room else Stop.MAX_TOKENS
+        if decoded.calls and turn == limits.max_turns:
+            return Stop.MAX_TURNS
+        observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")
+        if observation is None:
+            return Stop.ANSWERED
+        if (stop := _append(state, observation, chat, limits, syntax)) is not None:
+            return stop
+        if observation.ends:
+            return Stop.CALL_FAILED
+        room = limits.max_tokens - len(state.ids)
+    return Stop.MAX_TURNS
+
+
+async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
+    try:
+        async with asyncio.timeout(limit_s):  # not wait_for, which in Python 3.11 may lose a cancellation
+            return await work
+    except TimeoutError as error:
+        raise TimeoutError(f"the environment's {what} took longer than limits.timeout_s={limit_s:g}") from error
+
+
+def _append(state: _State, observation: Observation, chat: Chat, limits: Limits, syntax: Syntax) -> Stop | None:
+    """Append text and images of an observation together, or neither; the stop reason when they do not fit.
+
+    A turn that a stop string ended has no end marker; the observation begins with it, so that the policy reads the
+    chat format that it knows and nothing that it did not sample is trained on.
+    """
+    if len(state.images) + len(observation.images) > limits.max_images:
+        return Stop.MAX_IMAGES
+    write = chat.observe if syntax.reply == "tool" else chat.ask
+    ids = write(observation.text, observation.images)
+    if state.ids[-1] not in chat.end_ids:
+        ids = (chat.end_ids[0], *ids)
+    if len(state.ids) + len(ids) + 1 > limits.max_tokens:  # one token at least is left for the policy
+        return Stop.MAX_TOKENS
+    state.turns.append(EnvTurn(observation, ids))
+    state.images.extend(observation.images)
+    return None
+
+
+def _check(completion: Completion, request: Request, chat: Chat) -> None:
+    """Ingest check: an engine that returns what was not asked for is broken, not wrong."""
+    ids: Sequence[int] = completion.token_ids
+    if completion.finish == "error" or not ids:
+        raise RuntimeError(f"the engine returned no tokens (finish={completion.finish})")
+    if len(ids) != len(completion.logprobs):
+        raise RuntimeError(f"{len(ids)} tokens but {len(completion.logprobs)} log-probabilities")
+    if not all(math.isfinite(logprob) for logprob in completion.logprobs):
+        raise RuntimeError("the engine returned a log-probability that is not a finite number")
+    if len(ids) > request.max_tokens:
+        raise RuntimeError(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
+    if banned := set(ids) & set(chat.banned_ids):
+        raise RuntimeError(f"the engine sampled banned marker ids {sorted(banned)}")

@@ -1,0 +1,194 @@
+"""Rollouts as a stream: every trajectory goes its own way to its signals, every group to its verdict.
+
+A slow trajectory, sandbox or judge holds its own group and nobody else. What is no longer wanted is cancelled, which
+closes its world and takes its request back from the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from vtcli.errors import VtcliError
+from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
+from vtcli.rollout.clock import Clock
+from vtcli.rollout.loop import Limits, Sampling, draws, rollout
+from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
+
+
+class Measure(Protocol):
+    """The signals of trajectories, see ``signals.measuring``."""
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> Awaitable[Sequence[Signals]]: ...
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What a stream brought: the finished groups by their places, in order; how many rollouts were cancelled; and
+    seconds of wall clock: ``rollout`` in all, ``generate`` while the engine computed (one that does not tell: while
+    requests were open), ``env`` while it did not and a world was at work, ``judge`` while neither was and signals were
+    measured."""
+
+    groups: Mapping[int, Group]
+    cancelled: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What all rollouts of a run share.
+
+    ``lockstep``, for comparisons alone: a turn begins when every trajectory that is still going is ready for its own.
+    """
+
+    policy: Policy
+    chat: Chat
+    open_env: OpenEnv
+    limits: Limits
+    measure: Measure
+    lockstep: bool = False
+
+    async def __call__(
+        self,
+        asked: Mapping[int, Sample],
+        sampling: Sampling,
+        reward: Reward,
+        full: Callable[[Group], bool] | None = None,
+    ) -> Streamed:
+        """Rolls out, measures and rewards a group of every sample. ``full`` is told each group as it is finished; when
+        it says yes, the others are cancelled.
+
+        Raises:
+            VtcliError: what the user has to mend. Nothing goes on in the background then.
+        """
+        run = _Run(self, reward, full, len(asked) * sampling.group_size)
+        begin, before = time.perf_counter(), run.clock.read()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for place, sample in asked.items():
+                    members = [tasks.create_task(run.member(sample, draw)) for draw in draws(sample, sampling)]
+                    run.members += members
+                    tasks.create_task(run.group(place, sample, members))
+        except BaseExceptionGroup as problems:
+            raise _first(problems) from None
+        seconds = {kind: value - before[kind] for kind, value in run.clock.read().items()}
+        seconds["rollout"] = time.perf_counter() - begin
+        cancelled = (len(asked) - len(run.done)) * sampling.group_size
+        return Streamed(dict(sorted(run.done.items())), cancelled, seconds)
+
+
+_Member = asyncio.Task[tuple[Trajectory, Signals]]
+
+
+class _Run:
+    """One call of a stream."""
+
+    def __init__(self, stream: Stream, reward: Reward, full: Callable[[Group], bool] | None, live: int) -> None:
+        self.stream, self.reward, self.full = stream, reward, full
+        own: Clock | None = getattr(stream.policy, "clock", None)
+        self.clock = own or Clock()
+        self.turns = _Turns(live) if stream.lockstep else None
+        self.policy = _Policy(stream.policy, None if own else self.clock, self.turns)
+        self.members: list[_Member] = []
+        self.done: dict[int, Group] = {}
+
+    async def member(self, sample: Sample, draw: Sampling) -> tuple[Trajectory, Signals]:
+        """One trajectory and what is measured of it, which waits for no other."""
+        shared = self.stream
+        try:
+            found = await rollout(sample, self.policy, shared.chat, self.open_env, shared.limits, draw)
+        finally:
+            if self.turns is not None:
+                self.turns.leave()
+        with self.clock.during("judge"):
+            (signals,) = await shared.measure([found])
+        return found, signals
+
+    async def group(self, place: int, sample: Sample, members: Sequence[_Member]) -> None:
+        """The verdict, once all members are there."""
+        found = await asyncio.gather(*members)
+        verdicts = self.reward([signals for _, signals in found])
+        scored = (Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
+        self.done[place] = group = Group(sample, tuple(scored))
+        if self.full is not None and self.full(group):
+            for member in self.members:
+                member.cancel()  # nothing to one that is done
+
+    def open_env(self, sample: Sample) -> Env:
+        return _World(self.stream.open_env(sample), self.clock)
+
+
+class _Turns:
+    """Lock-step over ``live`` trajectories."""
+
+    def __init__(self, live: int) -> None:
+        self.live, self.ready, self.gate = live, 0, asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until everybody is ready."""
+        self.ready += 1
+        gate = self.gate
+        self._maybe_open()
+        await gate.wait()
+
+    def leave(self) -> None:
+        """One trajectory is over."""
+        self.live -= 1
+        self._maybe_open()
+
+    def _maybe_open(self) -> None:
+        if 0 < self.live <= self.ready:
+            self.gate.set()
+            self.ready, self.gate = 0, asyncio.Event()
+
+
+class _Policy:
+    """The policy, in step, and on the clock where it has none of its own."""
+
+    def __init__(self, policy: Policy, clock: Clock | None, turns: _Turns | None) -> None:
+        self._policy, self._clock, self._turns = policy, clock, turns
+
+    @property
+    def version(self) -> int:
+        return self._policy.version
+
+    async def complete(self, request: Request) -> Completion:
+        if self._turns is not None:
+            await self._turns.wait()
+        with self._clock.during("generate") if self._clock is not None else nullcontext():
+            return await self._policy.complete(request)
+
+
+class _World:
+    """A world, on the clock."""
+
+    def __init__(self, env: Env, clock: Clock) -> None:
+        self._env, self._clock = env, clock
+
+    @property
+    def syntax(self) -> Syntax:
+        return self._env.syntax if isinstance(self._env, HasSyntax) else Syntax()
+
+    async def reset(self) -> tuple[str, str]:
+        with self._clock.during("env"):
+            return await self._env.reset()
+
+    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+        with self._clock.during("env"):
+            return await self._env.step(turn, images)
+
+    async def close(self) -> None:
+        with self._clock.during("env"):
+            await self._env.close()
+
+
+def _first(problems: BaseExceptionGroup) -> BaseException:
+    """What is told of several failures: one that the user can mend, if there is one."""
+    flat: list[BaseException] = []
+    for problem in problems.exceptions:
+        flat.append(_first(problem) if isinstance(problem, BaseExceptionGroup) else problem)
+    return next((problem for problem in flat if isinstance(problem, VtcliError)), flat[0])

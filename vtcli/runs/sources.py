@@ -1,0 +1,45 @@
+"""Where a model comes from: an artifact, a folder inside one, a folder, or the hub."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vtcli.errors import InputError
+from vtcli.store.artifacts import Artifact, ArtifactStore
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Hugging Face folder, and the artifact that it belongs to where there is one."""
+
+    path: Path
+    artifact: Artifact | None = None
+
+    @property
+    def parents(self) -> list[Artifact]:
+        return [] if self.artifact is None else [self.artifact]
+
+
+def source_model(store: ArtifactStore, model: str) -> Source:
+    """A model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
+    (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name.
+
+    Raises:
+        InputError: there is none, or it is damaged, or of another kind.
+    """
+    if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
+        return Source(Path(model))
+    match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
+    if match or Path(model).exists() or ":" in model or "@" in model:
+        reference, inside = match.groups() if match else (model, None)
+        artifact = store.resolve(reference, "model")
+        path = artifact.path / (inside or "")
+        if not (path / "config.json").is_file():
+            have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))
+            raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
+        return Source(path, artifact)
+    from vtcli.engines.hf import hub_folder
+
+    return Source(hub_folder(model))

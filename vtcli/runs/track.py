@@ -1,0 +1,333 @@
+"""Where parameters, metrics and links between runs go: MLflow, the console, or nowhere. Never raises into a run.
+
+MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
+experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is migrated by one process at a
+time, because MLflow's own migration breaks when two start at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vtcli.protocols import Tracker
+from vtcli.store import codec, disk
+
+EXPERIMENT = "vtcli"
+INIT_WAIT_S = 120.0
+"""The first migration takes about 4 s; so many processes may stand in line."""
+
+MAX_VALUE_CHARS = 500
+"""Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
+
+MAX_FAILURES = 3
+"""After so many failures in a row a tracker gives up, so that a dead server costs seconds and not the run's time."""
+
+FLUSH_S = 2.0
+"""So long do metrics wait for a call in company; a killed process loses them here, ``metrics.jsonl`` has all."""
+
+_PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
+_DIGEST_CHARS = 36  # MLflow's column
+_FORBIDDEN = re.compile(r"[^\w\-. /:]")
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a tracker is told of its run. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
+
+    home: Path
+    stage: str
+    name: str
+    run_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+# Plug points, see conf/tracker: each makes a Tracker from a Context.
+
+
+def mlflow(context: Context) -> Tracker:
+    """MLflow; when it cannot be reached a warning is logged once and the run goes on without."""
+    return MlflowTracker(context)
+
+
+def console(context: Context) -> Tracker:
+    """Metrics as lines on standard error."""
+    return ConsoleTracker(context)
+
+
+def null(context: Context) -> Tracker:
+    """Nothing is kept."""
+    del context
+    return NullTracker()
+
+
+class NullTracker:
+    """For tests, and for all ranks but the first."""
+
+    run_id: str | None = None
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Dropped."""
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Dropped."""
+
+    def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
+        """Dropped."""
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Dropped."""
+
+    def file(self, path: str) -> None:
+        """Dropped."""
+
+    def close(self, status: str = "FINISHED") -> None:
+        """Nothing to close."""
+
+
+class ConsoleTracker(NullTracker):
+    """One line of metrics a step, at most one a second; parents and the end are told too."""
+
+    def __init__(self, context: Context, every_s: float = 1.0) -> None:
+        self._label = f"{context.stage} {context.name}"
+        self._every_s = every_s
+        self._last = float("-inf")
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """``rl NAME step 3  loss 0.25  reward 0.5``."""
+        now = time.monotonic()
+        if now - self._last >= self._every_s:
+            self._last = now
+            self._say(f"step {step}  " + "  ".join(f"{key} {value:.4g}" for key, value in values.items()))
+
+    def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
+        """The parents' names."""
+        self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
+
+    def close(self, status: str = "FINISHED") -> None:
+        """How it ended."""
+        self._say(status.lower())
+
+    def _say(self, text: str) -> None:
+        try:
+            sys.stderr.write(f"{self._label}  {text}\n")
+        except (OSError, ValueError):  # standard error may be closed
+            return
+
+
+class MlflowTracker:
+    """One MLflow run, opened at once and continued when ``context.run_id`` still exists.
+
+    Works through a client of its own and leaves MLflow's global active run alone. Failures are counted and warned of
+    once; after ``MAX_FAILURES`` in a row nothing more is sent.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.run_id: str | None = None
+        self.uri = tracking_uri(context.home)
+        self._context = context
+        self._lost = 0
+        self._failures = 0
+        self._client: Any = None
+        self._waiting: list[Any] = []  # MLflow's metrics
+        self._flushed = float("-inf")
+        self._quietly("open a run", self._open)
+        if self.run_id is None:
+            self._failures = MAX_FAILURES
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Flattened to ``a.b.c``, clipped, and whole as the artifact ``config.json``; known ones stay as they are."""
+        self._quietly("log parameters", lambda: self._params(values))
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Sent with what came before at most every ``FLUSH_S`` seconds: a call to SQLite takes 15 ms and more."""
+        self._quietly("log metrics", lambda: self._metrics(values, step))
+
+    def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
+        """Parents (``ref, kind, digest, path, run_id``): data as dataset inputs, all of them as tags."""
+        self._quietly("log inputs", lambda: self._inputs(artifacts, context))
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        """Set or replaced."""
+        self._quietly("set tags", lambda: self._tags(values))
+
+    def file(self, path: str) -> None:
+        """Copied among the run's artifacts."""
+        self._quietly(f"log the file {path}", lambda: self._client.log_artifact(self.run_id, path))
+
+    def close(self, status: str = "FINISHED") -> None:
+        """FINISHED, FAILED or KILLED."""
+        if self._waiting:
+            self._quietly("log metrics", self._flush)
+        self._quietly("end the run", lambda: self._client.set_terminated(self.run_id, status))
+        if self._lost:
+            _log.warning("MLflow at %s: %d calls were lost; the run itself is complete.", self.uri, self._lost)
+
+    def _quietly(self, doing: str, work: Callable[[], Any]) -> None:
+        if self._failures >= MAX_FAILURES:
+            self._lost += 1
+            return
+        try:
+            work()
+            self._failures = 0
+        except Exception as error:  # any library below MLflow may fail in its own way, and none may end a run
+            if not self._lost:
+                _log.warning("MLflow at %s: cannot %s (%s). The run goes on without.", self.uri, doing, _brief(error))
+            self._lost += 1
+            self._failures += 1
+
+    def _open(self) -> None:
+        own_store = not os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = _client(self.uri)
+        given = os.environ.get("MLFLOW_RUN_ID")
+        if given:
+            self._client.get_run(given)  # one that does not exist is an error, not a reason to open another
+            self.run_id = given
+        elif self._context.run_id and self._exists(self._context.run_id):
+            self.run_id = self._context.run_id
+        if self.run_id:
+            self._client.update_run(self.run_id, status="RUNNING")
+        else:
+            self.run_id = self._create(self._context.home / "mlruns" if own_store else None)
+        self._tags(self._context.tags)
+
+    def _exists(self, run_id: str) -> bool:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self._client.get_run(run_id).info.lifecycle_stage == "active"
+        except MlflowException:
+            return False
+
+    def _create(self, files: Path | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                location = files.absolute().as_uri() if files else None
+                experiment = self._client.get_experiment(self._client.create_experiment(name, location))
+            except MlflowException:  # another process was quicker
+                experiment = self._client.get_experiment_by_name(name)
+        tags = {"mlflow.source.name": f"vtcli {self._context.stage}", "vtcli.stage": self._context.stage}
+        run_name = f"{self._context.stage} {self._context.name}"
+        return self._client.create_run(experiment.experiment_id, run_name=run_name, tags=tags).info.run_id
+
+    def _params(self, values: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        known = self._client.get_run(self.run_id).data.params
+        flat = {_key(key): str(value) for key, value in flatten(values)}
+        rows = [Param(key, clip(value)) for key, value in flat.items() if key not in known]
+        for start in range(0, len(rows), _PARAMS_PER_CALL):
+            self._client.log_batch(self.run_id, params=rows[start : start + _PARAMS_PER_CALL])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(codec.encode(values), indent=1, default=str))
+            self._client.log_artifact(self.run_id, str(path))
+
+    def _metrics(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._waiting += [Metric(_key(key), float(value), now, step) for key, value in values.items()]
+        if time.monotonic() - self._flushed >= FLUSH_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        rows, self._waiting, self._flushed = self._waiting, [], time.monotonic()
+        for start in range(0, len(rows), _METRICS_PER_CALL):
+            self._client.log_batch(self.run_id, metrics=rows[start : start + _METRICS_PER_CALL])
+
+    def _inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
+        datasets = [_dataset_input(artifact, context) for artifact in artifacts if artifact["kind"] != "model"]
+        if datasets:
+            self._client.log_inputs(self.run_id, datasets=datasets)
+        tags: dict[str, str] = {}
+        for number, artifact in enumerate(artifacts):
+            for name in ("ref", "kind", "digest", "run_id"):
+                if artifact.get(name):
+                    tags[f"vtcli.parent.{number}.{name}"] = str(artifact[name])
+        self._tags(tags)
+
+    def _tags(self, values: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        if values:
+            self._client.log_batch(self.run_id, tags=[RunTag(_key(k), clip(str(v))) for k, v in values.items()])
+
+
+def tracking_uri(home: Path) -> str:
+    """Where runs are kept: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(home / 'mlflow.db').absolute()}"
+
+
+def view_command(home: Path) -> str:
+    """The command with which a person looks at the runs."""
+    return f"mlflow ui --backend-store-uri {tracking_uri(home)}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """``{"a": {"b": 1}}`` to ``("a.b", 1)``; lists stay values."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def clip(value: str) -> str:
+    """At most ``MAX_VALUE_CHARS`` characters, with an ellipsis where something was cut."""
+    return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
+
+
+def _client(uri: str) -> Any:
+    """A client whose store is ready. mlflow is imported here: it takes a second."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+
+    if not uri.startswith("sqlite:"):
+        return MlflowClient(tracking_uri=uri)
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    with disk.locked(file.with_name(f".{file.name}.lock"), INIT_WAIT_S, "the start of MLflow's database"):
+        client = MlflowClient(tracking_uri=uri)
+        client.search_experiments(max_results=1)  # makes and migrates the tables
+        return client
+
+
+def _dataset_input(artifact: Mapping[str, Any], context: str) -> Any:
+    """What ``log_input(MetaDataset(...))`` stores, without MLflow's warning that a local path has two readings."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    source = json.dumps({"uri": str(artifact["path"])})
+    entity = Dataset(str(artifact["ref"]), str(artifact["digest"])[:_DIGEST_CHARS], "local", source)
+    return DatasetInput(entity, tags=[InputTag("mlflow.data.context", context)])
+
+
+def _key(name: str) -> str:
+    return _FORBIDDEN.sub("_", name)[:250]
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else ''}"

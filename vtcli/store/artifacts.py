@@ -1,0 +1,327 @@
+"""Versioned artifacts: immutable folders with a manifest, complete or absent, verified when read.
+
+``root/NAME/vN/`` holds an artifact's files and ``manifest.json``; ``root/NAME/.draft-*`` are unfinished ones, which
+nobody reads and the next writer clears away. A commit hashes and syncs every file, writes the manifest, and renames the
+folder into place under a lock, so that a process killed at any moment leaves a whole version or none.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vtcli.errors import InputError
+from vtcli.schema import SCHEMA_VERSION
+from vtcli.store import codec, disk
+from vtcli.store.manifest import (
+    MANIFEST,
+    Artifact,
+    FileEntry,
+    Kind,
+    Manifest,
+    Parent,
+    content_digest,
+    file_problems,
+    git_commit,
+    load,
+    seal,
+    write,
+)
+
+MAKERS: Mapping[str, str] = {
+    "dataset": "vtcli synth name={name}",
+    "demos": "vtcli synth name={name}",
+    "model": "vtcli sft name={name}` or `vtcli rl name={name}",
+    "trajectories": "vtcli eval name={name}",
+    "report": "vtcli eval name={name}",
+    "scores": "vtcli judge TRAJECTORIES +recipe=RECIPE name={name}",
+    "comparison": "vtcli judge TRAJECTORIES --all-recipes name={name}",
+}
+"""The command that makes an artifact of each kind, for the message about a missing one."""
+
+COMMIT_WAIT_S = 60.0
+"""How long one commit waits for another's lock; the lock is held for a rename, so this is plenty."""
+
+LONGEST_NAME = 200
+"""A folder's name may have 255 bytes, and a shard's gets an ending."""
+
+__all__ = ["Artifact", "ArtifactStore", "Draft", "FileEntry", "Kind", "Lineage", "Manifest", "Parent", "load"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VERSION = re.compile(r"v([1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """An artifact with everything it was made from, down to the generator's seed. ``problem`` says why a branch ends
+    early: the parent is gone, damaged, or no longer the one that was used."""
+
+    ref: str
+    kind: str
+    digest: str
+    stage: str = ""
+    seed: int | None = None
+    git_commit: str | None = None
+    created: str = ""
+    run_id: str | None = None
+    parents: tuple[Lineage, ...] = ()
+    problem: str | None = None
+    path: Path | None = None  # None where ``problem`` is set
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An artifact in the making: write files under ``path``, then ``commit`` once."""
+
+    store: ArtifactStore
+    name: str
+    path: Path
+    kind: Kind
+    parents: tuple[Artifact, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int | None = None
+    fingerprint: str = ""
+    stage: str = ""
+    run_id: str | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def commit(self, summary: Mapping[str, Any] | None = None) -> Artifact:
+        """Makes the folder the next version of ``name``: hashed, synced, read-only, renamed into place.
+
+        Raises ``InputError`` for disk trouble, an empty folder, or links in it; then no version appears.
+        """
+        with disk.checked(self.path, "finish the artifact in"):
+            (self.path / MANIFEST).unlink(missing_ok=True)  # of an earlier attempt that was killed before its rename
+            files = seal(self.path)
+            parents = tuple(Parent(p.ref, p.kind, p.digest, p.manifest.run_id) for p in self.parents)
+            with self.store.lock(self.name):
+                version = self.store.newest_version(self.name) + 1
+                manifest = Manifest(
+                    schema_version=SCHEMA_VERSION,
+                    name=self.name,
+                    version=version,
+                    kind=self.kind,
+                    digest=content_digest(self.kind, files),
+                    files=files,
+                    parents=parents,
+                    config=self.config,
+                    seed=self.seed,
+                    fingerprint=self.fingerprint,
+                    git_commit=git_commit(),
+                    created=datetime.now(UTC).isoformat(timespec="seconds"),
+                    stage=self.stage,
+                    run_id=self.run_id,
+                    summary=self.summary if summary is None else summary,
+                )
+                write(self.path, manifest)
+                target = self.store.root / self.name / f"v{version}"
+                self.path.rename(target)
+                disk.fsync_dir(target.parent)
+        _make_read_only(target)
+        return Artifact(self.name, version, target, manifest)
+
+
+class ArtifactStore:
+    """All artifacts under one folder (``home/artifacts`` by default)."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def resolve(self, ref: str, kind: Kind | None = None, verify: bool = True) -> Artifact:
+        """The artifact that ``NAME:vN``, ``NAME@latest`` or a folder's path means.
+
+        Raises ``InputError`` when it does not exist (the message has the command which makes it), is of another kind,
+        or is damaged. ``verify=False`` skips hashing the files, for example in all ranks but the first.
+        """
+        artifact = load(self._folder(ref, kind))
+        if kind is not None and artifact.kind != kind:
+            raise InputError(
+                f"{ref} is an artifact of kind {artifact.kind}; a {kind} is needed here. "
+                f"`vtcli artifacts ls` shows the kinds; `{_maker(kind, artifact.name)}` makes a {kind}."
+            )
+        if verify and (problems := file_problems(artifact)):
+            shown = "; ".join(problems[:5])
+            raise InputError(f"The artifact {ref} in {artifact.path} is damaged: {shown}. Remove it and make it again.")
+        return artifact
+
+    def ls(self) -> list[Artifact]:
+        """Every readable artifact, by name and version. Unreadable ones are in ``damaged``."""
+        return self._scan()[0]
+
+    def damaged(self) -> list[str]:
+        """One line for every version whose manifest cannot be read."""
+        return self._scan()[1]
+
+    def show(self, ref: str) -> dict[str, Any]:
+        """The manifest of ``ref`` as plain values, with ``ref``, ``path`` and ``size`` (bytes) in front."""
+        artifact = self.resolve(ref, verify=False)
+        head = {"ref": artifact.ref, "path": str(artifact.path), "size": artifact.size}
+        return head | codec.encode(artifact.manifest)
+
+    def verify(self, ref: str) -> list[str]:
+        """What is wrong with ``ref`` and everything it was made from, one line each: files changed, missing or added,
+        ancestors that are gone or are not the ones that were used."""
+        artifact = self.resolve(ref, verify=False)
+        ancestors = {
+            str(node.path or node.ref): node for tree in self._lineage(artifact).parents for node in _nodes(tree)
+        }
+        below = [f"{node.ref}, an ancestor: {line}" for node in ancestors.values() for line in _node_problems(node)]
+        return file_problems(artifact) + below
+
+    def lineage(self, ref: str) -> Lineage:
+        """The tree from ``ref`` down to artifacts without parents, which name their generator's seed."""
+        return self._lineage(self.resolve(ref, verify=False))
+
+    def find(self, fingerprint: str) -> Artifact | None:
+        """The newest undamaged artifact that was made for exactly this fingerprint."""
+        found = [a for a in self.ls() if fingerprint and a.manifest.fingerprint == fingerprint]
+        found.sort(key=lambda a: (a.manifest.created, a.version), reverse=True)
+        return next((a for a in found if not file_problems(a)), None)
+
+    @contextmanager
+    def draft(self, name: str, kind: Kind, **details: Any) -> Generator[Draft]:
+        """An empty folder on the store's own file system, removed again unless it is committed.
+
+        ``details`` are the other fields of ``Draft``: parents, config, seed, fingerprint, stage, run_id, summary.
+        Drafts that killed processes left under this name are removed first.
+        """
+        folder = self.root / require_name(name)
+        path = folder / f".draft-{secrets.token_hex(6)}"
+        held = _draft_lock(path)
+        with ExitStack() as stack:
+            with self.lock(name):
+                _clear_stale_drafts(folder)
+                stack.enter_context(disk.locked(held, 0, "a draft"))
+            try:
+                with disk.checked(path, "make the folder"):
+                    path.mkdir()
+                yield Draft(self, name, path, kind, **details)
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+                held.unlink(missing_ok=True)
+
+    def newest_version(self, name: str) -> int:
+        """0 when there is none. Damaged versions count, so that a number is never used twice."""
+        return max(_versions(self.root / name), default=0)
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Held while a version is put in place or drafts are cleared."""
+        return disk.locked(self.root / name / ".lock", COMMIT_WAIT_S, f"commits to the artifact {name}")
+
+    def _scan(self) -> tuple[list[Artifact], list[str]]:
+        good: list[Artifact] = []
+        bad: list[str] = []
+        if not self.root.exists():
+            return good, bad
+        with disk.checked(self.root, "list"):
+            folders = sorted(f for f in self.root.iterdir() if f.is_dir() and _NAME.fullmatch(f.name))
+            for path in (f / f"v{version}" for f in folders for version in sorted(_versions(f))):
+                try:
+                    good.append(load(path))
+                except InputError as error:
+                    bad.append(str(error))
+        return good, bad
+
+    def _folder(self, ref: str, kind: Kind | None) -> Path:
+        match = re.fullmatch(rf"({_NAME.pattern})(?::{_VERSION.pattern}|@latest)", ref)
+        if match is None:
+            if (Path(ref) / MANIFEST).is_file():
+                return Path(ref)
+            raise InputError(
+                f"{ref!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. "
+                f"`vtcli artifacts ls` lists what there is under {self.root}."
+            )
+        name, version = match.group(1), match.group(2)
+        have = sorted(_versions(self.root / name))
+        if not have or (version and int(version) not in have):
+            there = f"it has {', '.join(f'v{v}' for v in have)}" if have else f"nothing of that name in {self.root}"
+            advice = f"Make it with `{_maker(kind, name)}`." if kind else "`vtcli artifacts ls` lists what there is."
+            raise InputError(f"There is no artifact {ref} ({there}). {advice}")
+        return self.root / name / f"v{version or have[-1]}"
+
+    def _lineage(self, artifact: Artifact) -> Lineage:
+        m = artifact.manifest
+        parents = tuple(self._parent_lineage(parent, artifact) for parent in m.parents)
+        return Lineage(
+            artifact.ref,
+            m.kind,
+            m.digest,
+            m.stage,
+            m.seed,
+            m.git_commit,
+            m.created,
+            m.run_id,
+            parents,
+            path=artifact.path,
+        )
+
+    def _parent_lineage(self, parent: Parent, child: Artifact) -> Lineage:
+        sibling = child.path.parent.parent / parent.ref.replace(":", "/")  # the store that the child lies in
+        try:
+            artifact = load(sibling) if sibling.is_dir() else self.resolve(parent.ref, verify=False)
+        except InputError as error:
+            return Lineage(parent.ref, parent.kind, parent.digest, run_id=parent.run_id, problem=str(error))
+        if artifact.digest != parent.digest:
+            problem = f"{parent.ref} is not the one that was used: its digest is {artifact.digest[:12]}"
+            return Lineage(parent.ref, parent.kind, parent.digest, run_id=parent.run_id, problem=problem)
+        return self._lineage(artifact)
+
+
+def require_name(name: str) -> str:
+    """The name itself; ``InputError`` when it cannot be one."""
+    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:60]}… of {len(name)} characters"
+        raise InputError(
+            f"{shown!r} cannot name an artifact: use letters, digits, dots, dashes and underscores, at most "
+            f"{LONGEST_NAME}, a letter or a digit first. name=… sets it."
+        )
+    return name
+
+
+def _maker(kind: Kind, name: str) -> str:
+    return MAKERS[kind].format(name=name)
+
+
+def _versions(folder: Path) -> set[int]:
+    if not folder.is_dir():
+        return set()
+    with disk.checked(folder, "list"):
+        return {int(match.group(1)) for path in folder.iterdir() if (match := _VERSION.fullmatch(path.name))}
+
+
+def _draft_lock(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _clear_stale_drafts(folder: Path) -> None:
+    """Removes what killed writers left; the caller holds the name's lock, so no draft is just being made."""
+    for path in folder.glob(".draft-*"):
+        draft = path.with_suffix("") if path.suffix == ".lock" else path
+        if disk.is_free(_draft_lock(draft)):
+            shutil.rmtree(draft, ignore_errors=True)
+            _draft_lock(draft).unlink(missing_ok=True)
+
+
+def _make_read_only(folder: Path) -> None:
+    """Files only, so that ``rm -r`` still works on the folder."""
+    with disk.checked(folder, "make read-only"):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                path.chmod(0o444)
+
+
+def _nodes(tree: Lineage) -> Generator[Lineage]:
+    yield tree
+    for parent in tree.parents:
+        yield from _nodes(parent)
+
+
+def _node_problems(node: Lineage) -> list[str]:
+    return [node.problem or "gone"] if node.path is None else file_problems(load(node.path))

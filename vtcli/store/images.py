@@ -1,0 +1,263 @@
+"""Content-addressed images, the one safe decoder, and the one place that resizes.
+
+Every image has *full* pixels (as given, or as cut from a parent's full pixels) and a *view*, which policy and learner
+see: full, resized once to multiples of ``factor`` within ``[min_pixels, max_pixels]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from vtcli.config.bounds import OutOfBounds, at_least
+from vtcli.errors import InputError
+from vtcli.protocols import Pixels
+from vtcli.schema import ImageRef
+from vtcli.store import disk
+
+MAX_DECODED_PIXELS = 100_000_000
+"""Larger images are refused before their pixels are decoded."""
+
+MAX_ASPECT_RATIO = 200
+"""Qwen's limit: the longer side over the shorter one."""
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """Area of a view in pixels."""
+
+    min_pixels: int = 56 * 56
+    max_pixels: int = 14 * 14 * 4 * 1280
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "min_pixels", "max_pixels")
+        if self.min_pixels > self.max_pixels:
+            raise OutOfBounds("min_pixels", f"must be at most max_pixels={self.max_pixels}, got {self.min_pixels}.")
+
+
+def smart_resize(
+    height: int,
+    width: int,
+    factor: int = 28,
+    min_pixels: int = 56 * 56,
+    max_pixels: int = 14 * 14 * 4 * 1280,
+) -> tuple[int, int]:
+    """The view's ``(height, width)``: multiples of ``factor``, area within the limits, aspect kept where possible.
+
+    The rule of Qwen2-VL's image processor (transformers, ``qwen2_vl``), reproduced value for value: sides are rounded
+    half to even; where the area leaves the limits both sides are scaled by the square root of the excess and rounded
+    inwards (down when too large, up when too small), and a side is never 0.
+
+    Raises ``InputError`` where the sides differ by more than a factor of 200, which that processor refuses as well.
+    """
+    if min(height, width) < 1 or max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        raise InputError(
+            f"An image of {width} x {height} pixels cannot be shown to the model: "
+            f"its longer side may be at most {MAX_ASPECT_RATIO} times the shorter one. Crop or pad it."
+        )
+    rows, columns = round(height / factor), round(width / factor)
+    area = rows * columns * factor * factor
+    if area > max_pixels:
+        shrink = math.sqrt((height * width) / max_pixels)
+        rows = max(1, math.floor(height / shrink / factor))
+        columns = max(1, math.floor(width / shrink / factor))
+    elif area < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        rows = math.ceil(height * grow / factor)
+        columns = math.ceil(width * grow / factor)
+    return rows * factor, columns * factor
+
+
+def decode(data: bytes, where: str) -> Pixels:
+    """Image bytes to ``(H, W, 3)`` RGB: upright by EXIF, alpha over white, 16 bits scaled to 8.
+
+    ``where`` says where the bytes came from, for the messages. Raises ``InputError`` for nothing at all, for what is
+    no image, is cut off, or has more than 100 million pixels; the size is checked before any pixel is decoded.
+    """
+    image = _open(data, where)
+    try:
+        image.load()
+        image = ImageOps.exif_transpose(image)
+        return np.array(_to_rgb(image), dtype=np.uint8)
+    except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ... on broken data
+        raise _undecodable(where, error) from error
+
+
+def check(data: bytes, where: str) -> None:
+    """The checks of ``decode`` at a fraction of its time: PNG by its checksums, other formats decoded in full."""
+    image = _open(data, where)
+    try:
+        if image.format == "PNG":
+            image.verify()
+        else:
+            image.load()
+    except Exception as error:  # as in decode
+        raise _undecodable(where, error) from error
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """``(H, W, 3)`` uint8 to PNG; the same pixels give the same bytes."""
+    buffer = io.BytesIO()
+    Image.fromarray(_require_rgb(pixels)).save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def resize(pixels: Pixels, height: int, width: int) -> Pixels:
+    """Bicubic, as Qwen's image processor does it; the same array when the size is right already."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC), dtype=np.uint8)
+
+
+class ImageStore:
+    """PNG files at ``root/ab/<sha256>.png``, named by the sha256 of the file, each written once.
+
+    Safe for threads and for processes that share ``root``. Arrays that come out are read-only: copy before drawing.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        min_pixels: int = 56 * 56,
+        max_pixels: int = 14 * 14 * 4 * 1280,
+        factor: int = 28,
+        cache_mb: int = 64,
+    ) -> None:
+        self.root = Path(root)
+        self.min_pixels = min_pixels
+        self.max_pixels = max_pixels
+        self.factor = factor
+        self._cache: OrderedDict[str, Pixels] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_limit = cache_mb * 1_000_000
+        self._guard = threading.Lock()
+
+    def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
+        """Stores ``(H, W, 3)`` pixels and their view. Raises ``InputError`` for shapes the model cannot be shown."""
+        height, width = _require_rgb(pixels).shape[:2]
+        view_height, view_width = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        full = self._put(pixels)
+        view = full
+        if (view_height, view_width) != (height, width):
+            view = self._put(resize(pixels, view_height, view_width))
+        return ImageRef(full, view, width, height, view_width, view_height, parent, transform)
+
+    def add_encoded(self, data: bytes, where: str) -> ImageRef:
+        """As ``add(decode(data, where))``; a plain RGB PNG is kept as it is, undecoded when it is its own view."""
+        image = _open(data, where)
+        height, width = image.height, image.width
+        if not (image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data):
+            return self.add(decode(data, where))
+        view_height, view_width = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        if (view_height, view_width) == (height, width):
+            full = view = self._keep(data)
+        else:
+            pixels = decode(data, where)  # before it is kept: it may be damaged
+            full, view = self._keep(data), self._put(resize(pixels, view_height, view_width))
+            self._remember(full, pixels)
+        return ImageRef(full, view, width, height, view_width, view_height)
+
+    def full(self, ref: ImageRef) -> Pixels:
+        """``(H, W, 3)``, the original pixels."""
+        return self._get(ref.full)
+
+    def view(self, ref: ImageRef) -> Pixels:
+        """``(H, W, 3)``, what the model sees."""
+        return self._get(ref.view)
+
+    def path(self, sha: str) -> Path:
+        """The file of ``ImageRef.full`` or ``.view``."""
+        return self.root / sha[:2] / f"{sha}.png"
+
+    def _put(self, pixels: Pixels) -> str:
+        sha = self._keep(encode_png(pixels))
+        self._remember(sha, np.array(pixels, dtype=np.uint8))
+        return sha
+
+    def _keep(self, data: bytes) -> str:
+        sha = hashlib.sha256(data).hexdigest()
+        path = self.path(sha)
+        if not path.exists():
+            disk.write_atomic(path, data, durable=False)
+        return sha
+
+    def _get(self, sha: str) -> Pixels:
+        with self._guard:
+            if sha in self._cache:
+                self._cache.move_to_end(sha)
+                return self._cache[sha]
+        path = self.path(sha)
+        with disk.checked(path, "read the image"):
+            data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha:
+            raise InputError(f"The image {path} lacks the sha256 it is named by: it is damaged. Remove it.")
+        pixels = decode(data, str(path))
+        self._remember(sha, pixels)
+        return pixels
+
+    def _remember(self, sha: str, pixels: Pixels) -> None:
+        pixels.flags.writeable = False
+        with self._guard:
+            if sha not in self._cache:
+                self._cache[sha] = pixels
+                self._cached_bytes += pixels.nbytes
+            while self._cached_bytes > self._cache_limit and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+
+
+def _open(data: bytes, where: str) -> Image.Image:
+    """Header only, size checked."""
+    if not data:
+        raise InputError(f"The image {where} has zero bytes. Give a PNG, JPEG, WEBP, BMP, TIFF or GIF image.")
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise _too_large(where, str(error)) from error
+    except Exception as error:  # as in decode
+        raise _undecodable(where, error) from error
+    if image.width * image.height > MAX_DECODED_PIXELS:
+        raise _too_large(where, f"{image.width} x {image.height}")
+    return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey; "I" holds the same range in 32 bits
+        grey = np.asarray(image).astype(np.int64).clip(0, 65535)
+        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        paper = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(paper, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _require_rgb(pixels: Pixels) -> Pixels:
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or 0 in pixels.shape:
+        raise InputError(f"Pixels must be (H, W, 3) uint8 with H, W >= 1; got {pixels.shape} {pixels.dtype}.")
+    return pixels
+
+
+def _too_large(where: str, size: str) -> InputError:
+    return InputError(
+        f"The image {where} is too large ({size}); at most {MAX_DECODED_PIXELS // 1_000_000} million pixels "
+        f"are decoded. Scale it down first."
+    )
+
+
+def _undecodable(where: str, error: Exception) -> InputError:
+    return InputError(
+        f"The image {where} cannot be decoded ({type(error).__name__}: {error}). It is damaged, cut off, "
+        f"or not one of {', '.join(FORMATS)}."
+    )

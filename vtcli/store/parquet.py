@@ -1,0 +1,253 @@
+"""Parquet files of samples and demonstrations: their columns, what makes a row unusable, writing and reading.
+
+Files are equal byte by byte for equal rows, and carry the features metadata with which
+``datasets.load_dataset("parquet", data_files=...)`` decodes the images.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vtcli.errors import InputError
+from vtcli.store import disk, images, videos
+
+ROW_GROUP = 32
+"""Rows that are read together: small, because a row holds images and training reads rows at random."""
+
+CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
+"""What chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``; text from data must not contain it."""
+
+ROLES = ("system", "user", "assistant", "tool")
+
+_TEXT = pa.string()
+_IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", _TEXT)]))
+_VIDEOS = pa.list_(
+    pa.struct(
+        [
+            ("video", _TEXT),  # see ``vtcli.store.videos``; verl reads a video under this key
+            ("size", pa.int64()),  # bytes
+            ("width", pa.int64()),
+            ("height", pa.int64()),
+            ("frames", pa.int64()),
+            ("frames_per_s", pa.float64()),
+        ]
+    )
+)
+_MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
+
+SAMPLE_SCHEMA = pa.schema(
+    [
+        ("id", _TEXT),
+        ("data_source", _TEXT),
+        ("ability", _TEXT),
+        ("prompt", _MESSAGES),
+        ("images", _IMAGES),
+        ("videos", _VIDEOS),
+        ("reward_model", pa.struct([("style", _TEXT), ("ground_truth", _TEXT)])),
+        (
+            "extra_info",
+            pa.struct(
+                [
+                    ("index", pa.int64()),
+                    ("split", _TEXT),
+                    ("form", _TEXT),
+                    ("question", _TEXT),
+                    ("answer", _TEXT),
+                    ("truth", _TEXT),  # JSON
+                    ("tools", pa.list_(_TEXT)),
+                ]
+            ),
+        ),
+    ]
+)
+
+LATER = frozenset({"videos"})
+"""Columns that older artifacts lack: their rows have none of it."""
+
+DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
+
+
+def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
+    """Checks and writes ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; returns their number.
+
+    Complete or absent. Raises ``InputError`` for an unusable row, a repeated id, and disk trouble.
+    """
+    temp = disk.temporary(path)
+    schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _features(schema)}})})
+    seen: set[str] = set()
+    with disk.checked(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
+                for batch in _batches(rows, ROW_GROUP):
+                    for row in batch:
+                        _require_row(row, seen, schema, path)
+                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=ROW_GROUP)
+            disk.fsync_file(temp)
+            temp.replace(path)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        disk.fsync_dir(path.parent)
+    return len(seen)
+
+
+def _require_row(row: Mapping[str, Any], seen: set[str], schema: pa.Schema, path: Path) -> None:
+    problem = f"the id {row['id']!r} occurs twice" if row["id"] in seen else row_problem(row, schema)
+    if problem:
+        raise InputError(f"Row {len(seen)} (id {row['id']!r}) cannot be written to {path}: {problem}.")
+    seen.add(row["id"])
+
+
+def _batches(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    return {field.name: _feature(field.type) for field in schema}
+
+
+def _feature(kind: pa.DataType) -> dict[str, Any]:
+    """The description that `datasets` >= 4 stores and reads."""
+    if kind == _IMAGES.value_type:
+        return {"_type": "Image"}
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "List"}
+    if pa.types.is_struct(kind):
+        return {field.name: _feature(field.type) for field in kind}
+    return {"dtype": str(kind), "_type": "Value"}
+
+
+def row_problem(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
+    """Why a row cannot be used, in words; None when it can. PNG images are checked by their checksums. A demonstration
+    may do without images: where there is a video, code shows them, and not everybody calls it."""
+    if not row["id"]:
+        return "it has no id"
+    pngs = [image["bytes"] if image else None for image in row["images"] or ()]
+    if not pngs and not row.get("videos") and "messages" not in schema.names:
+        return "it has no image and no video"
+    try:
+        for number, png in enumerate(pngs):
+            images.check(png or b"", f"{number}")
+    except InputError as error:
+        return str(error).rstrip(".")
+    return _demo_problem(row, len(pngs)) if "messages" in schema.names else _text_problem(row)
+
+
+def _text_problem(row: Mapping[str, Any]) -> str | None:
+    info = row["extra_info"] or {}
+    for name in ("split", "form", "question", "answer", "truth"):
+        if not isinstance(info.get(name), str):
+            return f"extra_info.{name} is missing"
+    for name in ("question", "answer"):
+        if marker := CHAT_MARKER.search(info[name]):
+            return f"its {name} contains the chat marker {marker.group()}, which could forge a turn or an image"
+        for medium in ("image", "video") if row.get("videos") else ("image",):
+            if f"<{medium}>" in info[name]:
+                return f"its {name} contains <{medium}>, which stands for the {medium}; take it out of the text"
+    try:
+        truth = json.loads(info["truth"])
+    except ValueError as error:
+        return f"extra_info.truth is not JSON ({error})"
+    return None if isinstance(truth, dict) else "extra_info.truth is not a JSON object"
+
+
+def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
+    messages = row["messages"] or []
+    placeholders = sum((message["content"] or "").count("<image>") for message in messages)
+    if placeholders != image_count:
+        return f"it has {placeholders} <image> placeholders and {image_count} images; give one for each"
+    for message in messages:
+        if message["role"] not in ROLES or message["content"] is None:
+            return f"it has a message with the role {message['role']!r}; roles are {', '.join(ROLES)}, content is text"
+        if marker := CHAT_MARKER.search(message["content"]):
+            return f"a message contains the chat marker {marker.group()}, which could forge a turn or an image"
+    if not any(message["role"] == "assistant" for message in messages):
+        return "it has no assistant message to learn from"
+    return None
+
+
+@contextmanager
+def _readable(path: Path) -> Generator[None]:
+    """pyarrow tells of damage by its own errors, by ``ValueError``, and by ``OSError`` without a number."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise disk.io_error(error, path, "read") from error
+        raise InputError(
+            f"The Parquet file {path} cannot be read ({error}): it is cut off or damaged. Make the artifact again."
+        ) from error
+
+
+class Table:
+    """Rows of one Parquet file, all checked when it is opened, then read at random by row group."""
+
+    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:
+        self.path, self._schema, self._guard = path, schema, threading.Lock()
+        with _readable(path):
+            self._file = pq.ParquetFile(path)
+            self._require_columns()
+            self._read_group = lru_cache(maxsize=4)(self._file.read_row_group)
+            self.bad = self._scan()
+        if self.bad and bad_rows == "error":
+            shown = "\n".join(f"  {line}" for line in self.bad[:5])
+            raise InputError(
+                f"{len(self.bad)} of {len(self.bad) + len(self.ids)} rows of {path} cannot be used:\n{shown}\n"
+                f"Mend them, or set bad_rows=skip to leave them out."
+            )
+
+    def row(self, index: int) -> dict[str, Any]:
+        group, offset = self._places[index]
+        with self._guard, _readable(self.path):
+            return self._read_group(group).slice(offset, 1).to_pylist()[0]
+
+    def _require_columns(self) -> None:
+        have = self._file.schema_arrow
+        wrong = [
+            f.name
+            for f in self._schema
+            if (have.field(f.name).type != f.type if f.name in have.names else f.name not in LATER)
+        ]
+        if wrong:
+            raise InputError(
+                f"The Parquet file {self.path} lacks the columns {', '.join(wrong)}, or has them with other types; "
+                f"it needs {', '.join(self._schema.names)}. Make the artifact with this version of vtcli."
+            )
+
+    def _scan(self) -> tuple[str, ...]:
+        """Fills ``ids`` and the places of the usable rows; returns a line for every other row."""
+        self.ids: list[str] = []
+        self._places: list[tuple[int, int]] = []
+        bad: list[str] = []
+        seen: set[str] = set()
+        number = 0
+        for group in range(self._file.num_row_groups):
+            for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
+                problem = "its id occurs twice" if row["id"] in seen else row_problem(row, self._schema)
+                problem = problem or videos.problem(self.path.parent, row.get("videos"))
+                if problem:
+                    bad.append(f"row {number} (id {row['id']!r}): {problem}")
+                else:
+                    seen.add(row["id"])
+                    self.ids.append(row["id"])
+                    self._places.append((group, offset))
+                number += 1
+        return tuple(bad)

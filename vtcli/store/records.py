@@ -1,0 +1,275 @@
+"""The only file formats between stages: JSONL of schema types, and Parquet of samples and demonstrations.
+
+A JSONL line is ``{"schema_version": 1, "type": "Scored", "value": {...}}``. Parquet files follow what other trainers
+read (verl's RL columns; ``messages`` + ``images`` for SFT), carry the features metadata with which
+``datasets.load_dataset("parquet", data_files=...)`` decodes the images, and are equal byte by byte for equal rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from vtcli.errors import InputError
+from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
+from vtcli.store import codec, disk, parquet, videos
+from vtcli.store.images import ImageStore
+from vtcli.store.manifest import Artifact
+
+T = TypeVar("T")
+
+
+def append(path: Path, objects: Iterable[Any]) -> int:
+    """Adds one line per object, durably, and returns the file's size, which ``truncate`` takes to undo later lines.
+
+    A torn last line (the writer was killed) is cut off first. Raises ``InputError`` for disk trouble; then, as far as
+    the disk lets us, the file is as it was.
+    """
+    data = "".join(_line(item) for item in objects).encode()
+    with disk.checked(path, "append to"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            start = _complete_size(file)
+            file.truncate(start)
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), start)
+                raise
+    return start + len(data)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Drops every line after the first ``size`` bytes: what a resumed run wrote after its checkpoint."""
+    with disk.checked(path, "cut"):
+        if not path.exists():
+            if size:
+                raise InputError(f"{path} is missing; by the checkpoint it has {size} bytes. Start the run anew.")
+            return
+        if path.stat().st_size < size:
+            raise InputError(f"{path} is shorter than the {size} bytes of the checkpoint. Start the run anew.")
+        os.truncate(path, size)
+
+
+def read(path: Path, *kinds: type[T]) -> Iterator[T]:
+    """The objects of a file that ``append`` wrote, one after the other; each of one of ``kinds``.
+
+    A last line without its end (the writer was killed) is left out. Raises ``InputError``, with the line's number, for
+    anything else that is none of ``kinds`` in this schema version.
+    """
+    with disk.checked(path, "read"), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield _parse_line(line, kinds, f"{path}, line {number}")
+
+
+def torn(path: Path) -> bool:
+    """Whether the last line lacks its end, which ``read`` leaves out."""
+    with disk.checked(path, "read"), path.open("rb") as file:
+        return _complete_size(file) < file.seek(0, os.SEEK_END)
+
+
+def _line(item: Any) -> str:
+    value = codec.encode(item)
+    return json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": value}) + "\n"
+
+
+def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
+    try:
+        envelope = json.loads(line)
+        version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{where} is not a record of vtcli ({error}): the file is damaged or of another kind."
+        ) from error
+    if version != SCHEMA_VERSION:
+        raise InputError(f"{where} has schema version {version}; this vtcli reads {SCHEMA_VERSION}. Make it anew.")
+    cls = next((each for each in kinds if each.__name__ == kind), None)
+    if cls is None:
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise InputError(f"{where} holds a {kind}; a {wanted} was expected. Give the right file.")
+    try:
+        return codec.decode(cls, value)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}. The file is damaged or was written by another version.") from error
+
+
+def _complete_size(file: Any) -> int:
+    """Where the last complete line ends; seeks backwards in steps."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 65536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One demonstration: ``messages`` are ``{"role", "content"}`` with one ``<image>`` per image, in order; tool
+    observations have the role "tool"; ``tools`` are OpenAI function schemas."""
+
+    id: str
+    messages: tuple[Mapping[str, str], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    images: tuple[ImageRef, ...] = ()  # filled in by ``DemoSet.load``
+
+
+def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]], data_source: str = "vtcli") -> int:
+    """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at) and then of its videos;
+    returns their number. Videos become files of their own beside ``path`` (``vtcli.store.videos``), which only the
+    sandbox decodes: what a prompt says of them is taken from ``Sample.videos``.
+
+    The file is complete or absent, and the same rows give the same bytes. Raises ``InputError`` for a sample that
+    ``SampleSet`` would refuse, for a repeated id, and for disk trouble.
+    """
+    return parquet.write(
+        path,
+        parquet.SAMPLE_SCHEMA,
+        (_sample_row(i, s, media, path.parent) | {"data_source": data_source} for i, (s, media) in enumerate(samples)),
+    )
+
+
+def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]]) -> int:
+    """As ``write_samples``, for demonstrations."""
+    return parquet.write(path, parquet.DEMO_SCHEMA, (_demo_row(demo, pngs) for demo, pngs in demos))
+
+
+def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path) -> dict[str, Any]:
+    count = len(media) - len(sample.videos)
+    if count < 0:
+        raise InputError(f"sample {sample.id} has {len(sample.videos)} videos, but the bytes of {len(media)} are given")
+    pngs, clips = media[:count], media[count:]
+    return {
+        "id": sample.id,
+        "ability": sample.task,
+        "prompt": [{"role": "user", "content": "<image>" * len(pngs) + "<video>" * len(clips) + sample.question}],
+        "images": [{"bytes": png, "path": None} for png in pngs],
+        "videos": [videos.keep(folder, ref, data) for ref, data in zip(sample.videos, clips, strict=True)],
+        "reward_model": {"style": "rule", "ground_truth": sample.answer},
+        "extra_info": {
+            "index": index,
+            "split": sample.split,
+            "form": sample.form,
+            "question": sample.question,
+            "answer": sample.answer,
+            "truth": json.dumps(codec.encode(sample.truth)),
+            "tools": list(sample.tools),
+        },
+    }
+
+
+def _demo_row(demo: Demo, pngs: Sequence[bytes]) -> dict[str, Any]:
+    return {
+        "id": demo.id,
+        "messages": [dict(message) for message in demo.messages],
+        "images": [{"bytes": png, "path": None} for png in pngs],
+        "tools": json.dumps(codec.encode(demo.tools)),
+    }
+
+
+class SampleSet:
+    """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
+
+    Every row is checked at the start: ``InputError`` for a missing or truncated file, and for a row without image or
+    video, with a damaged image, a missing or shortened video, or chat markers in its text; with ``bad_rows="skip"``
+    such rows are left out and listed in ``bad``. Pixels go to ``store`` when a sample is loaded; a video's content is
+    compared with its name then.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact | Path,
+        form: str,
+        split: str,
+        store: ImageStore,
+        bad_rows: Literal["error", "skip"] = "error",
+    ) -> None:
+        folder = artifact if isinstance(artifact, Path) else artifact.path
+        self._table = parquet.Table(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows)
+        self._store = store
+        self.ids: tuple[str, ...] = tuple(self._table.ids)
+        self.bad = self._table.bad
+        self._load = lru_cache(maxsize=65536)(self._load_row)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def load(self, index: int) -> Sample:
+        """Sample ``index``; asked for again it is the same object. Raises ``InputError`` for an undecodable image."""
+        return self._load(index)
+
+    def task(self, index: int) -> str:
+        """The task of sample ``index``; no image is decoded."""
+        return str(self._table.row(index)["ability"])
+
+    def _load_row(self, index: int) -> Sample:
+        row = self._table.row(index)
+        info = row["extra_info"]
+        return Sample(
+            id=row["id"],
+            task=row["ability"],
+            form=info["form"],
+            split=info["split"],
+            question=info["question"],
+            answer=info["answer"],
+            images=_store_images(row, self._store, self._table.path),
+            tools=tuple(info["tools"]),
+            truth=json.loads(info["truth"]),
+            videos=videos.load(self._table.path.parent, row.get("videos")),
+        )
+
+
+class DemoSet:
+    """The demonstrations of one split ("train" | "validation") of a demos artifact, checked like ``SampleSet``."""
+
+    def __init__(
+        self, artifact: Artifact | Path, split: str, store: ImageStore, bad_rows: Literal["error", "skip"] = "error"
+    ) -> None:
+        folder = artifact if isinstance(artifact, Path) else artifact.path
+        self._table = parquet.Table(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows)
+        self._store = store
+        self.ids: tuple[str, ...] = tuple(self._table.ids)
+        self.bad = self._table.bad
+        self._load = lru_cache(maxsize=65536)(self._load_row)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def messages(self, index: int) -> tuple[Mapping[str, str], ...]:
+        """The messages alone; no image is decoded."""
+        return tuple(self._table.row(index)["messages"])
+
+    def load(self, index: int) -> Demo:
+        """Demonstration ``index`` with its images in the store; asked for again it is the same object."""
+        return self._load(index)
+
+    def _load_row(self, index: int) -> Demo:
+        row = self._table.row(index)
+        refs = _store_images(row, self._store, self._table.path)
+        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs)
+
+
+def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:
+    return tuple(
+        store.add_encoded(image["bytes"], f"{number} of row {row['id']!r} in {path}")
+        for number, image in enumerate(row["images"])
+    )
+
+
+def _part(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.parquet"
+    if not path.exists():
+        have = sorted(p.stem for p in folder.glob("*.parquet"))
+        raise InputError(f"{folder} has no {name}.parquet; it has {', '.join(have) or 'no Parquet file'}. Choose one.")
+    return path

@@ -1,0 +1,105 @@
+"""Shards of a synthetic artifact, made one by one in a job array, put together: the same bytes as made at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from vtcli.errors import ConfigError, InputError
+from vtcli.schema import Sample, VideoRef
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.records import Demo
+
+
+def name_of(whole: str, shard: str) -> str:
+    """The name of a shard's artifact.
+
+    >>> name_of("demos", "3/16")
+    'demos-shard-3-of-16'
+    """
+    return f"{whole}-shard-{shard.replace('/', '-of-')}"
+
+
+def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str, Any], seed: int) -> list[str]:
+    """The references of shards 1/total to total/total of an artifact: the newest that were made with this configuration
+    and seed, so that sweeps may share a name. Raises ``InputError`` with the command that makes what is missing."""
+    if total < 1:
+        raise ConfigError(f"synth.merge={total}: expected the number of shards, or a list of them")
+    refs: dict[str, str] = {}
+    for artifact in store.ls():  # versions in ascending order
+        shard = str(artifact.manifest.config.get("synth", {}).get("shard"))
+        named = artifact.ref.startswith(f"{name_of(whole, shard)}:")
+        if named and artifact.manifest.seed == seed and _whole(artifact.manifest.config) == _whole(made_from):
+            refs[shard] = artifact.ref
+    wanted = [f"{i}/{total}" for i in range(1, total + 1)]
+    if missing := [shard for shard in wanted if shard not in refs]:
+        raise InputError(
+            f"synth.merge={total}: of the shards of {whole} with this configuration and seed {seed}, "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each with this "
+            f"command and synth.shard='{missing[0]}' instead of synth.merge."
+        )
+    return [refs[shard] for shard in wanted]
+
+
+def in_order(shards: Sequence[Artifact], made_from: Mapping[str, Any], seed: int) -> list[Artifact]:
+    """The shards 1/n to n/n.
+
+    Raises ``InputError`` where one is missing or twice there, or was made with another configuration or seed.
+    """
+    numbered: dict[str, Artifact] = {}
+    for artifact in shards:
+        shard = str(artifact.manifest.config["synth"]["shard"])
+        if shard in numbered or "/" not in shard:
+            raise InputError(
+                f"{artifact.ref} is shard {shard}, which is not one or is given twice. Give every one once."
+            )
+        numbered[shard] = artifact
+        if _whole(artifact.manifest.config) != _whole(made_from) or artifact.manifest.seed != seed:
+            raise InputError(f"{artifact.ref} was made with another configuration or seed than this. Make it again.")
+    total = len(shards)
+    missing = [f"{i}/{total}" for i in range(1, total + 1) if f"{i}/{total}" not in numbered]
+    if missing:
+        raise InputError(
+            f"Of {total} shards {', '.join(sorted(numbered))} are given; {', '.join(missing)} are missing."
+        )
+    return [numbered[f"{i}/{total}"] for i in range(1, total + 1)]
+
+
+def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without what differs between shards and their merge, as JSON reads it."""
+    synth = {k: v for k, v in config["synth"].items() if k not in ("shard", "merge", "workers")}
+    return json.loads(json.dumps({**config, "synth": synth}))
+
+
+def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, list[bytes]]]:
+    """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard."""
+    for task, kind in groups:
+        for path in paths:
+            for batch in pq.ParquetFile(path).iter_batches(batch_size=32):
+                for row in batch.to_pylist():
+                    if row["id"].startswith(f"{task}-") and ("messages" not in row or row["id"].endswith(f"-{kind}")):
+                        clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
+                        yield _read(row), [*(image["bytes"] for image in row["images"]), *clips]
+
+
+def _read(row: Mapping[str, Any]) -> Sample | Demo:
+    if "messages" in row:
+        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])))
+    info = row["extra_info"]
+    text = {key: info[key] for key in ("form", "split", "question", "answer")}
+    return Sample(
+        id=row["id"],
+        task=row["ability"],
+        images=(),
+        tools=tuple(info["tools"]),
+        truth=json.loads(info["truth"]),
+        videos=tuple(
+            VideoRef(v["video"], v["width"], v["height"], v["frames"], v["frames_per_s"])
+            for v in row.get("videos") or ()
+        ),
+        **text,
+    )
