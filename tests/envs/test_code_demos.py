@@ -154,8 +154,8 @@ def test_an_act_without_template_and_a_template_with_an_unknown_name_are_refused
         Templates({"crop": "x"}).act(FLIP, {"direction": "vertical"}, 0)
     with pytest.raises(ConfigError, match=r"\['width'\]; known there are bottom, image, left"):
         Templates({"crop": "{left} {width}"}).act(ZOOM, {"bbox_2d": [1, 2, 3, 4]}, 0)
-    with pytest.raises(ConfigError, match="no templates to write code by"):
-        _ = replace(code_card("codev"), dialect=None).spoken
+    with pytest.raises(ConfigError, match=r"env\.protocol\.dialect.*neither demonstrations"):
+        _ = replace(env_card("codev"), dialect=None).spoken
 
 
 def test_without_code_on_offer_nothing_is_run() -> None:
