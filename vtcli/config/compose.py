@@ -1,6 +1,6 @@
 """The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
 
-A command line is rewritten in small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+A command line is rewritten in small ways before Hydra sees it (docs/decisions/config.md): the scale is
 appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
 are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
 It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
