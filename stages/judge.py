@@ -14,9 +14,10 @@ from typing import Any, Literal
 from vtcli import judging
 from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares
+from vtcli.config.commandline import running
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
-from vtcli.report import folder, scores
+from vtcli.report import scores
 from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
@@ -134,7 +135,7 @@ def _matrix(config: Config, source: Source) -> Artifact:
         matrix.require_some(rows)
         found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
         about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
-        about |= {"command": " ".join(folder.command_line())}
+        about |= {"command": running() or ""}
         out = _fresh(stage)
         matrix.save(out, facts, found)
         page = scores.page("Reward matrix", about, scores.matrix_tables(found))

@@ -137,9 +137,7 @@ def assert_agree(got: metrics.Comparison) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.sampled_from([-2, -1, 0, 0, 0, 0, 1, 1, 2, 0.3, -0.1]), min_size=1, max_size=60), st.integers(0, 9)
-)
+@given(st.lists(st.sampled_from([-2, -1, 0, 0, 0, 0, 1, 1, 2, 0.3, -0.1]), min_size=1, max_size=60), st.integers(0, 9))
 def test_interval_and_test_of_a_difference_agree(differences: list[float], seed: int) -> None:
     # BCa intervals of counts left 0 out where the exact test kept it: [0.008, 0.067] at p = 0.25.
     after = {str(i): d for i, d in enumerate(differences)}

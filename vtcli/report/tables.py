@@ -143,7 +143,7 @@ def differences(series: Sequence[Evaluation], seed: int, titles: Sequence[str] |
         lines.append((Cell(f"{after.label} − {before.label}", head=True), *cells))
     note = (
         "After minus before on the questions that both answered, 95 % interval, two-sided p: exact McNemar for "
-        "right/wrong, sign-flip permutation for graded values."
+        "right/wrong, sign-flip permutation for graded values; the interval holds 0 where p > 0.05."
     )
     return Table("Paired differences", note, ("pair", *(c[0] for c in columns)), tuple(lines))
 
