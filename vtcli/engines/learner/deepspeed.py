@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed, View, collate_packed, embed
-from vtcli.engines.learner import attention
+from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.packing import batches, segments
 from vtcli.engines.learner.storing import export, storing
@@ -33,12 +33,13 @@ class TokenLogprobs(nn.Module):
     def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
         super().__init__()
         self.model = attention.use(model)
+        head.use(self.model.lm_head)
         self.view = view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
 
-    def forward(self, batch: Packed) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``, and their entropies (N,)."""
+    def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
         hidden = self.model.model(
             inputs_embeds=embed(self.model, batch, self.view, blank=blank),
@@ -48,11 +49,7 @@ class TokenLogprobs(nn.Module):
             blocks=batch.blocks,
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
-        logits = self.model.lm_head(before).float() / self.temperature
-        logprobs = logits.log_softmax(-1)
-        with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(1, batch.targets[:, None]).squeeze(1), entropy
+        return head.token_logprobs(self.model.lm_head, before, batch.targets, self.temperature, entropy=entropy)
 
 
 @dataclass
@@ -263,7 +260,7 @@ class DeepSpeedLearner:
     ) -> Tensor:
         batch = self._packed(chunk)
         chunk = batch.rows
-        logp, entropy = self.engine(batch)
+        logp, entropy = self.engine(batch, entropy=True)
         counts = [sum(row.mask) for row in chunk]
         rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
         weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
