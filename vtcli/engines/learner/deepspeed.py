@@ -26,6 +26,9 @@ from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
 from vtcli.store.checkpoints import Checkpoints
 
+MAX_SKIPPED = 3
+"""So many steps in succession without an update, for gradients that are not finite, end the run."""
+
 
 class TokenLogprobs(nn.Module):
     """The model with its head applied only where a token is trained on."""
@@ -84,6 +87,7 @@ class DeepSpeedLearner:
         self.optim, self.backend, self.total_steps = optim, backend, total_steps
         self.image_pad = image_pad
         self.steps_done = 0
+        self.skipped = 0  # steps in succession that DeepSpeed left out
         self.sharded = backend.zero_stage == 3
         self.module = TokenLogprobs(prepare(model, optim, backend), view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
@@ -133,7 +137,7 @@ class DeepSpeedLearner:
                 self._check_finite(torch.tensor(sums.norm), "gradient")
             self.engine.step()
         self.steps_done += 1
-        return self._metrics(sums)
+        return self._metrics(sums) | self._applied()
 
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
@@ -149,7 +153,7 @@ class DeepSpeedLearner:
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
-        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
+        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
@@ -331,6 +335,21 @@ class DeepSpeedLearner:
         zeros = None if imitate else (0.0, 0.0)
         return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
+    def _applied(self) -> dict[str, float]:
+        """Whether DeepSpeed made the update: from stage 1 on it leaves out a step whose gradient is not finite.
+
+        Raises:
+            EngineError: it left out ``MAX_SKIPPED`` steps in succession.
+        """
+        applied = bool(self.engine.was_step_applied())
+        self.skipped = 0 if applied else self.skipped + 1
+        if self.skipped >= MAX_SKIPPED:
+            raise EngineError(
+                f"the gradients of {self.skipped} steps in succession, up to step {self.steps_done - 1}, were not "
+                "finite, and none of them was applied: lower the learning rate or look at the rows of these steps"
+            )
+        return {"updated": float(applied), "skipped": float(not applied)}
+
     def _norm(self) -> float:
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(nn.utils.get_total_norm(gradients))
@@ -359,7 +378,6 @@ class DeepSpeedLearner:
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
-        out["updated"] = 1.0
         out["grad_norm"] = float(norm or 0.0)
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out
