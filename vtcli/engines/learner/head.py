@@ -81,7 +81,7 @@ def use(head: Any) -> nn.Linear:
     Raises:
         TypeError: the head is something else, so that chunks of it could mean something else.
     """
-    if not isinstance(head, nn.Linear) or head.bias is not None:
+    if not isinstance(head, nn.Linear) or "bias" in dict(head.named_parameters()):
         raise TypeError(f"expected a head that is a linear layer without bias, got {head}")
 
     def forward(
