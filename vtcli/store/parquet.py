@@ -73,7 +73,7 @@ SAMPLE_SCHEMA = pa.schema(
 )
 
 LATER = frozenset({"videos"})
-"""Columns that older artifacts lack; their rows read as None there."""
+"""Columns that older artifacts lack; their rows are read without them."""
 
 DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
 
