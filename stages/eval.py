@@ -44,7 +44,10 @@ Key = tuple[str, str]  # form and sample id
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
-RUNTIME_KEYS = ("eval.concurrency", "eval.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
+    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -110,7 +113,8 @@ def run(config: Config) -> Artifact:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=RUNTIME_KEYS) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("eval"))
+    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=free, inputs=source.files) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused

@@ -27,7 +27,7 @@ from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import TrainRow
@@ -104,7 +104,11 @@ class Config:
 
 RlConfig = Config
 # These change nothing in what is learnt.
-RUNTIME_KEYS = ("rl.checkpoint_keep", "rl.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *("rl.data", "rl.checkpoint_keep", "rl.max_broken", "rl.max_unjudged", "rl.limits.timeout_s", "engine"),
+    *(f"rl.backend.{key}" for key in MEMORY_KEYS),
+    *judging.RUNTIME_KEYS,
+)
 
 
 def run(config: Config) -> Artifact:
@@ -119,8 +123,9 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
     parents = [data, *source.parents]
-    free = () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
-    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=(*RUNTIME_KEYS, *free)) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("rl"))
+    free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
+    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=free, inputs=source.files) as stage:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()
