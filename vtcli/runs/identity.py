@@ -53,9 +53,8 @@ class Identity:
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Identity:
         """The inverse of ``plain``; what is missing counts as empty."""
-        return cls(
-            *(value.get(name) or kind() for name, kind in zip(cls.__slots__, (str, dict, dict, str), strict=True))
-        )
+        get = value.get
+        return cls(str(get("request", "")), get("files") or {}, get("code") or {}, str(get("package", "")))
 
     def changes(self, now: Identity) -> list[str]:
         """What of the outside differs in ``now``: files and modules, by name; our own package is not among them."""
