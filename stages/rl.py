@@ -14,6 +14,7 @@ from vtcli import judging
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
+from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection
 from vtcli.config.binding import bind
@@ -29,6 +30,7 @@ from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
+from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
@@ -80,6 +82,7 @@ class Config:
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
+    allow_no_update: bool = False  # a run of which no step updated anything still makes an artifact
     steps_per_phase: int | None = None  # what the recipe's phases refer to
     env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
@@ -105,7 +108,15 @@ class Config:
 RlConfig = Config
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
-    *("rl.data", "rl.checkpoint_keep", "rl.max_broken", "rl.max_unjudged", "rl.limits.timeout_s", "engine"),
+    *(
+        "rl.data",
+        "rl.checkpoint_keep",
+        "rl.max_broken",
+        "rl.max_unjudged",
+        "rl.allow_no_update",
+        "rl.limits.timeout_s",
+        "engine",
+    ),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
     *judging.RUNTIME_KEYS,
 )
@@ -199,6 +210,7 @@ class _Trainer:
                 facts = self.worlds.facts | self.measure.facts
                 self.stage.tracker.tags({k: str(v) for k, v in facts.items()})
                 self._steps()
+                self.updates.require(self.config.allow_no_update)
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
@@ -207,6 +219,7 @@ class _Trainer:
 
     def _steps(self) -> None:
         done, batch = self._resume()
+        self.updates = UpdateCount(self.metrics_log, quiet=self.learner.rank != 0)
         self._agree()
         known = False  # that checkpoint_best is a metric
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
@@ -254,6 +267,9 @@ class _Trainer:
         learnt = time.perf_counter()
         self.policy.update(self.learner.weights(), step + 1)
         metrics["time/learn_s"] += time.perf_counter() - learnt
+        self.updates.count(
+            metrics["updated"], lambda: why_no_update([*batch.everyone.values()], [*batch.credit.values()])
+        )
         metrics |= batch.metrics()
         records.append(self.trajectories, [portable(one) for one in batch.scored])
         metrics["time/step_s"] = time.perf_counter() - begin
