@@ -122,7 +122,7 @@ def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(home: 
 
 
 def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(home: Path) -> None:
-    alike = f"{{name:alike,steps:3,form:answer,reward:{{_target_:uneven.alike}}}}"
+    alike = "{name:alike,steps:3,form:answer,reward:{_target_:uneven.alike}}"
     nothing = [*RL, "name=nothing", f"rl.phases=[{alike}]", "rl.checkpoint_best=null"]
     process = start(home, "rl", nothing)
     output, _ = process.communicate(timeout=240)
