@@ -18,14 +18,22 @@ from rich.progress import track
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.config.bounds import at_least, shares
+from vtcli.config.bounds import at_least, shares, within
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout.loop import Limits, Sampling, refuse_broken, rollout_group, why_broken
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    Limits,
+    Sampling,
+    refuse_broken,
+    refuse_no_room,
+    rollout_group,
+    why_broken,
+)
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.runs.sources import source_model
@@ -91,7 +99,8 @@ class Config:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
-        at_least(0, self, "temperature", "shown")
+        at_least(0, self, "shown")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
         if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
             raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
@@ -126,6 +135,7 @@ def run(config: Config) -> Artifact:
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:
             found = loop.run(_collect(doing, samples))
+        refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, parents, found, images)

@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
-from vtcli.algo.advantages import group_mean
+from vtcli.algo.advantages import GROUP_RELATIVE, group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection
-from vtcli.config.binding import bind
-from vtcli.config.bounds import above, at_least, shares
+from vtcli.config.binding import KeyProblem, bind
+from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
-from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken
+from vtcli.rollout.loop import MAX_TEMPERATURE, Limits, Sampling, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
@@ -98,14 +98,25 @@ class Config:
     def __post_init__(self) -> None:
         if not self.phases:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
-        at_least(1, self, "prompts_per_step", "group_size", "updates_per_step", "checkpoint_every", "checkpoint_keep")
-        above(0, self, "temperature")
+        at_least(1, self, "updates_per_step", "checkpoint_every", "checkpoint_keep")
+        within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
+        within(self.group_size, "group_size", 1, MAX_GROUP)
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
+        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
+        if self.group_size == 1 and function in GROUP_RELATIVE:
+            raise OutOfBounds(
+                "group_size",
+                f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
+                "rollouts of a question, got 1.",
+            )
         shares(self, "max_broken", "max_unjudged")
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
 
 RlConfig = Config
+MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
     *(
@@ -200,6 +211,14 @@ class _Trainer:
         found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
         wanted = self.config.tasks
         kept = [i for i in range(len(found)) if wanted is None or found.task(i) in wanted]
+        if not kept:
+            raise InputError(f"{data.ref} has no row of {form}-train of the tasks {wanted or 'that it may have'}.")
+        if self.config.prompts_per_step > MAX_REPEATS * len(kept):
+            raise KeyProblem(
+                "rl.prompts_per_step",
+                f"is {self.config.prompts_per_step}, and {data.ref} has {len(kept)} rows of {form}-train: expected at "
+                f"most {MAX_REPEATS} times as many.",
+            )
         return found, kept
 
     def run(self) -> Artifact:
@@ -259,6 +278,7 @@ class _Trainer:
         phase = self.config.phases[locate(self.lengths, step)[0]]
         begin = time.perf_counter()
         batch = batch or self.collector.collect(step)
+        refuse_no_room([s.trajectory for s in batch.scored], self.config.limits, "rl.limits.max_tokens")
         learn = functools.partial(self._learn, batch.rows(self.config.updates_per_step))
         if self.config.steps_ahead and step + 1 < self.total:
             metrics, following = self.collector.beside(learn, step + 1)
