@@ -112,6 +112,16 @@ class StageRun:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What belongs to the identity of a run beside its configuration, and what of that does not."""
+
+    runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
+    inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
+    when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
+    # its work is refused, or dropped
+
+
 @contextmanager
 def open_run(
     settings: RunSettings,
@@ -119,53 +129,41 @@ def open_run(
     kind: Kind,
     config: Mapping[str, Any],
     parents: Sequence[Artifact],
-    *,
-    runtime_keys: Sequence[str] = (),
-    inputs: Mapping[str, Path] | None = None,
-    when_changed: Literal["refuse", "anew"] = "refuse",
+    scope: Scope | None = None,
 ) -> Generator[StageRun]:
     """Opens the work folder of exactly this run, with its lock and its tracker, and closes them however the block ends.
 
-    ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and the dotted
-    ``runtime_keys`` (say "synth.workers") does not count for the identity. ``inputs`` are the files outside of
-    artifacts that the stage reads, by name: their content does. Where they, or the source of a plug point, have changed
-    since an earlier attempt was interrupted, its work is refused, or with ``when_changed="anew"`` dropped.
+    ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and
+    ``scope.runtime_keys`` does not count for the identity; the content of ``scope.inputs`` and the source of plug
+    points do.
 
     Raises ``InputError`` when another process runs the same, or when ``home`` cannot be written. A requeued Slurm job
     waits for its earlier self.
     """
-    store, given = ArtifactStore(settings.home), inputs or {}
-    request = fingerprint(stage, kind, settings, config, parents, runtime_keys=runtime_keys)
-    counted = _counted(stage, config, runtime_keys)
+    store, scope = ArtifactStore(settings.home), scope or Scope()
+    request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
+    counted = _counted(stage, config, scope.runtime_keys)
     work = settings.home / ".work" / f"{stage}-{request[:12]}"
     if os.environ.get("RANK", "0") != "0":
-        identity = identify(request, counted, given, work.parent / HASHES)
+        identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
     patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() else 0.0
     with disk.locked(work.with_suffix(".lock"), patience_s, f"the work folder of {stage} {settings.name}"):
-        identity = identify(request, counted, given, work.parent / HASHES)
+        identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         done = _finished(store, settings, identity)
         if done:
             _log.warning("%s was made by this very command; reuse=false makes it again.", done.ref)
             shutil.rmtree(work, ignore_errors=True)  # there is one when the earlier run was killed after its commit
             yield StageRun(store, work, track.NullTracker(), identity, done)
             return
-        _begin(work, identity, when_changed)
+        _begin(work, identity, scope.when_changed)
         _say_why_anew(store, settings, identity)
         tracker = _open_tracker(settings, stage, work, config, parents)
-        draft = {
-            "name": settings.name,
-            "kind": kind,
-            "parents": tuple(parents),
-            "config": codec.encode(config),
-            "seed": settings.seed,
-            "stage": stage,
-            "run_id": tracker.run_id,
-            "fingerprint": identity.fingerprint,
-            "identity": identity.plain,
-        }
-        run = StageRun(store, work, tracker, identity, inputs=given, _draft=draft)
+        draft = {"name": settings.name, "kind": kind, "parents": tuple(parents), "config": codec.encode(config)}
+        draft |= {"seed": settings.seed, "stage": stage, "run_id": tracker.run_id}
+        draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain}
+        run = StageRun(store, work, tracker, identity, inputs=scope.inputs, _draft=draft)
         status = "FAILED"
         try:
             yield run
