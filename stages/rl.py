@@ -112,6 +112,12 @@ class Config:
             )
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
+        if self.backend.batch_tokens < self.limits.max_tokens:
+            raise ConfigError(
+                f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
+                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
+                "lower the second"
+            )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
