@@ -63,11 +63,10 @@ class MemoryImages:
         again = smart_resize(ref.view_height, ref.view_width, 28, *self._limits)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
-    def scale(self, pixels: Pixels) -> View:
-        """View over full, per side."""
-        height, width = pixels.shape[:2]
-        rows, columns = smart_resize(height, width, 28, *self._limits)
-        return columns / width, rows / height
+    def view_size(self, pixels: Pixels) -> tuple[int, int]:
+        """Width and height at which an image is seen."""
+        rows, columns = smart_resize(*pixels.shape[:2], 28, *self._limits)
+        return columns, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,8 @@ class Setting:
 
     def scale(self, images: MemoryImages, pixels: Pixels) -> View:
         """Pixels that a policy names over pixels of the full image."""
-        return (1.0, 1.0) if self.card.coordinates == "full" else images.scale(pixels)
+        height, width = pixels.shape[:2]
+        return self.card.scale((width, height), images.view_size(pixels))
 
     def open(self, sample: Sample, images: MemoryImages, runner: Runner | None, offered: bool = True) -> Env:
         return self.card.open(sample, EnvInputs(images, self.prompt, runner, offered))
