@@ -65,7 +65,8 @@ class MemoryImages:
 
     def view_size(self, pixels: Pixels) -> tuple[int, int]:
         """Width and height at which an image is seen."""
-        rows, columns = smart_resize(*pixels.shape[:2], 28, *self._limits)
+        height, width = pixels.shape[:2]
+        rows, columns = smart_resize(height, width, 28, *self._limits)
         return columns, rows
 
 
