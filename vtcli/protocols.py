@@ -29,13 +29,20 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """The distribution that tokens are drawn from; the same in every engine (docs/decisions/rollout.md)."""
+
+    temperature: float = 1.0  # 0 is greedy; its log-probabilities are those of temperature 1
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One completion to sample. ``seed`` makes the tokens independent of what else is in the batch."""
 
     token_ids: tuple[int, ...]
     images: tuple[ImageRef, ...]
     max_tokens: int
-    temperature: float  # 0 is greedy; its log-probabilities are those of temperature 1
+    sampling: Sampling
     seed: int
     stop: tuple[str, ...] = ()  # the token that completes one of these in the text is kept, as sampled, and is the last
     rollout: int = 0  # requests with the same one continue each other, and are best kept on one server; 0: none does

@@ -20,7 +20,7 @@ from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.errors import InputError
 from vtcli.families.qwen2_5_vl.chat import patches
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.schema import TrainRow
 
 
@@ -43,7 +43,7 @@ def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
     rows = tiny_model.rows()
     cut = [r.mask.index(1) for r in rows]
     return [
-        Request(r.token_ids[:n], r.images[:1], t, temperature, seed)
+        Request(r.token_ids[:n], r.images[:1], t, Sampling(temperature), seed)
         for seed, (r, n, t) in enumerate(zip(rows, cut, tokens, strict=True))
     ]
 

@@ -23,7 +23,7 @@ from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
@@ -64,7 +64,9 @@ async def play_all(folder: Path) -> Plays:
     async def play(pool: Pool, task: str, sample: Sample) -> Trajectory:
         card = code_card(CARDS[task])
         env = open_env(sample, protocol=card, runner=pool, images=store, style="compact")
-        return await rollout(sample, oracle(chat, store, 0, card, sample), chat, lambda sample: env, LIMITS, Sampling())
+        return await rollout(
+            RolloutRequest(sample, 0), oracle(chat, store, 0, card, sample), chat, lambda sample: env, LIMITS
+        )
 
     done: Plays = {}
     async with await Pool.start(PoolConfig()) as pool:

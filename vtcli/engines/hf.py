@@ -39,8 +39,8 @@ GIVEN_UP_S = 600.0
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") -> Any:
-    """A Qwen2.5-VL from a local folder or the hub's cache.
+def load_model(folder: str | Path, dtype: str = "float32", device: str | None = "cpu") -> Any:
+    """A Qwen2.5-VL from a local folder or the hub's cache. ``device`` None: a GPU where torch has one.
 
     Raises:
         InputError: no such model here.
@@ -56,7 +56,11 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
             f"cannot load a Qwen2.5-VL model from {folder}: {told[:300]} Expected config.json and weights that go with "
             "it, whole: copy or download the folder again."
         ) from error
-    return _with_linear_patches(attention.use(cast(Any, model).to(device).eval()))
+    return _with_linear_patches(attention.use(cast(Any, model).to(device or _torch_device()).eval()))
+
+
+def _torch_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _with_linear_patches(model: Any) -> Any:
@@ -243,7 +247,7 @@ class _Sampler:
         self.stopped = np.zeros(len(requests), dtype=bool)
         self.end_ids = set(chat.end_ids)
         self.banned = torch.tensor(chat.banned_ids, device=device)
-        self.temperature, self.greedy = temperatures([r.temperature for r in requests], device)
+        self.temperature, self.greedy = temperatures([r.sampling.temperature for r in requests], device)
 
     def take(
         self, logits: Tensor, given_up: Callable[[int], bool]

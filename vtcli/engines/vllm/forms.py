@@ -55,7 +55,7 @@ def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
     """What ``vllm_draw`` draws the request's tokens with."""
     return {
         "seed": request.seed,
-        "temperature": request.temperature,
+        "temperature": request.sampling.temperature,
         "max_tokens": request.max_tokens,
         "banned": list(chat.banned_ids),
     }
