@@ -7,12 +7,13 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError, VtcliError
 from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Sampling, Syntax
+from vtcli.rollout.spans import scales
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
 _T = TypeVar("_T")
@@ -167,6 +168,8 @@ async def _alternate(
         if policy.version != version:
             raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
         _check(completion, request, chat)
+        if wanted.sampling.spans:
+            completion = replace(completion, scales=scales(completion.token_ids, wanted.sampling, chat.piece))
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             decoded = syntax.read(decoded.text)

@@ -48,11 +48,21 @@ class TokenLogprobs(nn.Module):
             blocks=batch.blocks,
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
-        logits = self.model.lm_head(before).float() / self.temperature
+        logits = self.model.lm_head(before).float() / self._scale(batch)
         logprobs = logits.log_softmax(-1)
         with torch.no_grad():
             entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(1, batch.targets[:, None]).squeeze(1), entropy
+
+    def _scale(self, batch: Packed) -> float | Tensor:
+        """What the logits of the trained tokens are divided by: a number, or (N, 1) where rows say it of each."""
+        if all(row.scales is None for row in batch.rows):
+            return self.temperature
+        each = [row.scales or (self.temperature,) * len(row.mask) for row in batch.rows]
+        flat = [
+            v for row, scales in zip(batch.rows, each, strict=True) for v, m in zip(scales, row.mask, strict=True) if m
+        ]
+        return torch.tensor(flat, device=batch.targets.device)[:, None]
 
 
 @dataclass
