@@ -13,6 +13,7 @@ from typing import Any, Literal
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares
+from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -116,7 +117,7 @@ def run(config: Config) -> Artifact:
             found = loop.run(_Rollouts(config, stage, source.path, images, worlds, measure).collect(samples))
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
-        return _finish(config, stage, parents, found, images)
+        return _finish(config, stage, source.name, parents, found, images)
 
 
 def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sample]:
@@ -227,22 +228,26 @@ def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> N
         sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
 
 
-def _facts(config: Config, parents: Mapping[str, Artifact]) -> dict[str, str]:
+def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
     env = {"environment": str(config.env.keywords["protocol"].name)} if config.env else {}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
-    return {k: p.ref for k, p in parents.items()} | env | chosen
+    return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen
 
 
 def _finish(
-    config: Config, stage: StageRun, parents: Mapping[str, Artifact], found: list[Scored], images: ImageStore
+    config: Config,
+    stage: StageRun,
+    model: str,
+    parents: Mapping[str, Artifact],
+    found: list[Scored],
+    images: ImageStore,
 ) -> Artifact:
     """Write the artifact's files from what was found, commit them, and print the table."""
     out = stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
     before = folder.load_series(parents["report"].path) if "report" in parents else ()
-    model = parents["model"].ref if "model" in parents else config.model
     label = config.label or (model if config.policy == "model" else config.policy)
     series = (
         *before,
@@ -251,8 +256,8 @@ def _finish(
     folder.save_series(out, series, config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
-        facts=_facts(config, parents),
-        commands=folder.command_line(),
+        facts=_facts(config, model, parents),
+        commands=[command] if (command := running()) else [],
         lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
