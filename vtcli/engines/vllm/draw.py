@@ -92,8 +92,10 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         if not own:
             return None
         numbers = uniforms(int(own["seed"]), int(own["max_tokens"]))
-        spans = tuple(TemperatureSpan(**span) for span in own["sampling"]["spans"])
-        sampling = Sampling(**{**own["sampling"], "spans": spans})
+        given = cast("dict[str, Any]", own["sampling"])
+        spans = tuple(TemperatureSpan(**span) for span in given["spans"])
+        values: dict[str, Any] = {**given, "spans": spans}
+        sampling = Sampling(**values)
         return _Row(numbers, sampling, tuple(own["banned"]), said, SpanReader(sampling, self._piece) if spans else None)
 
     def _piece(self, token_id: int) -> str:
