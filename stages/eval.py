@@ -6,21 +6,29 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.config.bounds import at_least, shares
+from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Env, Policy, Reward, Sampling, Signal
+from vtcli.protocols import Policy, Reward, Sampling, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, refuse_broken, why_broken
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    GroupRequest,
+    Limits,
+    RolloutRequest,
+    refuse_broken,
+    refuse_no_room,
+    why_broken,
+)
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.progress import StepBar
@@ -39,7 +47,10 @@ Key = tuple[str, str]  # form and sample id
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
-RUNTIME_KEYS = ("eval.concurrency", "eval.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
+    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -54,6 +65,7 @@ class Config:
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
+    env: BoundCard  # conf/env
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -71,7 +83,6 @@ class Config:
     device: str | None = None  # torch's name of where engine=hf computes; null: a GPU where there is one
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
-    env: partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -83,8 +94,12 @@ class Config:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
-        at_least(0, self, "temperature", "shown")
+        at_least(0, self, "shown")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
+        card = read_card(self.env)
+        if self.policy == "oracle":
+            _ = card.spoken  # or it is refused here
         if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
             raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
 
@@ -105,22 +120,24 @@ def run(config: Config) -> Artifact:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=RUNTIME_KEYS) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("eval"))
+    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=free, inputs=source.files) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        samples = _samples(config, data, images)
-        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:
             found = loop.run(_Rollouts(config, stage, source.path, images, worlds, measure).collect(samples))
+        refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, source.name, parents, found, images)
 
 
-def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sample]:
+def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
     """The questions in order; rows that are skipped are listed on standard error."""
     samples: dict[Key, Sample] = {}
     for form in config.forms if config.tools == "offered" else ("answer",):
@@ -128,7 +145,7 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
         sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
         count = min(len(found), config.max_samples or len(found))
         for sample in (found.load(i * len(found) // count) for i in range(count)):
-            samples[form, sample.id] = replace(sample, tools=()) if config.tools == "none" else sample
+            samples[form, sample.id] = worlds.offer(sample)
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
     return samples
@@ -189,8 +206,8 @@ class _Rollouts:
         if config.policy == "oracle":
             from vtcli.engines.scripted import OraclePolicy
 
-            protocol = config.env.keywords["protocol"] if config.env else None
-            policy = OraclePolicy(chat, self.images, config.seed, protocol, {r.seed: r.sample for r in requests})
+            asked = {request.seed: request.sample for request in requests}
+            policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
             place = Place(config.dtype, config.device)
             policy = opened = await compute(
@@ -230,7 +247,7 @@ def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> N
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
-    env = {"environment": str(config.env.keywords["protocol"].name)} if config.env else {}
+    env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen
 

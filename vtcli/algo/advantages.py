@@ -55,6 +55,10 @@ def turn_level(
     return out
 
 
+GROUP_RELATIVE = (group_mean, turn_level)
+"""They compare the trajectories of a group: where there is one only, it gets no gradient."""
+
+
 def _early_turns(member: Scored) -> tuple[float, ...]:
     """The values of all policy turns but the last; none without a verdict by turns."""
     if member.reward is None or member.verdict is None or member.verdict.per_turn is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.schema import Group, Scored, Stop, Trajectory
+from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
 
 def describe(groups: Sequence[Group]) -> dict[str, float]:
@@ -43,6 +44,31 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
     for task in tasks:
         means[f"reward_by_task/{task}"] = [r for g in groups if g.sample.task == task for r in rewards(g)]
     return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
+
+
+def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> str:
+    """What became of the rollouts of a step from which nothing was learnt, as the rest of a sentence.
+
+    Every rollout counts once: as broken, without a verdict, in a group of equal rewards, or left out of the choice.
+    """
+    counts, ends, equal = Counter[str](), Counter[str](), set[float]()
+    for group, values in zip(groups, credit, strict=True):
+        same = group_std(group) == 0.0
+        for member, value in zip(group.members, values, strict=True):
+            ends[member.trajectory.stop.value] += 1
+            if member.trajectory.stop is Stop.BROKEN:
+                counts["broken"] += 1
+            elif member.reward is None:
+                counts["without a verdict"] += 1
+            elif same:
+                counts["in groups whose rewards are all equal"] += 1
+                equal.add(round(member.reward, 6))
+            else:
+                counts["left out by rl.select or by the advantage" if value is None else "of no consequence"] += 1
+    parts = [f"{count} {what}" for what, count in counts.most_common()]
+    of_all = f" (every reward was {equal.pop():g})" if len(equal) == 1 else ""
+    ended = ", ".join(f"{end} {count}" for end, count in ends.most_common(3))
+    return f"{ends.total()} rollouts: {', '.join(parts) or 'none'}{of_all}. They ended with: {ended or 'nothing'}."
 
 
 def _clipped(trajectory: Trajectory) -> bool:

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtcli.config.bounds import OutOfBounds, at_least, shares
+from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+
+MAX_LR = 10.0
+"""AdamW moves a weight by about the rate in a step; more than this is a slip of the exponent."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Optim:
     lora: Lora = field(default_factory=Lora)
 
     def __post_init__(self) -> None:
-        at_least(0, self, "lr", "warmup_steps", "weight_decay", "grad_clip")
+        within(self.lr, "lr", 0, MAX_LR)
+        at_least(0, self, "warmup_steps", "weight_decay", "grad_clip")
         shares(self, "min_lr_ratio")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.config.bounds import at_least
+from vtcli.config.bounds import within
 from vtcli.errors import ConfigError
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
@@ -32,7 +32,8 @@ class Selection:
                 f"rl.select: rank={self.rank} chooses among all groups of a step, and stop_when_full=true leaves it "
                 "only those that were finished first: give up one of the two"
             )
-        at_least(1, self, "oversample", "max_rounds")
+        within(self.oversample, "oversample", 1, 64)
+        within(self.max_rounds, "max_rounds", 1, 1000)
 
 
 def select(

@@ -133,6 +133,8 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
             rewritten.append(f"+{override.lstrip('+')}")
         elif equals and key.lstrip("+") == "variant":
             variant = value
+        elif equals and key == "+env":  # there is always one: native tools by default
+            rewritten.append(override.removeprefix("+"))
         elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:

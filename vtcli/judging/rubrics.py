@@ -100,9 +100,9 @@ def load(name: str) -> Rubric:
 
     Raises ``ConfigError`` for a file that is missing or is no rubric.
     """
-    path = Path(name) if name.endswith(".yaml") else _folder() / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else prompts_folder() / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in _folder().glob("*.yaml")))
+        known = ", ".join(sorted(file.stem for file in prompts_folder().glob("*.yaml")))
         raise ConfigError(f"there is no rubric {name!r} ({path}); those of conf/judge/prompts are {known}")
     try:
         return codec.decode(Rubric, yaml.safe_load(path.read_text()))
@@ -110,7 +110,7 @@ def load(name: str) -> Rubric:
         raise ConfigError(f"the file {path} is no rubric: {error}") from error
 
 
-def _folder() -> Path:
+def prompts_folder() -> Path:
     """Of a checkout, or the package's own when installed."""
     package = Path(__file__).resolve().parents[1]
     places = [place / "conf" / "judge" / "prompts" for place in (package.parent, package)]
