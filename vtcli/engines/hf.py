@@ -263,8 +263,9 @@ class _Sampler:
         return tokens, ~self.done[self.rows]
 
     def _distributions(self, device: Any) -> Distributions:
-        samplings = [self.requests[i].sampling for i in self.rows]
-        readers = [self.readers[i] for i in self.rows]
+        rows = self.rows.tolist()
+        samplings = [self.requests[i].sampling for i in rows]
+        readers = [self.readers[i] for i in rows]
         now = [s.temperature if r is None else r.temperature for s, r in zip(samplings, readers, strict=True)]
         return distributions(samplings, now, device)
 
