@@ -32,7 +32,7 @@ from vtcli.rollout.loop import (
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.progress import StepBar
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
@@ -121,7 +121,7 @@ def run(config: Config) -> Artifact:
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *source.location_keys("eval"))
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=free, inputs=source.files) as stage:
+    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, source.files)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused

@@ -29,7 +29,7 @@ from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_see
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import MEMORY_KEYS, RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.pool import PoolConfig
@@ -155,7 +155,7 @@ def run(config: Config) -> Artifact:
     parents = [data, *source.parents]
     free = (*RUNTIME_KEYS, *source.location_keys("rl"))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
-    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=free, inputs=source.files) as stage:
+    with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files)) as stage:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()

@@ -27,7 +27,7 @@ from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.store import disk, records, shards
@@ -83,9 +83,7 @@ def run(config: SynthConfig) -> Artifact:
         refs = shards.newest(store, whole.name, refs, made_from, config.seed)
     parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
     files = {} if parents else inputs(parts)  # shards were made from them
-    with open_run(
-        settings, "synth", kind, made_from, parents, runtime_keys=RUNTIME, inputs=files, when_changed="anew"
-    ) as stage:
+    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME, files, "anew")) as stage:
         if stage.reused:
             return stage.reused
         with sandbox_until_here():

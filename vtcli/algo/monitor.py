@@ -1,4 +1,4 @@
-"""What a training step reports of its rollouts. Pure."""
+"""Metrics of a training step's rollouts. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 def describe(groups: Sequence[Group]) -> dict[str, float]:
     """Means over the rollouts of a step, by the names that the field's trainers use.
 
-    Rollouts without a verdict are counted in ``broken`` and ``unjudged`` and left out of every mean; a mean of nothing
-    is left out. ``frac_reward_zero_std`` is the share of groups whose rewards are all equal.
+    Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
+    values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards.
     """
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.reward is not None]
@@ -72,7 +72,7 @@ def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -
 
 
 def _clipped(trajectory: Trajectory) -> bool:
-    """Whether a limit of tokens ended it, of the whole or of a turn."""
+    """True where a limit of tokens ended the trajectory, its own or a turn's."""
     turns = trajectory.policy_turns
     return trajectory.stop is Stop.MAX_TOKENS or bool(turns and turns[-1].completion.finish == "length")
 

@@ -1,4 +1,4 @@
-"""The optimiser's settings and its schedule: plain values, so that a mistake is refused before a model loads."""
+"""Settings of optimiser, schedule and backend. Plain values, so a mistake is refused before a model loads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LR = 10.0
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters of the language model (LoRA, arXiv 2106.09685); ``rank`` 0: none, the weights themselves are trained."""
+    """Adapters of the language model (LoRA, arXiv 2106.09685). ``rank`` 0 trains the weights themselves."""
 
     rank: int = 0
     alpha: float = 32.0  # what an adapter adds is scaled by alpha / rank
@@ -58,7 +58,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Backend:
-    """How the learner runs. ``batch_tokens`` is how many tokens of one micro-batch are computed."""
+    """Settings of DeepSpeed. ``batch_tokens`` bounds the computed tokens of one micro-batch."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"
