@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from vtcli.config.bounds import at_least
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
+from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
@@ -66,6 +68,9 @@ def run(config: SynthConfig) -> Artifact:
     if config.shard and config.merge:
         raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
+    data, notes = counted(config.data) if config.demos is None else (config.data, [])
+    sys.stderr.writelines(f"note: {note}\n" for note in notes)
+    config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
     keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
@@ -161,7 +166,7 @@ def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
         strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
-        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train))]
+        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train or 0))]
         for task in config.data.tasks.values()
     ]
     return sheet.sheet([[sheet.cell(item) for item in row] for row in rows if row])
