@@ -61,12 +61,12 @@ class SynthConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
+        if self.shard and self.merge:
+            raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
 
 
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
-    if config.shard and config.merge:
-        raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
     data, notes = counted(config.data) if config.demos is None else (config.data, [])
     sys.stderr.writelines(f"note: {note}\n" for note in notes)

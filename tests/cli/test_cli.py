@@ -68,6 +68,13 @@ def test_every_stage_explains_its_arguments(tmp_path: Path) -> None:
         (["rl", "+recipe=toolsrl", "rl.optim.lrr=1"], "Did you mean 'rl.optim.lr'?"),
         (["rl", "+recipe=toolsrl", "seed=[1"], "cannot be read as an override"),
         (["config", "show", "rll"], "Did you mean 'rl'?"),
+        (["rl", "+recipe=own"], "For a folder of your own: --config-dir FOLDER"),
+        (["config", "validate", "+recipe=toolsr"], "error: 1 of 5 configurations cannot work:\n+recipe=toolsr "),
+        (["config", "validate", "scale=tiny"], "scale=tiny: expected the name of a recipe"),
+        (
+            ["rl", "+recipe=toolsrl", "scale=tiny", "rl.loss.kl_coef=0.1", "data=d:v1", "model=m:v1"],
+            "rl.loss.kl_coef is set in command line: rl.loss.kl_coef=0.1\n  rl.reference is set in conf/",
+        ),
         (["artifacts", "show", "nothing:v1"], "nothing:v1"),
         (["artifacts", "lineage", "nothing@latest"], "nothing@latest"),
     ],
@@ -122,7 +129,7 @@ module = types.ModuleType("stages.synth")
 module.Config, module.run = Config, run
 sys.modules["stages.synth"] = module
 sys.argv = ["vtcli", "synth", "synth=null", "scale=tiny", *sys.argv[1:]]
-from vtcli.cli import main
+from vtcli.cli.main import main
 main()
 """
 

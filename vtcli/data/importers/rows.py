@@ -268,13 +268,14 @@ def _boxes(given: Any, pixels: Pixels, where: str) -> list[dict[str, Json]]:
     """Boxes with a label, four numbers in order, and inside the image."""
     height, width = pixels.shape[:2]
     boxes: list[dict[str, Json]] = []
-    if given is not None and not _is_list(given):
+    if given is not None and not isinstance(given, list | tuple):
         raise InputError(f"{where}: its boxes are {given!r}; expected a list.")
     for entry in given or ():
         fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
         label, box = fields.get("label"), fields.get("box")
-        numbers = [v for v in box if isinstance(v, int | float) and not isinstance(v, bool)] if _is_list(box) else []
-        if not label or len(numbers) != 4 or len(box) != 4:
+        values: list[Any] = list(box) if isinstance(box, list | tuple) else []
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if not label or len(numbers) != 4 or len(values) != 4:
             raise InputError(
                 f'{where}: a box needs a label and four numbers, {{"label": "sign", "box": [x1, y1, x2, y2]}}, '
                 f"got {entry}."
@@ -284,7 +285,3 @@ def _boxes(given: Any, pixels: Pixels, where: str) -> list[dict[str, Json]]:
             raise InputError(f"{where}: the box {box} is not inside the image of {width} x {height} pixels.")
         boxes.append({"label": str(label), "box": numbers})
     return boxes
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
