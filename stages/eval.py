@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,10 @@ from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Env, Policy, Reward, Signal
+from vtcli.protocols import Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits, Sampling, refuse_broken, rollout_group, why_broken
@@ -59,6 +60,7 @@ class Config:
     model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
+    env: BoundCard  # conf/env
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -77,7 +79,6 @@ class Config:
     device: str = "cpu"
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
-    env: partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -91,6 +92,9 @@ class Config:
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
         at_least(0, self, "temperature", "shown")
         shares(self, "max_broken", "max_unjudged")
+        card = read_card(self.env)
+        if self.policy == "oracle":
+            _ = card.spoken  # or it is refused here
         if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
             raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
 
@@ -116,9 +120,9 @@ def run(config: Config) -> Artifact:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        samples = _samples(config, data, images)
-        weights = source.path
-        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        card, weights = read_card(config.env), source.path
+        worlds = Worlds(card, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:
@@ -128,7 +132,7 @@ def run(config: Config) -> Artifact:
         return _finish(config, stage, source.name, parents, found, images)
 
 
-def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sample]:
+def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
     """The questions in order; rows that are skipped are listed on standard error."""
     samples: dict[Key, Sample] = {}
     for form in config.forms if config.tools == "offered" else ("answer",):
@@ -136,7 +140,7 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
         sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
         count = min(len(found), config.max_samples or len(found))
         for sample in (found.load(i * len(found) // count) for i in range(count)):
-            samples[form, sample.id] = replace(sample, tools=()) if config.tools == "none" else sample
+            samples[form, sample.id] = worlds.offer(sample)
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
     return samples
@@ -152,8 +156,7 @@ def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> 
     if config.policy == "oracle":
         from vtcli.engines.scripted import oracle
 
-        protocol = config.env.keywords["protocol"] if config.env else None
-        policy_of = partial(oracle, chat, images, config.seed, protocol)
+        policy_of = partial(oracle, chat, images, config.seed, worlds.card)
     else:
         place = Place(config.dtype, config.device)
         policy = open_policy(config.engine, weights, chat, images.view, config.limits, place)
@@ -233,7 +236,7 @@ def _key(scored: Scored) -> Key:
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
-    env = {"environment": str(config.env.keywords["protocol"].name)} if config.env else {}
+    env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen
 

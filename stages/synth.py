@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from vtcli.config.bounds import at_least
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
-from vtcli.protocols import Env, Pixels
+from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
@@ -49,13 +49,14 @@ class SynthConfig:
     data: Data
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
+    env: BoundCard  # conf/env: what demonstrations are played in
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
+    tools: tuple[str, ...] = ()  # that plain questions list
     shard: str | None = None
     merge: int | tuple[str, ...] = ()
     demos: Demos | None = None
-    env: partial[Env] | None = None  # conf/env: demonstrations write code; None: they call native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
@@ -63,6 +64,9 @@ class SynthConfig:
         at_least(0, self, "workers", "sheet")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
+        card = read_card(self.env)
+        if self.demos:
+            _ = card.spoken  # or it is refused here
 
 
 def run(config: SynthConfig) -> Artifact:
@@ -73,8 +77,7 @@ def run(config: SynthConfig) -> Artifact:
     config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
-    keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
-    keys = (*keys, "env") if config.demos and config.env else keys
+    keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
     made_from = {key: config.job.get(key) for key in keys}
     parts = _parts(config)
     store = ArtifactStore(settings.home)
@@ -91,11 +94,12 @@ def run(config: SynthConfig) -> Artifact:
 
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
-        return sample_parts(config.data, config.forms, config.seed, config.shard)
+        return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
     least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
-    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools, config.env)
+    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    setting = Setting(card, wanted.teacher, prompt, least, most, wanted.perceive_with_tools)
     # Nobody lies in a demonstration: what its code did need not be checked.
-    sandbox = replace(config.sandbox, verify=False) if config.env else None
+    sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 

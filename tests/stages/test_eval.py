@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import ALL_TOOLS, native_card
 from judge_server import JudgeServer, Reaction, honest
 
 from stages import eval as stage
 from vtcli.config import commandline
 from vtcli.data.generators import count, read_value, rotflip, zoom
-from vtcli.data.generators.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
@@ -100,6 +100,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "model": "model:v1",
         "prompt": PROMPT,
         "signals": SIGNALS,
+        "env": native_card,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),
         "images": ImageLimits(56 * 56, 112 * 112),
         "concurrency": 4,

@@ -1,6 +1,6 @@
 """The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
 
-A command line is rewritten in small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+A command line is rewritten in small ways before Hydra sees it (docs/decisions/config.md): the scale is
 appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
 are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
 It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
@@ -134,6 +134,8 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
             rewritten.append(f"+{override.lstrip('+')}")
         elif equals and key.lstrip("+") == "variant":
             variant = value
+        elif equals and key == "+env":  # there is always one: native tools by default
+            rewritten.append(override.removeprefix("+"))
         elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
