@@ -73,7 +73,7 @@ class SynthConfig:
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
     kind = "demos" if config.demos else "dataset"
-    data, notes = counted(config.data) if config.demos is None else (config.data, [])
+    data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
     sys.stderr.writelines(f"note: {note}\n" for note in notes)
     config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
