@@ -99,7 +99,7 @@ class EventLoop:
                 raise EngineError("the event loop has ended")
 
     def _give_up(self) -> None:
-        """The work that a signal has interrupted."""
+        """Fail the work that a signal has interrupted."""
         interrupted, self._doing = self._doing, None
         if interrupted is not None and not interrupted.done.done():
             interrupted.done.set_exception(EngineError("interrupted"))

@@ -1,4 +1,4 @@
-"""The place of an ``srun`` task in its job, in the variables that torch reads, and the number of restarts of the job."""
+"""The place of an ``srun`` task in its job, in the variables that torch reads, and the restarts of the job."""
 
 from __future__ import annotations
 
