@@ -9,19 +9,29 @@ from typing import Any
 
 import pytest
 import tiny_model
-from fakes import make_sample
+from fakes import make_sample, make_trajectory
 
 from vtcli.algo.pack import to_row
+from vtcli.config.binding import KeyProblem
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
 from vtcli.families.qwen2_5_vl.chat import image_tokens
 from vtcli.protocols import Decoded, Request
-from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken, rollout, rollout_group, why_broken
+from vtcli.rollout.loop import (
+    GroupRequest,
+    Limits,
+    RolloutRequest,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    rollout,
+    why_broken,
+)
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 DONE = "<answer>K</answer>"
-DRAW = Sampling(seed=5)
+SEED = 5
 
 
 class World:
@@ -54,7 +64,13 @@ def play(turns: Sequence[str], limits: Limits | None = None, world: World | None
     sample = make_sample(images=(tiny_model.image(0),))
     policy = policy or ScriptedPolicy(tiny_model.chat(), turns)
     found = asyncio.run(
-        rollout(sample, policy, tiny_model.chat(), lambda _: world, limits or Limits(timeout_s=0.05), DRAW)
+        rollout(
+            RolloutRequest(sample, SEED),
+            policy,
+            tiny_model.chat(),
+            lambda _: world,
+            limits or Limits(timeout_s=0.05),
+        )
     )
     assert world.closed
     return found
@@ -207,16 +223,18 @@ def test_members_of_a_group_have_their_own_seeds() -> None:
             ids = tiny_model.chat().encode_turn(DONE)
             return Completion(ids, (-1.0,) * len(ids), "stop")
 
-    def group(seed: int) -> tuple[Trajectory, ...]:
-        sample = make_sample(images=(tiny_model.image(0),))
+    def group(seed: int, repeat: int = 0) -> list[Trajectory]:
+        request = GroupRequest(make_sample(images=(tiny_model.image(0),)), 4, seed, repeat=repeat)
         engine = Recorder(Completion((), (), "stop"))
-        sampling = Sampling(group_size=4, seed=seed)
-        return asyncio.run(rollout_group(sample, engine, tiny_model.chat(), lambda _: World(), Limits(), sampling))
+        return [
+            asyncio.run(rollout(member, engine, tiny_model.chat(), lambda _: World(), Limits()))
+            for member in request.members
+        ]
 
-    first, again, other = group(1), group(1), group(2)
+    first, again, other, twin = group(1), group(1), group(2), group(1, repeat=1)
     assert first == again
-    assert len({t.id for t in first + other}) == 8
-    assert len(set(seen)) == 8
+    assert len({t.id for t in first + other + twin}) == 12
+    assert len(set(seen)) == 12
     assert derive_seed(1, 23) != derive_seed(12, 3)
     assert 0 <= derive_seed("x") < 2**63
 
@@ -230,3 +248,13 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
         refuse_broken(0.75, 0.5, [answered, *broken], "rl", "step 3 (log)")
     assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most rl.max_broken=50% may.")
     assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)
+
+
+def test_limits_without_room_for_one_token_after_the_prompt_are_refused() -> None:
+    sample = make_sample()
+    full = replace(make_trajectory(sample, []), stop=Stop.MAX_TOKENS, turns=(), prompt_ids=(1,) * 57)
+    with pytest.raises(KeyProblem, match=r"^rl.limits.max_tokens: is 8, but the shortest of 2 prompts has 57 tokens"):
+        refuse_no_room([full, full], Limits(max_tokens=8), "rl.limits.max_tokens")
+    answered = make_trajectory(sample, ["<answer>K</answer>"])
+    refuse_no_room([full, answered], Limits(max_tokens=8), "rl.limits.max_tokens")
+    refuse_no_room([], Limits(max_tokens=8), "rl.limits.max_tokens")

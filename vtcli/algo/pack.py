@@ -1,4 +1,4 @@
-"""From trajectories to rows. Pure Python."""
+"""Training rows from trajectories. Pure Python."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
     mask = [0] * len(ids)
     logprobs = [0.0] * len(ids)
     values = [0.0] * len(ids)
+    scales = [1.0] * len(ids)
     credit = iter(advantage)
     for turn in trajectory.turns:
         n = len(turn.token_ids)
@@ -30,10 +31,15 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
             mask += [1] * n
             logprobs.extend(turn.completion.logprobs)
             values += [next(credit)] * n
+            scales += turn.completion.scales or ()
         else:
             mask += [0] * n
             logprobs += [0.0] * n
             values += [0.0] * n
+            scales += [1.0] * n
+    scaled = [turn.completion.scales is not None for turn in trajectory.policy_turns]
+    if any(scaled) and (not all(scaled) or len(scales) != len(ids)):
+        raise ValueError(f"{trajectory.id}: not every sampled token has the temperature that it was drawn at")
     return TrainRow(
         id=trajectory.id,
         token_ids=tuple(ids),
@@ -41,14 +47,15 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
         images=trajectory.images,
         logprobs=tuple(logprobs),
         advantages=tuple(values),
+        scales=tuple(scales) if any(scaled) else None,
     )
 
 
 def imitation_row(name: str, segments: Sequence[tuple[Sequence[int], bool]], images: Sequence[ImageRef]) -> TrainRow:
-    """A row to imitate from (ids, written by the policy?) segments.
+    """A row to imitate, from segments of (ids, True where the policy wrote them).
 
     Raises:
-        InputError: nothing in it was written by the policy; training on it would show a loss and teach nothing.
+        InputError: the policy wrote no token of it; training on it would show a loss and teach nothing.
     """
     ids = tuple(i for segment, _ in segments for i in segment)
     mask = tuple(int(policy) for segment, policy in segments for _ in segment)

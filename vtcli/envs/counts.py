@@ -13,8 +13,9 @@ from vtcli.envs.parts import HELD_OUT_FIRST, Data, Task
 from vtcli.errors import ConfigError, InputError
 
 
-def counted(data: Data) -> tuple[Data, list[str]]:
+def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
     """``data`` with a number for every count of null, and a sentence for everything that the files have beyond that.
+    Where shards are ``merged`` the files are looked at for null alone: they may be elsewhere.
 
     Raises:
         ConfigError: null where the generator has no end.
@@ -26,7 +27,7 @@ def counted(data: Data) -> tuple[Data, list[str]]:
         counts: dict[str, int] = {}
         for split in HELD_OUT_FIRST:
             key, wanted = f"data.tasks.{name}.{split}", getattr(task, split)
-            found = _survey(task, split) if wanted is None or wanted > 0 else None
+            found = _survey(task, split) if wanted is None or (wanted > 0 and not merged) else None
             if found is None:
                 if wanted is None:
                     raise ConfigError(f"{key}: null means all rows, but this generator has no end. Give a number.")
