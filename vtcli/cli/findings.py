@@ -107,6 +107,8 @@ def _machine(home: Path) -> list[Finding]:
         Finding("git", *_program("git"), "without it manifests carry no commit"),
         Finding("slurm", *_program("sbatch"), "only for jobs on a cluster"),
     ]
+    scripts = Path(__file__).parents[2] / "stages" / "slurm"
+    found.append(Finding("job scripts", "ok" if scripts.is_dir() else "broken", str(scripts), "reinstall vtcli"))
     existing = next(p for p in (home.absolute(), *home.absolute().parents) if p.is_dir())
     nearest = next(p for p in (home.absolute(), *home.absolute().parents) if os.path.lexists(p))
     try:
