@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
@@ -22,6 +21,8 @@ from vtcli.config.bounds import at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.family import Family
+from vtcli.families.table import open_family
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -81,6 +82,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
     images: ImageLimits = field(default_factory=ImageLimits)
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -114,12 +116,12 @@ def run(config: Config) -> Artifact:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
-        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
+        family = open_family(source.path, config.families)
+        images = ImageStore(stage.work / "images", family.sizing(config.images))
         samples = _samples(config, data, images)
-        weights = source.path
         worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
-        doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
+        doing = _Doing(config, stage, worlds, measure, lambda: _open(config, family, images, worlds))
         with EventLoop() as loop:
             found = loop.run(_collect(doing, samples))
         _check_broken(found, config, stage)
@@ -141,23 +143,20 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
     return samples
 
 
-def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> Rollouts:
+def _open(config: Config, family: Family, images: ImageStore, worlds: Worlds) -> Rollouts:
     """Loads the model; heavy libraries are imported here."""
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
-
-    chat = QwenChat.load(weights)
     sampling = Sampling(config.temperature, config.samples_per_question, config.seed)
     policy_of: Callable[[Sample], Policy]
     if config.policy == "oracle":
         from vtcli.engines.scripted import oracle
 
         protocol = config.env.keywords["protocol"] if config.env else None
-        policy_of = partial(oracle, chat, images, config.seed, protocol)
+        policy_of = partial(oracle, family.chat, images, config.seed, protocol)
     else:
         place = Place(config.dtype, config.device)
-        policy = open_policy(config.engine, weights, chat, images.view, config.limits, place)
+        policy = open_policy(config.engine, family, images.view, config.limits, place)
         policy_of = lambda _: policy  # noqa: E731
-    return lambda sample: rollout_group(sample, policy_of(sample), chat, worlds, config.limits, sampling)
+    return lambda sample: rollout_group(sample, policy_of(sample), family.chat, worlds, config.limits, sampling)
 
 
 @dataclass(frozen=True, slots=True)

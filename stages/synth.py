@@ -24,6 +24,7 @@ from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
+from vtcli.families.table import find_family
 from vtcli.protocols import Env, Pixels
 from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
@@ -47,6 +48,8 @@ class SynthConfig:
     data: Data
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
+    model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
@@ -71,6 +74,8 @@ def run(config: SynthConfig) -> Artifact:
     keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
     keys = (*keys, "env") if config.demos and config.env else keys
     made_from = {key: config.job.get(key) for key in keys}
+    if config.demos:
+        made_from["family"] = config.model.get("family")
     parts = _parts(config)
     store = ArtifactStore(settings.home)
     refs = config.merge
@@ -87,8 +92,11 @@ def run(config: SynthConfig) -> Artifact:
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
         return sample_parts(config.data, config.forms, config.seed, config.shard)
-    least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
-    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools, config.env)
+    if not config.model.get("family"):
+        raise ConfigError("model.family is not given: name the family that the demonstrations are for")
+    sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
+    wanted = config.demos
+    setting = Setting(wanted.teacher, read_prompt(config.prompt), sizing, wanted.perceive_with_tools, config.env)
     # Nobody lies in a demonstration: what its code did need not be checked.
     sandbox = replace(config.sandbox, verify=False) if config.env else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)

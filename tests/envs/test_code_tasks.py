@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_model
 from fakes import code_card, make_sample
+from qwen_views import sizing
 
 from vtcli.data.generators import dots, moving
 from vtcli.data.generators.item import Item, stream
@@ -70,7 +71,7 @@ async def play_all(folder: Path) -> Plays:
     async with await Pool.start(PoolConfig()) as pool:
         for task, card in CARDS.items():
             samples = dataset(folder / task, task)
-            setting = Setting(PERFECT, PROMPT, 10_000, 12_600, code=partial(open_env, protocol=code_card(card)))
+            setting = Setting(PERFECT, PROMPT, sizing(10_000, 12_600), code=partial(open_env, protocol=code_card(card)))
             rng = stream(0, task, "demo-train", 0, purpose=1)
             shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
             done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown

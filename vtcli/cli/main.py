@@ -277,12 +277,12 @@ def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
     from vtcli.config.binding import convert
     from vtcli.engines import parity
     from vtcli.engines.policies import Engine
+    from vtcli.families.table import in_environment, open_family
     from vtcli.runs.sources import source_model
 
     chosen = convert({"name": engine}, Engine, "--engine")
-    found = parity.check(
-        source_model(cli_artifacts.store_in(home), model).path, chosen, convert(dtype, parity.Dtype, "--dtype")
-    )
+    family = open_family(source_model(cli_artifacts.store_in(home), model).path, in_environment())
+    found = parity.check(family, chosen, convert(dtype, parity.Dtype, "--dtype"))
     for a in found:
         state = "ok" if parity.agrees(a, dtype) else "differs"
         typer.echo(f"{state:<8} {a.name:<16} {a.tokens:>3} tokens {a.images} images  gap {a.gap:.2g}  KL {a.kl:.2g}")
