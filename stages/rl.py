@@ -19,10 +19,11 @@ from vtcli.algo.select import Selection
 from vtcli.config.binding import bind
 from vtcli.config.bounds import above, at_least, shares
 from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.table import open_family
-from vtcli.protocols import Advantage, Env, Reward, Signal
+from vtcli.protocols import Advantage, Reward, Signal
 from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
 from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken
 from vtcli.rollout.stream import Stream
@@ -65,6 +66,7 @@ class Config:
     group_size: int
     prompt: Mapping[str, Any]
     signals: Mapping[str, Any]
+    env: BoundCard  # conf/env
     advantage: Advantage = group_mean
     select: Selection = field(default_factory=Selection)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
@@ -82,7 +84,6 @@ class Config:
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
     steps_per_phase: int | None = None  # what the recipe's phases refer to
-    env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -100,6 +101,7 @@ class Config:
         at_least(1, self, "prompts_per_step", "group_size", "updates_per_step", "checkpoint_every", "checkpoint_keep")
         above(0, self, "temperature")
         shares(self, "max_broken", "max_unjudged")
+        read_card(self.env)
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
@@ -158,7 +160,7 @@ class _Trainer:
         barrier()  # the first rank has made the work folder
         place = Place(dtype, str(self.learner.engine.device))
         self.policy = open_policy(config.engine, family, self.view, config.limits, place)
-        self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        self.worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
         self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.measure = Measuring(signals, config.judge, images, stage.store.root)
@@ -275,7 +277,9 @@ class _Trainer:
         picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + rounds, order)
         seed = derive_seed(config.seed, "rollout", step, *([rounds] if rounds else []))
         sampling = Sampling(config.temperature, config.group_size, seed)
-        return Asked(lambda place: samples.load(kept[picked[place]]), prompts, phase.reward, sampling)
+        return Asked(
+            lambda place: self.worlds.offer(samples.load(kept[picked[place]])), prompts, phase.reward, sampling
+        )
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.learner.distributed import barrier

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ from vtcli.config.bounds import at_least
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
 from vtcli.families.table import find_family
-from vtcli.protocols import Env, Pixels
+from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
@@ -49,19 +49,23 @@ class SynthConfig:
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
     model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
+    env: BoundCard  # conf/env: what demonstrations are played in
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
+    tools: tuple[str, ...] = ()  # that plain questions list
     shard: str | None = None
     merge: int | tuple[str, ...] = ()
     demos: Demos | None = None
-    env: partial[Env] | None = None  # conf/env: demonstrations write code; None: they call native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
+        card = read_card(self.env)
+        if self.demos:
+            _ = card.spoken  # or it is refused here
 
 
 def run(config: SynthConfig) -> Artifact:
@@ -71,8 +75,7 @@ def run(config: SynthConfig) -> Artifact:
     kind = "demos" if config.demos else "dataset"
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
-    keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
-    keys = (*keys, "env") if config.demos and config.env else keys
+    keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
     made_from = {key: config.job.get(key) for key in keys}
     if config.demos:
         made_from["family"] = config.model.get("family")
@@ -91,14 +94,15 @@ def run(config: SynthConfig) -> Artifact:
 
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
-        return sample_parts(config.data, config.forms, config.seed, config.shard)
+        return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
     sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
     wanted = config.demos
-    setting = Setting(wanted.teacher, read_prompt(config.prompt), sizing, wanted.perceive_with_tools, config.env)
+    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     # Nobody lies in a demonstration: what its code did need not be checked.
-    sandbox = replace(config.sandbox, verify=False) if config.env else None
+    sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 

@@ -70,6 +70,11 @@ class Backend:
                 f"offload={self.offload} needs zero_stage {needed}, got {self.zero_stage}: "
                 "below it DeepSpeed leaves them where they are"
             )
+        if self.dtype == "bfloat16" and self.zero_stage < 2:
+            raise ValueError(
+                f"dtype=bfloat16 needs zero_stage 2 or 3, on one rank too, got {self.zero_stage}: below it DeepSpeed "
+                "sums gradients in bfloat16, or keeps whole fp32 gradients that cannot leave the device"
+            )
 
 
 def learning_rate(optim: Optim, step: int, total_steps: int) -> float:

@@ -210,7 +210,7 @@ class HfPolicy:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        return self.family.logits(self.model, hidden[:, -1]).float()
+        return self.family.head(self.model)(hidden[:, -1]).float()
 
 
 class _Sampler:

@@ -76,7 +76,9 @@ class Part:
         return not self.split.endswith("train")
 
 
-def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None = None) -> list[Part]:
+def sample_parts(
+    data: Data, forms: Sequence[str], seed: int, shard: str | None = None, tools: tuple[str, ...] = ()
+) -> list[Part]:
     """``<form>-<split>``, held-out splits first: a training image that equals one of theirs can then be dropped."""
     if not forms or set(forms) - set(FORMS):
         raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
@@ -94,7 +96,7 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
     for split in HELD_OUT_FIRST:
         for form in forms:
             chunks = [
-                Chunk(task.generate, name, split, form, items, seed)
+                Chunk(task.generate, name, split, form, items, seed, tools=tools)
                 for name, task in data.tasks.items()
                 if form in task.forms
                 for items in _pieces(_shard(getattr(task, split), shard))

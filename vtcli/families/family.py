@@ -146,6 +146,6 @@ class Family(Protocol):
         """The module that turns embeddings into hidden states (``last_hidden_state``)."""
         ...
 
-    def logits(self, model: Any, hidden: Tensor) -> Tensor:
-        """(…, hidden) → (…, vocabulary), in the model's dtype."""
+    def head(self, model: Any) -> Any:
+        """The linear layer without bias that turns hidden states into logits; nothing comes after it."""
         ...

@@ -90,5 +90,5 @@ class Qwen25VL:
     def decoder(self, model: Any) -> Any:
         return model.model  # called with embeddings it passes the vision tower by
 
-    def logits(self, model: Any, hidden: Tensor) -> Tensor:
-        return model.lm_head(hidden)
+    def head(self, model: Any) -> Any:
+        return model.lm_head
