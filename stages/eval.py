@@ -17,7 +17,7 @@ from rich.progress import track
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.config.bounds import at_least, shares
+from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.card import BoundCard, read_card
@@ -28,9 +28,17 @@ from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout.loop import Limits, Sampling, refuse_broken, rollout_group, why_broken
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    Limits,
+    Sampling,
+    refuse_broken,
+    refuse_no_room,
+    rollout_group,
+    why_broken,
+)
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -47,7 +55,10 @@ Key = tuple[str, str]  # form and sample id
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
-RUNTIME_KEYS = ("eval.concurrency", "eval.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
+    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -92,7 +103,8 @@ class Config:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
-        at_least(0, self, "temperature", "shown")
+        at_least(0, self, "shown")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
         card = read_card(self.env)
         if self.policy == "oracle":
@@ -117,7 +129,8 @@ def run(config: Config) -> Artifact:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=RUNTIME_KEYS) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("eval"))
+    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, source.files)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
@@ -130,6 +143,7 @@ def run(config: Config) -> Artifact:
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, family, images, worlds))
         with EventLoop() as loop:
             found = loop.run(_collect(doing, samples))
+        refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
         return _finish(config, stage, source.name, parents, found, images)

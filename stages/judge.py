@@ -18,7 +18,7 @@ from vtcli.config.commandline import running
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
 from vtcli.report import scores, tables
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
 from vtcli.scoring.collect import How, Kind, collect
@@ -89,7 +89,7 @@ def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said:
     parents = [parent for source in sources for parent in source.parents]
     inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
     settings = RunSettings.of(config.job, name)
-    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, runtime_keys=RUNTIME_KEYS)
+    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, Scope(RUNTIME_KEYS))
 
 
 def _score(config: Config, source: Source) -> Artifact:

@@ -16,7 +16,7 @@ from vtcli.families.family import Family
 from vtcli.families.messages import rows_from_demos
 from vtcli.families.table import find_family, open_family
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -81,6 +81,10 @@ class Config:
         return kind, convert(self.architecture or {}, kind.Architecture, "sft.architecture")
 
 
+# These change nothing in what is learnt.
+RUNTIME_KEYS = ("sft.data", "sft.checkpoint_keep", *(f"sft.backend.{key}" for key in MEMORY_KEYS))
+
+
 def run(config: Config) -> Artifact:
     """Returns the model artifact: a Hugging Face folder with ``metrics.jsonl``.
 
@@ -96,7 +100,10 @@ def run(config: Config) -> Artifact:
         parents += source.parents
     # What RL or a generator would do changes nothing here, so that a finished model is found again.
     made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale", "families")}
-    with open_run(settings, "sft", "model", made_from, parents) as stage:
+    free = (*RUNTIME_KEYS, *(source.location_keys("sft") if source else ()))
+    free += () if config.checkpoint_best else ("sft.checkpoint_every",)  # the best is chosen among what was kept
+    files = source.files if source else {}
+    with open_run(settings, "sft", "model", made_from, parents, Scope(free, files)) as stage:
         if stage.reused:
             return stage.reused
         family = open_family(source.path, config.families) if source is not None else None

@@ -1,4 +1,4 @@
-"""Every number with its denominator, its interval and its seed. Pure: numpy and scipy only.
+"""Estimates and comparisons with their denominator, interval and seed. Pure: numpy and scipy only.
 
 Intervals: Wilson for shares of independent questions, bootstrap over questions for everything graded or repeated
 (Miller, arXiv:2411.00640; Bowyer et al., arXiv:2503.01747). Two models are compared on the questions both answered:
@@ -20,25 +20,25 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-"""Bootstrap resamples: an end of the interval then moves with the seed by a few per cent of its width."""
+"""Bootstrap resamples. With so many, the seed moves an end of the interval by a few per cent of its width."""
 
 EXACT_FLIPS = 14
-"""Up to this many non-zero differences all 2**n sign patterns are enumerated."""
+"""The largest number of non-zero differences for which all 2**n sign patterns are enumerated."""
 
 FLIPS = 10_000
-"""Sign patterns that are drawn where there are too many to enumerate."""
+"""The number of sign patterns drawn where there are too many to enumerate."""
 
 FLIP_BATCH = 1000
 
 BCA_LIMIT = 1000
-"""BCa needs n jackknife means, O(n**2); above this the percentile interval is as good."""
+"""The largest n for BCa, which needs n jackknife means, O(n**2). Above it the percentile interval is as good."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over ``n`` questions. ``low`` and ``high`` are None where one question leaves no spread to see."""
+    """A mean over ``n`` questions. ``low`` and ``high`` are None for one question, which has no spread."""
 
     value: float
     low: float | None
@@ -50,7 +50,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """After minus before, over the ``n`` questions that both answered."""
+    """The difference after - before, over the ``n`` questions that both answered."""
 
     value: float
     low: float | None
@@ -129,10 +129,11 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     """Exact McNemar test on paired 0/1 values, and the interval of the difference.
 
     Returns:
-        (p, low, high): p of the two-sided binomial test on the discordant pairs; Newcombe's hybrid score interval
-        (1998, method 10) of mean(after) - mean(before), which reaches to 0 where the test does not exclude 0: for few
-        discordant pairs the exact test asks for more than the score interval. Example: 36 both right, 2 and 12
-        discordant, 0 both wrong gives p = 0.013 and [0.057, 0.340].
+        (p, low, high): p of the two-sided binomial test on the discordant pairs, and Newcombe's hybrid score interval
+        (1998, method 10) of mean(after) - mean(before). The interval is extended to 0 where the test does not exclude
+        0: for few discordant pairs the exact test is stricter than the score interval.
+
+    Example: 36 both right, 2 and 12 discordant, 0 both wrong give p = 0.013 and [0.057, 0.340].
     """
     a, b = np.asarray(after) > 0.5, np.asarray(before) > 0.5
     n, both, neither = len(a), int((a & b).sum()), int((~a & ~b).sum())
@@ -153,8 +154,8 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
 
 @dataclass(frozen=True, slots=True)
 class SignFlip:
-    """A permutation test of paired differences and the interval that belongs to it. ``low`` and ``high`` are None where
-    there are too few differences for the test to exclude any mean."""
+    """A permutation test of paired differences, with its interval. ``low`` and ``high`` are None for too few
+    differences to exclude any mean."""
 
     p: float  # two-sided, of mean difference 0
     low: float | None
@@ -164,18 +165,19 @@ class SignFlip:
 
 
 def sign_flip(differences: Sequence[float], seed: int) -> SignFlip:
-    """Test that paired differences are symmetric about zero, and the interval of all means that it does not exclude.
+    """Test that paired differences are symmetric about zero, and bound the mean by the same test.
 
-    Test and interval never disagree: p(θ) is the share of sign patterns with |Σ ±(d - θ)| >= |Σ (d - θ)|, and the
-    interval holds every θ with p(θ) above 0.05, so 0 lies inside exactly where p does. A pattern is as extreme as what
-    was seen where the mean of the differences that it flips, or of those that it keeps, lies beyond θ (Hartigan 1969):
-    the ends are quantiles of such means.
+    p(θ) is the share of sign patterns with |Σ ±(d - θ)| >= |Σ (d - θ)|. The interval holds every θ with p(θ) above
+    0.05, so test and interval agree. A pattern is as extreme as the observation where the mean of its flipped, or of
+    its kept, differences lies beyond θ (Hartigan 1969). So the ends are quantiles of such means.
 
-    Simulated coverage is 0.93 to 0.98 (tests/algo/test_metrics.py). It is less for rare differences of one sign, where
-    too few were seen: 0.91 where 6 of 120 are expected, 0.78 for 3.
+    Simulated coverage is 0.93 to 0.98 (tests/algo/test_metrics.py). Rare differences of one sign lower it: 0.91 where 6
+    of 120 are expected, 0.78 for 3.
 
-    All 2**n patterns for up to 14 differences. Beyond, patterns are drawn: zeros do not count in p, so it stays exact
-    for up to 14 others; else it is (hits + 1) / (draws + 1). Example: 1, 2, 3 give 2 of 8 patterns: p = 0.25.
+    Up to 14 differences all 2**n patterns are used. Above, patterns are drawn. Zeros do not count in p, so p stays
+    exact for up to 14 others, and is (hits + 1) / (draws + 1) otherwise.
+
+    Example: 1, 2, 3 give 2 of 8 patterns, p = 0.25.
 
     Raises:
         ValueError: for no differences.
@@ -208,8 +210,8 @@ def _sign_flip(differences: bytes, seed: int) -> SignFlip:
 
 
 def _halves(d: Floats, seed: int) -> tuple[Floats, bool]:
-    """The means (N, 2) of the flipped and of the kept differences of N sign patterns, infinite for none; and whether
-    every pattern of the non-zero differences is among them equally often."""
+    """Means (N, 2) of the flipped and of the kept differences in N sign patterns, infinite for an empty side. True
+    where every pattern of the non-zero differences is among them equally often."""
     few = np.flatnonzero(d) if len(d) > EXACT_FLIPS else np.arange(len(d))
     exact = len(few) <= EXACT_FLIPS
     every = 2 ** len(few) if exact else 1
@@ -232,11 +234,11 @@ def _halves(d: Floats, seed: int) -> tuple[Floats, bool]:
 def paired(
     before: Mapping[str, float | None], after: Mapping[str, float | None], seed: int, *, share: bool = True
 ) -> Comparison | None:
-    """Compare two models on the questions that both have a value for; None when there is none.
+    """Compare two models on the questions that both have a value for; None without such a question.
 
     Args:
-        before, after: one value per question id; a None value is a question without partner.
-        share: values of 0 and 1 are wrong and right, not a count that happens to be small.
+        before, after: one value per question id. A question with None has no partner.
+        share: the values are shares, so 0 and 1 mean wrong and right. False for counts.
     """
     old, new = ({k: v for k, v in side.items() if v is not None} for side in (before, after))
     ids = sorted(old.keys() & new.keys())
@@ -253,7 +255,7 @@ def paired(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment for several tests at once, e.g. 0.01, 0.04, 0.03 become 0.03, 0.06, 0.06."""
+    """Holm's step-down adjustment for several tests, e.g. 0.01, 0.04, 0.03 become 0.03, 0.06, 0.06."""
     adjusted, worst = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[i]))

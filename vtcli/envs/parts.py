@@ -1,12 +1,14 @@
-"""Which items of which generators go into which Parquet file of a synthetic artifact. Pure."""
+"""Which items of which generators go into which Parquet file of a synthetic artifact."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
+from vtcli.data.inputs import files
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
 from vtcli.envs.produce import Chunk
@@ -74,6 +76,17 @@ class Part:
     @property
     def held_out(self) -> bool:
         return not self.split.endswith("train")
+
+
+def inputs(parts: Sequence[Part]) -> dict[str, Path]:
+    """The files that the parts' generators read, by their paths."""
+    needed = {
+        (chunk.task, chunk.split): (chunk.generate, max(c.items.stop for c in part.chunks if c.task == chunk.task))
+        for part in parts
+        for chunk in part.chunks
+    }
+    found = (path for (_, split), (generate, items) in needed.items() for path in files(generate, split, items))
+    return {str(path): path for path in found}
 
 
 def sample_parts(

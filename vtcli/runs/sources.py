@@ -22,6 +22,18 @@ class Source:
     def parents(self) -> list[Artifact]:
         return [] if self.artifact is None else [self.artifact]
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """The model's files where no artifact vouches for their content, by names that do not say where they lie."""
+        if self.artifact is not None:
+            return {}
+        return {f"model/{path.name}": path for path in sorted(self.path.iterdir()) if path.is_file()}
+
+    def location_keys(self, section: str) -> tuple[str, ...]:
+        """The keys that say where the model lies, which content says better; which part of an artifact it is counts."""
+        inside = self.artifact is not None and self.path.resolve() != self.artifact.path.resolve()
+        return () if inside else (f"{section}.model",)
+
 
 def source_model(store: ArtifactStore, model: str) -> Source:
     """A model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
