@@ -26,6 +26,7 @@ from vtcli.engines.vllm.start import arguments, tensors
 from vtcli.errors import EngineError, InputError, VtcliError
 from vtcli.families.family import Family
 from vtcli.protocols import Request, View
+from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
 
@@ -44,6 +45,7 @@ class ServerPolicy:
 
     def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
+        self.clock: Clock | None = None  # it computes in other processes
         self.family, self.view, self.options = family, view, engine
         self._names = tensors(family)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
