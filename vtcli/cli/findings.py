@@ -56,8 +56,8 @@ PROBES: Mapping[str, tuple[str, str]] = {
         "run it by hand to see why: python -c 'import deepspeed'",
     ),
     "transformers": (
-        "import transformers; from transformers import Qwen2_5_VLForConditionalGeneration as m;"
-        "print(transformers.__version__, 'with Qwen2.5-VL')",
+        "import transformers; from transformers import AutoModelForImageTextToText as m;"
+        "print(transformers.__version__, 'with models of images and text')",
         "reinstall it: make setup",
     ),
     "mlflow": (
