@@ -13,6 +13,7 @@ import pytest
 import tiny_model
 import yaml
 from fakes import code_card, env_card, make_pixels, make_sample
+from qwen_views import sizing
 
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
@@ -24,7 +25,7 @@ from vtcli.envs.code import open_env
 from vtcli.envs.demonstrate import Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
@@ -56,11 +57,11 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
     world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact")
     policy = oracle(tiny_model.chat(), images, 0, env_card(name), sample)
     limits = Limits(max_turns=4, max_tokens=20_000, max_turn_tokens=2000, max_images=6)
-    return await rollout(sample, policy, tiny_model.chat(), world, limits, Sampling(seed=1))
+    return await rollout(RolloutRequest(sample, 1), policy, tiny_model.chat(), world, limits)
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:
-    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, 10000, 12600)
+    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, sizing(10000, 12600))
     item = generator(name, task)(seed=0, item=number, split="demo-train")
     return await demonstrate(item, kind, stream(0, task, "demo-train", number, purpose=1), setting, pool)
 
@@ -68,7 +69,7 @@ async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any
 @pytest.fixture(scope="module")
 def played(tmp_path_factory) -> dict[str, Any]:
     """Everything that needs the sandbox, over one pool: best scripts, demonstrations twice, single acts."""
-    images = ImageStore(tmp_path_factory.mktemp("images"), 10000, 12600)
+    images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
 
     async def run() -> dict[str, Any]:
         async with await Pool.start(PoolConfig()) as pool:

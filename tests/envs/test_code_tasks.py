@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_model
 from fakes import code_card, env_card, make_sample
+from qwen_views import sizing
 
 from vtcli.data.generators import dots, moving
 from vtcli.data.generators.item import Item, stream
@@ -22,7 +23,7 @@ from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
@@ -64,14 +65,18 @@ async def play_all(folder: Path) -> Plays:
         card = code_card(CARDS[task])
         env = open_env(sample, protocol=card, runner=pool, images=store, style="compact")
         return await rollout(
-            sample, oracle(chat, store, 0, env_card(CARDS[task]), sample), chat, lambda sample: env, LIMITS, Sampling()
+            RolloutRequest(sample, 0),
+            oracle(chat, store, 0, env_card(CARDS[task]), sample),
+            chat,
+            lambda sample: env,
+            LIMITS,
         )
 
     done: Plays = {}
     async with await Pool.start(PoolConfig()) as pool:
         for task, card in CARDS.items():
             samples = dataset(folder / task, task)
-            setting = Setting(env_card(card), PERFECT, PROMPT, 10_000, 12_600)
+            setting = Setting(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
             rng = stream(0, task, "demo-train", 0, purpose=1)
             shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
             done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown

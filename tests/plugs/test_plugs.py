@@ -184,7 +184,15 @@ def test_what_is_no_environment_is_refused_before_anything_runs(
 
 
 def test_a_syntax_of_calls_is_in_the_prompt_read_and_written(own: Path, home: Path) -> None:
-    found = evaluated(own, home, "env=brackets", "prompt=full", "name=bracketed", "rl.limits.max_tokens=20000")
+    found = evaluated(
+        own,
+        home,
+        "env=brackets",
+        "prompt=full",
+        "name=bracketed",
+        "rl.limits.max_tokens=20000",
+        "rl.limits.max_turn_tokens=500",
+    )
     chat = tiny_model.QwenChat.load(ArtifactStore(home).resolve("base:v1", "model").path)
     for trajectory in found:
         assert trajectory.policy_turns[0].text.startswith("[[image_zoom_in_tool {")

@@ -11,6 +11,8 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import re
+import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
@@ -189,6 +192,8 @@ def build(cls: type[T], job: Job) -> T:
         return stage(cls, job.values, job.stage)
     except KeyProblem as problem:
         raise ConfigError(_with_origin(problem, job.origins)) from None
+    except ConfigError as problem:  # of several keys: the message names them
+        raise ConfigError("\n".join([str(problem), *_set_in(str(problem), job.origins)])) from None
 
 
 def check_plug_points(job: Job) -> int:
@@ -206,17 +211,24 @@ def check_plug_points(job: Job) -> int:
     return len(found)
 
 
-def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
+def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
 
-    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name.
+    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name. Returns
+    what it returned in jobs of submitit, whose output goes to log files.
     """
     caller, failures = _process(), list[Exception]()
+    results = Path.cwd() / "work" / f".results-{secrets.token_hex(6)}"
 
     def task(cfg: DictConfig) -> Any:
-        remember(plan.command)
+        hydra_config = HydraConfig.get()
+        remember(plan.command, tuple(hydra_config.overrides.task))
         try:
-            return work(_plain(cfg))
+            result = work(_plain(cfg))
+            if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):
+                with results.open("a") as file:  # a line, written at once: jobs do not mix
+                    file.write(f"{result}\n")
+            return result
         except Exception as error:
             if _process() != caller:  # a launcher's child: Hydra carries it back
                 raise
@@ -236,6 +248,9 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = full_error
     if failures:
         raise failures[0]
+    lines = results.read_text().splitlines() if results.exists() else []
+    results.unlink(missing_ok=True)
+    return sorted(lines)
 
 
 def _process() -> tuple[str, int]:
@@ -318,7 +333,7 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
                 places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
                 raise ConfigError(
                     f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
-                    f"The files are in {places}."
+                    f"The files are in {places}." + ("" if own else " For a folder of your own: --config-dir FOLDER.")
                 )
 
 
@@ -364,6 +379,12 @@ def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
 def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
     origin = origins.get(problem.key) or next((o for k, o in origins.items() if k.startswith(f"{problem.key}.")), None)
     return f"{problem}\n  set in {origin}" if origin else str(problem)
+
+
+def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
+    """A line for every key that a message names: where its value was set."""
+    named = dict.fromkeys(re.findall(r"\w+(?:\.\w+)+", message))
+    return [f"  {key} is set in {origins[key]}" for key in named if key in origins]
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:

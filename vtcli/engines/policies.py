@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
+from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vtcli.engines.inputs import Seen, View
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
-    from vtcli.protocols import Request
+    from vtcli.engines.inputs import Seen
+    from vtcli.families.family import Family
+    from vtcli.protocols import Request, View
 
 
 ROOM, IMAGES = 512, 4
@@ -65,24 +65,33 @@ class Engine:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and in which numbers the policy computes."""
+    """Where and in which numbers the policy computes. ``device`` None: torch's, a GPU where there is one."""
 
     dtype: str = "float32"
-    device: str = "cpu"
+    device: str | None = None
 
 
-class Engines(Policy, Protocol):
-    """A policy whose weights are ours: it takes new ones, and tells what it makes of a prompt."""
+class TrainedPolicy(Policy, Protocol):
+    """A policy whose weights are ours: what every engine is. Rollouts need the ``Policy`` in it and nothing else."""
 
-    def update(self, weights: Mapping[str, Any], version: int) -> None: ...
+    @property
+    def clock(self) -> Clock | None:
+        """Counts while it computes; None for an engine that computes elsewhere."""
+        ...
 
-    def seen(self, request: Request) -> Seen: ...
+    def update(self, weights: Mapping[str, Any], version: int) -> None:
+        """Take over weights by name."""
+        ...
+
+    def seen(self, request: Request) -> Seen:
+        """The ids, pixels and positions that a prompt is read as."""
+        ...
 
     def close(self) -> None: ...
 
 
-def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> Engines:
-    """The policy of ``folder``'s weights; ``limits`` are those of the rollouts that it is for.
+def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> TrainedPolicy:
+    """The policy of the family's weights; ``limits`` are those of the rollouts that it is for.
 
     Raises:
         EngineError: the engine is not installed or does not start within its limit.
@@ -91,11 +100,11 @@ def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits
     if engine.name == "vllm":
         from vtcli.engines.vllm.policy import VllmPolicy
 
-        return VllmPolicy(engine, folder, chat, view, limits, place)
+        return VllmPolicy(engine, family, view, limits, place)
     if engine.name == "vllm_server":
         from vtcli.engines.vllm.servers.policy import ServerPolicy
 
-        return ServerPolicy(engine, folder, chat, view, limits, place)
+        return ServerPolicy(engine, family, view, limits, place)
     from vtcli.engines.hf import HfPolicy, load_model
 
-    return HfPolicy(load_model(folder, place.dtype, place.device), chat, view, max_batch=engine.max_batch)
+    return HfPolicy(load_model(family, place.dtype, place.device), family, view, max_batch=engine.max_batch)
