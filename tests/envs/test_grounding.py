@@ -18,7 +18,7 @@ from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.grounding import pixel_box, read, source
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ToolError
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.schema import Group, Observation, Stop
 from vtcli.signals import answer, boxes, measure_all, usage
 from vtcli.store.images import ImageStore
@@ -122,7 +122,7 @@ def test_the_oracle_finds_the_tag_by_crops(card: EnvCard, tmp_path_factory: pyte
     opened = partial(card.open, inputs=EnvInputs(images, PROMPT))
     chat, limits = tiny_model.chat(), Limits(5, 20_000, 2000, 12)
     policy = oracle(chat, images, 0, card, sample)
-    found = asyncio.run(rollout(sample, policy, chat, opened, limits, Sampling()))
+    found = asyncio.run(rollout(RolloutRequest(sample, 0), policy, chat, opened, limits))
     assert found.stop is Stop.ANSWERED, found.error
     values = asyncio.run(measure_all(found, (answer.measure, boxes.measure, usage.measure))).values
     assert (values["answer_correct"], values["calls_by_tool"]) == (1, {"grounding": len(item.truth["boxes"])})

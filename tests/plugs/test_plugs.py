@@ -26,7 +26,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.report.overlay import draw_call
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Scored, Stop, Trajectory
 from vtcli.scoring.stored import Score
@@ -214,7 +214,7 @@ def test_a_native_tool_goes_from_the_prompt_to_every_signal(own: Path, tmp_path:
     call = '<tool_call>{"name": "image_darken_tool", "arguments": {"by": %d}}</tool_call>'
     policy = ScriptedPolicy(tiny_model.chat(), [call % 40, call % 91, "<answer>K</answer>"])
     limits = Limits(max_tokens=20_000, max_turn_tokens=2000)
-    found = asyncio.run(rollout(sample, policy, tiny_model.chat(), worlds, limits, Sampling()))
+    found = asyncio.run(rollout(RolloutRequest(sample, 0), policy, tiny_model.chat(), worlds, limits))
     said = tiny_model.chat().decode(found.prompt_ids).text
     assert json.dumps(card.tools[1].schema) in said
     assert [(r.name, r.status) for r in found.results] == [("image_darken_tool", "ok"), ("image_darken_tool", "error")]
