@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_model
 from fakes import make_pixels, make_sample, make_scored, make_trajectory
+from qwen_views import sizing
 
 from vtcli.config import compose
 from vtcli.config.binding import bind, convert
@@ -116,7 +117,7 @@ def test_crops_are_cut_from_the_pixels_of_the_source_and_numbered(card: EnvCard)
 
 
 def test_the_oracle_finds_the_tag_by_crops(card: EnvCard, tmp_path_factory: pytest.TempPathFactory) -> None:
-    images = ImageStore(tmp_path_factory.mktemp("images"), 10000, 12600)
+    images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
     item = zoom.generate(0, 0, "test", zoom.Size(width=672, height=672, tags=1, hatchings=("across", "down")))
     sample = item.sample("answer", "test", (images.add(item.pixels),))
     opened = partial(card.open, inputs=EnvInputs(images, PROMPT))
