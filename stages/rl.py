@@ -25,6 +25,8 @@ from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.family import Family
+from vtcli.families.table import open_family
 from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
@@ -47,7 +49,6 @@ from vtcli.store.videos import portable
 if TYPE_CHECKING:
     from vtcli.engines.inputs import View
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -201,7 +203,7 @@ class _Training:
     config: Config
     stage: StageRun
     start: Path  # the folder of the model that the run starts from
-    chat: QwenChat
+    family: Family
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
@@ -260,7 +262,13 @@ def _train(run: _Training) -> None:
 
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
     stream = Stream(
-        policy, run.chat, run.worlds, config.limits, run.measure, clock=policy.clock, lockstep=config.lockstep_turns
+        policy,
+        run.family.chat,
+        run.worlds,
+        config.limits,
+        run.measure,
+        clock=policy.clock,
+        lockstep=config.lockstep_turns,
     )
     collector = Collector(
         run.loop,
@@ -359,7 +367,7 @@ def _require_agreement(run: _Training) -> None:
     from vtcli.engines import parity
     from vtcli.engines.learner.distributed import gather
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.chat, run.view, run.config.temperature)
+    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
     parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
 
 
@@ -369,29 +377,28 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
     from vtcli.engines.parity import probing
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
 
-    chat, dtype = QwenChat.load(start), config.backend.dtype
-    images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=500)
+    family, dtype = open_family(start, config.families), config.backend.dtype
+    images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
     view = probing(images.view)
     learner = DeepSpeedLearner(
-        load_model(start, dtype),
+        load_model(family, dtype),
+        family,
         view,
-        image_pad=chat.image_pad,
         optim=config.optim,
         backend=config.backend,
         total_steps=sum(phase.steps for phase in config.phases) * config.updates_per_step,
         temperature=config.temperature,
-        reference=load_model(start, dtype) if config.reference else None,
+        reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
     place = Place(dtype, str(learner.engine.device))
-    policy = open_policy(config.engine, start, chat, view, config.limits, place)
+    policy = open_policy(config.engine, family, view, config.limits, place)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
-    return _Training(config, stage, start, chat, view, learner, policy, worlds, measure, questions, EventLoop())
+    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:

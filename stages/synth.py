@@ -21,11 +21,13 @@ from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import find_family
 from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
@@ -49,7 +51,9 @@ class SynthConfig:
     data: Data
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
+    model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
     env: BoundCard  # conf/env: what demonstrations are played in
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
@@ -62,6 +66,8 @@ class SynthConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
+        if self.shard and self.merge:
+            raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
         card = read_card(self.env)
         if self.demos:
             _ = card.spoken  # or it is refused here
@@ -69,13 +75,20 @@ class SynthConfig:
 
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
-    if config.shard and config.merge:
-        raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
+    data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
+    sys.stderr.writelines(f"note: {note}\n" for note in notes)
+    config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
-    keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
+    keys = (
+        ("data", "synth", "scale", "images", "prompt", "env", "families")
+        if config.demos
+        else ("data", "synth", "scale")
+    )
     made_from = {key: config.job.get(key) for key in keys}
+    if config.demos:
+        made_from["family"] = config.model.get("family")
     parts = _parts(config)
     store = ArtifactStore(settings.home)
     refs = config.merge
@@ -93,9 +106,12 @@ def run(config: SynthConfig) -> Artifact:
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
         return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
-    least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
+    if not config.model.get("family"):
+        raise ConfigError("model.family is not given: name the family that the demonstrations are for")
+    sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
+    wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
-    setting = Setting(card, wanted.teacher, prompt, least, most, wanted.perceive_with_tools)
+    setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     # Nobody lies in a demonstration: what its code did need not be checked.
     sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
@@ -200,7 +216,7 @@ def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
         strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
-        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train))]
+        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train or 0))]
         for task in config.data.tasks.values()
     ]
     return sheet.sheet([[sheet.cell(item) for item in row] for row in rows if row])
