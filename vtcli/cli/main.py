@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vtcli.config.compose import Job
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
-STAGES = ("synth", "sft", "rl", "eval", "judge")
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge")
 ON_ACCELERATOR = ("sft", "rl", "eval")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
 IN_RANKS = ("sft", "rl")
@@ -102,6 +102,7 @@ def _add_stage(name: str, summary: str) -> None:
 
 
 _add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground truth.")
+_add_stage("filter", "Keep the rows that rules want, and say why the others went.")
 _add_stage("sft", "Train on demonstrations: syntax and basic perception.")
 _add_stage("rl", "Train by reinforcement with tools, phase by phase.")
 _add_stage("eval", "Measure a model on held-out samples and write a report.")
