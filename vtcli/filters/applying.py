@@ -67,11 +67,13 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure,
 
 
 def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
-    """Asks the rule about every number of right ones that may still come."""
+    """Asks the rule about the outcomes as they are, which it will be shown, and with every number of right ones that
+    may still come."""
     left = k - len(outcomes)
+    futures = [(["right"] * right) + (["wrong"] * (left - right)) for right in range(left + 1)]
     verdicts: set[bool] = set()
-    for right in range(left + 1):
-        future: tuple[Outcome, ...] = (*outcomes, *(["right"] * right), *(["wrong"] * (left - right)))
+    for more in ([], *futures):
+        future = cast("tuple[Outcome, ...]", (*outcomes, *more))
         rates = {row.key: PassRate(row.content, future)}
         (why,) = cast(Any, rule)([row], pass_rates=rates)
         verdicts.add(why is None)
