@@ -79,6 +79,8 @@ def test_a_call_that_is_not_closed_has_a_problem():
         ("<answer>a\nb</answer>", "a\nb"),
         ("<answer>1</answer> no, <answer>2</answer>", "2"),
         ("<answer>1<answer>2</answer>", "2"),
+        ("<answer>1</answer></answer>", "1"),
+        ("<answer>1</answer> so </answer><answer>2", "1"),
         ("<answer>1</answer><answer>2", "1"),
         ("<answer>1", None),
         ("1</answer>", None),

@@ -60,6 +60,8 @@ def test_reading_the_other_axis_uses_its_range():
         ("(20, 4)", (0.875, 0)),  # mean of 0.75 and 1
         ("(4, 30)", ((1 - 26 / 40) / 2, 0)),  # y: 26 of 10, 0
         ("30", (0.0, 0)),
+        ("(3,400)", ((1 - 27 / 40) / 2, 0)),  # two numbers, as a point has: 3 and 400, not 3400
+        ("(30,004)", (1.0, 1)),
     ],
 )
 def test_reading_a_point_is_the_mean_of_both_axes(text, expected):
@@ -92,6 +94,28 @@ def test_counting_is_divided_by_the_number_of_points(text, expected):
 )
 def test_a_number_is_scored_by_its_mean_relative_accuracy(truth, text, expected):
     assert score_and_correct(text, task="rooms", truth={"number": truth}) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,234", [1234.0]),
+        ("-12,345,678.5 m", [-12345678.5]),
+        ("1,234 of 5,000", [1234.0, 5000.0]),
+        ("1, 234", [1.0, 234.0]),
+        ("0,123", [0.0, 123.0]),
+        ("1,234,56", [1.0, 234.0, 56.0]),
+        ("1234,567", [1234.0, 567.0]),
+        ("B1,234", [234.0]),
+    ],
+)
+def test_commas_between_thousands_belong_to_the_number(text, expected):
+    assert answer.numbers(text) == expected
+
+
+def test_an_answer_with_thousands_is_right():
+    assert score_and_correct("1,234", task="rooms", truth={"number": 1234.0}) == (1.0, 1)
+    assert score_and_correct("1,234", task="count", truth={"value": [1234], "total": 2000}) == (1.0, 1)
 
 
 @pytest.mark.parametrize(("text", "value"), [("K", 1), (" the k. ", 1), ("N", 0), ("K N", 0), ("", 0)])

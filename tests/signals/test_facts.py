@@ -109,6 +109,12 @@ def test_spans_are_those_of_the_released_codes_expression(parts):
         assert list(format_signal._spans(text, (opening, closing))) == expected
 
 
+@pytest.mark.parametrize("stop", [stop for stop in Stop if stop is not Stop.ANSWERED])
+def test_a_rollout_that_was_cut_off_keeps_no_form(store, stop):
+    trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
+    assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
+
+
 def test_a_trajectory_without_a_turn_has_no_format(store):
     found = measured(format_signal.measure, make_trajectory(make_sample(), []))
     assert found == dict.fromkeys(format_signal.NAMES, False)

@@ -151,4 +151,4 @@ def kl_estimate(logp: Tensor, reference: Tensor, kind: Literal["k1", "k2", "k3"]
 def k3(logp: Tensor, reference: Tensor) -> Tensor:
     """Schulman's k3 estimate of KL(policy ‖ reference), per token: exp(d) - d - 1 with d = reference - logp; ≥ 0."""
     difference = (reference - logp).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return difference.exp() - difference - 1
+    return difference.expm1() - difference  # exp(d) - d - 1 cancels in float32: its smallest values come out below 0

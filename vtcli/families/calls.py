@@ -29,10 +29,14 @@ def parse_calls(text: str) -> tuple[Call, ...]:
 
 
 def parse_answer(text: str) -> str | None:
-    """The text inside the last complete ``<answer>...</answer>``, stripped; None without one."""
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, end) if end >= 0 else -1
-    return text[start + len("<answer>") : end].strip() if start >= 0 else None
+    """The text inside the last complete ``<answer>...</answer>``, stripped; None without one. It ends at the first
+    closing tag, as DeepEyes splits it: ``<answer>1</answer></answer>`` is ``1``."""
+    last = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, last) if last >= 0 else -1
+    if start < 0:
+        return None
+    start += len("<answer>")
+    return text[start : text.index("</answer>", start)].strip()
 
 
 def format_call(name: str, arguments: dict[str, Json]) -> str:

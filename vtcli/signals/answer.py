@@ -28,6 +28,7 @@ READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
 ANLS_THRESHOLD = 0.5
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
+_THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
@@ -102,7 +103,7 @@ def score_value(truth: Mapping[str, Json], text: str) -> tuple[float, int]:
     """s_norm = max(0, 1 - |error| / range) of the asked axis, the mean of both for (x, y); correct when every error is
     at most 5 % of its range. As many numbers as values are expected, else 0."""
     axes, values = tuple(str(truth["axis"])), cast("Sequence[float]", truth["value"])
-    given = numbers(text)
+    given = numbers(text, len(values))
     if len(given) != len(values):
         return 0.0, 0
     errors: list[float] = []
@@ -134,9 +135,15 @@ def score_number(truth: float, text: str) -> tuple[float, int]:
     return accuracy, int(accuracy >= 0.5)
 
 
-def numbers(text: str) -> list[float]:
-    """All numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]; digits inside words (B2, 3km) are none."""
-    return [float(match) for match in _NUMBER.findall(text.replace("\u2212", "-"))]
+def numbers(text: str, expected: int = 1) -> list[float]:
+    """All numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]; digits inside words (B2, 3km) are none.
+
+    ``1,234`` is one number, except where only the other reading gives as many as ``expected``: of a point it is two.
+    """
+    text = text.replace("\u2212", "-")
+    joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+    grouped, single = ([float(match) for match in _NUMBER.findall(form)] for form in (joined, text))
+    return single if len(grouped) != expected == len(single) else grouped
 
 
 def normalise(text: str) -> str:

@@ -20,7 +20,7 @@ _THYME = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """True or False by each paper's rule, on the text of all policy turns, joined by line ends: what tools said is no
-    policy's doing.
+    policy's doing. A rollout that was cut off has no answer, and so keeps no form.
 
     ``format_ok``: DeepEyes' ``vl_agent.py``, as many opening as closing tags of thought, answer and vision, and an
     answer of fewer than 1000 characters; DeepEyes lets a trajectory without an answer pass, here the last turn must
@@ -29,11 +29,13 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     thought, then one answer. ``format_codev``, ``format_codevision``: see below."""
     turns = trajectory.policy_turns
     text = "\n".join(turn.text for turn in turns)
-    last, answer = (turns[-1].text, turns[-1].answer) if turns else ("", None)
-    short = answer is not None and len(answer) < MAX_ANSWER_CHARS
+    answer = trajectory.answer
+    if answer is None:
+        return dict.fromkeys(NAMES, False)
+    short = len(answer) < MAX_ANSWER_CHARS
     return {
-        "format_ok": _balanced(text, THINK, ANSWER, VISION) and last.count("<answer>") == 1 and short,
-        "format_codev": _codev(text) and answer is not None,
+        "format_ok": _balanced(text, THINK, ANSWER, VISION) and turns[-1].text.count("<answer>") == 1 and short,
+        "format_codev": _codev(text),
         "format_codevision": _codevision(text),
         "format_codedance": _balanced(text, THINK) and _once(text, ANSWER) and short,
         "format_thyme": _once(text, THINK, ANSWER) and _THYME.fullmatch(text) is not None,
