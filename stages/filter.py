@@ -123,7 +123,7 @@ def run(config: Config) -> Artifact:
             found = applying.apply(config.rules, rows, rolling, config.rollouts.k)
         finally:
             rolling.close()
-        return _finish(config, stage, data, tables, found)
+        return _finish(config, stage, (data, source), tables, found)
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.Table]:
@@ -243,10 +243,15 @@ def _weights(source: Source) -> list[str]:
 
 
 def _finish(
-    config: Config, stage: StageRun, data: Artifact, tables: Mapping[str, parquet.Table], found: Filtered
+    config: Config,
+    stage: StageRun,
+    inputs: tuple[Artifact, Source | None],
+    tables: Mapping[str, parquet.Table],
+    found: Filtered,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
-    policy = config.model if found.pass_rates else None
+    data, source = inputs
+    policy = (source.artifact.ref if source.artifact else config.model) if source else None
     said = account.account(found, {"data": data.ref, "policy": policy, "k": config.rollouts.k if policy else None})
     if not found.kept:
         account.show(said)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from vtcli.config.compose import Job
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
-STAGES = ("synth", "filter", "sft", "rl", "eval", "judge")
-ON_ACCELERATOR = ("sft", "rl", "eval")
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
 IN_RANKS = ("sft", "rl")
 SAME_REQUEST_S = 2.0
@@ -35,7 +35,7 @@ OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|au
 --multirun, --cfg job, --resolve. `vtcli config show {stage}` prints the result and where each value came from."""
 
 app = typer.Typer(
-    help="Train vision-language models to think with images: synth → sft → rl → eval → judge.",
+    help="Train vision-language models to think with images: synth → filter → sft → rl → eval → judge.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # rich takes longer to import than --help may take
@@ -87,7 +87,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Train vision-language models to think with images: synth → sft → rl → eval → judge."""
+    """Train vision-language models to think with images: synth → filter → sft → rl → eval → judge."""
     if version:
         typer.echo(f"vtcli {__version__}")
         raise typer.Exit
@@ -114,6 +114,7 @@ _add_stage(
     --all-recipes makes the reward matrix: recipes x trajectories, rank correlations, where recipes disagree most.
     `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
 )
+_add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at http://127.0.0.1:8000/v1.")
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
@@ -145,6 +146,8 @@ def work(values: dict[str, Any]) -> str:
         slurm.require_one_process(stage)
     config_class, run = _stage_parts(stage)
     artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
+    if artifact is None:  # serve: nothing was made
+        return ""
     if os.environ.get("RANK", "0") == "0":
         typer.echo(f"{artifact.ref}\t{artifact.path}")
     return str(artifact.ref)
