@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,16 +18,26 @@ from rich.progress import track
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.config.bounds import at_least, shares
+from vtcli.config.bounds import at_least, shares, within
+from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Env, Policy, Reward, Signal
+from vtcli.protocols import Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
-from vtcli.rollout.loop import Limits, Sampling, refuse_broken, rollout_group, why_broken
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    Limits,
+    Sampling,
+    refuse_broken,
+    refuse_no_room,
+    rollout_group,
+    why_broken,
+)
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -44,7 +54,10 @@ Key = tuple[str, str]  # form and sample id
 
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
-RUNTIME_KEYS = ("eval.concurrency", "eval.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
+    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+)
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -58,6 +71,7 @@ class Config:
     model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
+    env: BoundCard  # conf/env
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -76,7 +90,6 @@ class Config:
     device: str = "cpu"
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
-    env: partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -88,8 +101,12 @@ class Config:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
-        at_least(0, self, "temperature", "shown")
+        at_least(0, self, "shown")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
+        card = read_card(self.env)
+        if self.policy == "oracle":
+            _ = card.spoken  # or it is refused here
         if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
             raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
 
@@ -110,24 +127,26 @@ def run(config: Config) -> Artifact:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    with open_run(settings, "eval", "report", config.job, made_from, runtime_keys=RUNTIME_KEYS) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("eval"))
+    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, source.files)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        samples = _samples(config, data, images)
-        weights = source.path
-        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        card, weights = read_card(config.env), source.path
+        worlds = Worlds(card, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:
             found = loop.run(_collect(doing, samples))
+        refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
-        return _finish(config, stage, parents, found, images)
+        return _finish(config, stage, source.name, parents, found, images)
 
 
-def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sample]:
+def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
     """The questions in order; rows that are skipped are listed on standard error."""
     samples: dict[Key, Sample] = {}
     for form in config.forms if config.tools == "offered" else ("answer",):
@@ -135,7 +154,7 @@ def _samples(config: Config, data: Artifact, images: ImageStore) -> dict[Key, Sa
         sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
         count = min(len(found), config.max_samples or len(found))
         for sample in (found.load(i * len(found) // count) for i in range(count)):
-            samples[form, sample.id] = replace(sample, tools=()) if config.tools == "none" else sample
+            samples[form, sample.id] = worlds.offer(sample)
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
     return samples
@@ -151,8 +170,7 @@ def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> 
     if config.policy == "oracle":
         from vtcli.engines.scripted import oracle
 
-        protocol = config.env.keywords["protocol"] if config.env else None
-        policy_of = partial(oracle, chat, images, config.seed, protocol)
+        policy_of = partial(oracle, chat, images, config.seed, worlds.card)
     else:
         place = Place(config.dtype, config.device)
         policy = open_policy(config.engine, weights, chat, images.view, config.limits, place)
@@ -230,22 +248,26 @@ def _key(scored: Scored) -> Key:
     return scored.trajectory.sample.form, scored.trajectory.sample.id
 
 
-def _facts(config: Config, parents: Mapping[str, Artifact]) -> dict[str, str]:
+def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
-    env = {"environment": str(config.env.keywords["protocol"].name)} if config.env else {}
+    env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
-    return {k: p.ref for k, p in parents.items()} | env | chosen
+    return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen
 
 
 def _finish(
-    config: Config, stage: StageRun, parents: Mapping[str, Artifact], found: list[Scored], images: ImageStore
+    config: Config,
+    stage: StageRun,
+    model: str,
+    parents: Mapping[str, Artifact],
+    found: list[Scored],
+    images: ImageStore,
 ) -> Artifact:
     """Write the artifact's files from what was found, commit them, and print the table."""
     out = stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
     before = folder.load_series(parents["report"].path) if "report" in parents else ()
-    model = parents["model"].ref if "model" in parents else config.model
     label = config.label or (model if config.policy == "model" else config.policy)
     series = (
         *before,
@@ -254,8 +276,8 @@ def _finish(
     folder.save_series(out, series, config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
-        facts=_facts(config, parents),
-        commands=folder.command_line(),
+        facts=_facts(config, model, parents),
+        commands=[command] if (command := running()) else [],
         lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),

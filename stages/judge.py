@@ -14,10 +14,11 @@ from typing import Any, Literal
 from vtcli import judging
 from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares
+from vtcli.config.commandline import running
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
-from vtcli.report import folder, scores
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.report import scores, tables
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
 from vtcli.scoring.collect import How, Kind, collect
@@ -88,7 +89,7 @@ def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said:
     parents = [parent for source in sources for parent in source.parents]
     inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
     settings = RunSettings.of(config.job, name)
-    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, runtime_keys=RUNTIME_KEYS)
+    return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, Scope(RUNTIME_KEYS))
 
 
 def _score(config: Config, source: Source) -> Artifact:
@@ -98,7 +99,7 @@ def _score(config: Config, source: Source) -> Artifact:
     with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
         if stage.reused:
             found = list(records.read(stage.reused.path / stored.SCORES, Score))
-            scores.show(scores.summary(found, config.seed))
+            tables.print_all(scores.summary(found, config.seed))
             return stage.reused
         scorer = verdicts.Scorer(rewards, config.signals)
         facts, (signals,) = asyncio.run(collect(source, [Kind(config.signals, scorer.wants)], _how(config)))
@@ -117,7 +118,7 @@ def _commit_scores(config: Config, stage: StageRun, found: Sequence[Score]) -> A
     disk.write_atomic(out / "summary.json", json.dumps(figures, indent=1).encode())
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, figures)
-    scores.show(scores.summary(found, config.seed))
+    tables.print_all(scores.summary(found, config.seed))
     return artifact
 
 
@@ -127,20 +128,20 @@ def _matrix(config: Config, source: Source) -> Artifact:
     said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
     with _open(config, "matrix", "comparison", [source], said) as stage:
         if stage.reused:
-            scores.show(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
+            tables.print_all(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
             return stage.reused
         facts, rows = _rows(config, source, jobs)
         rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
         matrix.require_some(rows)
         found = matrix.Matrix(tuple(rows), matrix.compare(facts, rows, config.shown, config.seed))
         about = {"trajectories": source.name, "digest": source.digest[:12], "number": str(len(facts))}
-        about |= {"command": " ".join(folder.command_line())}
+        about |= {"command": running() or ""}
         out = _fresh(stage)
         matrix.save(out, facts, found)
         page = scores.page("Reward matrix", about, scores.matrix_tables(found))
         disk.write_atomic(out / "matrix.html", page.encode())
         artifact = stage.commit(out, {row.recipe: row.scored for row in rows})
-        scores.show(scores.matrix_tables(found, brief=True))
+        tables.print_all(scores.matrix_tables(found, brief=True))
         return artifact
 
 
@@ -203,7 +204,7 @@ def _agreement(config: Config, source: Source) -> Artifact:
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:
         if stage.reused:
             saved = (stage.reused.path / "agreement.json").read_bytes()
-            scores.show(scores.agreement_tables(codec.decode(agreement.Comparison, json.loads(saved))))
+            tables.print_all(scores.agreement_tables(codec.decode(agreement.Comparison, json.loads(saved))))
             return stage.reused
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
@@ -213,7 +214,7 @@ def _agreement(config: Config, source: Source) -> Artifact:
         out = _fresh(stage)
         disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
         artifact = stage.commit(out, {"trajectories": found.trajectories, "signals": [c.signal for c in found.signals]})
-        scores.show(scores.agreement_tables(found))
+        tables.print_all(scores.agreement_tables(found))
         return artifact
 
 

@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
-from vtcli.algo.advantages import group_mean
+from vtcli.algo.advantages import GROUP_RELATIVE, group_mean
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
+from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection
-from vtcli.config.binding import bind
-from vtcli.config.bounds import above, at_least, shares
+from vtcli.config.binding import KeyProblem, bind
+from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError
-from vtcli.protocols import Advantage, Env, Reward, Signal
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Advantage, Reward, Signal
 from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
-from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken
+from vtcli.rollout.loop import MAX_TEMPERATURE, Limits, Sampling, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
+from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
@@ -64,6 +67,7 @@ class Config:
     group_size: int
     prompt: Mapping[str, Any]
     signals: Mapping[str, Any]
+    env: BoundCard  # conf/env
     advantage: Advantage = group_mean
     select: Selection = field(default_factory=Selection)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
@@ -80,8 +84,8 @@ class Config:
     reference: bool = False  # keep the starting model for the KL term
     tasks: list[str] | None = None  # train on these only
     bad_rows: Literal["error", "skip"] = "error"
+    allow_no_update: bool = False  # a run of which no step updated anything still makes an artifact
     steps_per_phase: int | None = None  # what the recipe's phases refer to
-    env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -95,16 +99,46 @@ class Config:
     def __post_init__(self) -> None:
         if not self.phases:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
-        at_least(1, self, "prompts_per_step", "group_size", "updates_per_step", "checkpoint_every", "checkpoint_keep")
-        above(0, self, "temperature")
+        at_least(1, self, "updates_per_step", "checkpoint_every", "checkpoint_keep")
+        within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
+        within(self.group_size, "group_size", 1, MAX_GROUP)
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
+        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
+        if self.group_size == 1 and function in GROUP_RELATIVE:
+            raise OutOfBounds(
+                "group_size",
+                f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
+                "rollouts of a question, got 1.",
+            )
         shares(self, "max_broken", "max_unjudged")
+        read_card(self.env)
+        if self.backend.batch_tokens < self.limits.max_tokens:
+            raise ConfigError(
+                f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
+                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
+                "lower the second"
+            )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
 
 
 RlConfig = Config
+MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
-RUNTIME_KEYS = ("rl.checkpoint_keep", "rl.max_broken", "sandbox.active", "sandbox.live", *judging.RUNTIME_KEYS)
+RUNTIME_KEYS = (
+    *(
+        "rl.data",
+        "rl.checkpoint_keep",
+        "rl.max_broken",
+        "rl.max_unjudged",
+        "rl.allow_no_update",
+        "rl.limits.timeout_s",
+        "engine",
+    ),
+    *(f"rl.backend.{key}" for key in MEMORY_KEYS),
+    *judging.RUNTIME_KEYS,
+)
 
 
 def run(config: Config) -> Artifact:
@@ -119,8 +153,9 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "dataset")
     source = source_model(store, config.model)
     parents = [data, *source.parents]
-    free = () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
-    with open_run(settings, "rl", "model", config.job, parents, runtime_keys=(*RUNTIME_KEYS, *free)) as stage:
+    free = (*RUNTIME_KEYS, *source.location_keys("rl"))
+    free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
+    with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files)) as stage:
         if stage.reused:
             return stage.reused
         return _Trainer(config, stage, data, source.path).run()
@@ -157,7 +192,7 @@ class _Trainer:
         barrier()  # the first rank has made the work folder
         place = Place(dtype, str(self.learner.engine.device))
         self.policy = open_policy(config.engine, start, self.chat, self.view, config.limits, place)
-        self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        self.worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
         self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.measure = Measuring(signals, config.judge, images, stage.store.root)
@@ -184,6 +219,14 @@ class _Trainer:
         found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
         wanted = self.config.tasks
         kept = [i for i in range(len(found)) if wanted is None or found.task(i) in wanted]
+        if not kept:
+            raise InputError(f"{data.ref} has no row of {form}-train of the tasks {wanted or 'that it may have'}.")
+        if self.config.prompts_per_step > MAX_REPEATS * len(kept):
+            raise KeyProblem(
+                "rl.prompts_per_step",
+                f"is {self.config.prompts_per_step}, and {data.ref} has {len(kept)} rows of {form}-train: expected at "
+                f"most {MAX_REPEATS} times as many.",
+            )
         return found, kept
 
     def run(self) -> Artifact:
@@ -194,6 +237,7 @@ class _Trainer:
                 facts = self.worlds.facts | self.measure.facts
                 self.stage.tracker.tags({k: str(v) for k, v in facts.items()})
                 self._steps()
+                self.updates.require(self.config.allow_no_update)
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
@@ -202,6 +246,7 @@ class _Trainer:
 
     def _steps(self) -> None:
         done, batch = self._resume()
+        self.updates = UpdateCount(self.metrics_log, quiet=self.learner.rank != 0)
         self._agree()
         known = False  # that checkpoint_best is a metric
         with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
@@ -241,6 +286,7 @@ class _Trainer:
         phase = self.config.phases[locate(self.lengths, step)[0]]
         begin = time.perf_counter()
         batch = batch or self.collector.collect(step)
+        refuse_no_room([s.trajectory for s in batch.scored], self.config.limits, "rl.limits.max_tokens")
         learn = functools.partial(self._learn, batch.rows(self.config.updates_per_step))
         if self.config.steps_ahead and step + 1 < self.total:
             metrics, following = self.collector.beside(learn, step + 1)
@@ -249,6 +295,9 @@ class _Trainer:
         learnt = time.perf_counter()
         self.policy.update(self.learner.weights(), step + 1)
         metrics["time/learn_s"] += time.perf_counter() - learnt
+        self.updates.count(
+            metrics["updated"], lambda: why_no_update([*batch.everyone.values()], [*batch.credit.values()])
+        )
         metrics |= batch.metrics()
         records.append(self.trajectories, [portable(one) for one in batch.scored])
         metrics["time/step_s"] = time.perf_counter() - begin
@@ -274,7 +323,9 @@ class _Trainer:
         picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + rounds, order)
         seed = derive_seed(config.seed, "rollout", step, *([rounds] if rounds else []))
         sampling = Sampling(config.temperature, config.group_size, seed)
-        return Asked(lambda place: samples.load(kept[picked[place]]), prompts, phase.reward, sampling)
+        return Asked(
+            lambda place: self.worlds.offer(samples.load(kept[picked[place]])), prompts, phase.reward, sampling
+        )
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.learner.distributed import barrier

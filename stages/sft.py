@@ -14,7 +14,7 @@ from vtcli.errors import ConfigError
 from vtcli.families.messages import rows_from_demos, texts_of
 from vtcli.families.qwen2_5_vl.sizes import TinyModel
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import RunSettings, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -64,6 +64,10 @@ class Config:
         above(0, self, "epochs")
 
 
+# These change nothing in what is learnt.
+RUNTIME_KEYS = ("sft.data", "sft.checkpoint_keep", *(f"sft.backend.{key}" for key in MEMORY_KEYS))
+
+
 def run(config: Config) -> Artifact:
     """Returns the model artifact: a Hugging Face folder with ``metrics.jsonl``.
 
@@ -79,7 +83,10 @@ def run(config: Config) -> Artifact:
         parents += source.parents
     # What RL or a generator would do changes nothing here, so that a finished model is found again.
     made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale")}
-    with open_run(settings, "sft", "model", made_from, parents) as stage:
+    free = (*RUNTIME_KEYS, *(source.location_keys("sft") if source else ()))
+    free += () if config.checkpoint_best else ("sft.checkpoint_every",)  # the best is chosen among what was kept
+    files = source.files if source else {}
+    with open_run(settings, "sft", "model", made_from, parents, Scope(free, files)) as stage:
         if stage.reused:
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=2000)

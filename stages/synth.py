@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from vtcli.config.bounds import at_least
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.demonstrate import Episode, Setting
-from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, sample_parts
+from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
-from vtcli.errors import ConfigError
-from vtcli.protocols import Env, Pixels
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Pixels
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.store import disk, records, shards
@@ -34,7 +36,7 @@ from vtcli.store.images import ImageLimits
 from vtcli.store.records import Demo
 
 Row = tuple[Sample | Demo, list[bytes]]
-RUNTIME = ("synth.workers", "synth.merge", "sandbox.active", "sandbox.live")
+RUNTIME = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
 
 
@@ -47,18 +49,22 @@ class SynthConfig:
     data: Data
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
+    env: BoundCard  # conf/env: what demonstrations are played in
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
+    tools: tuple[str, ...] = ()  # that plain questions list
     shard: str | None = None
     merge: int | tuple[str, ...] = ()
     demos: Demos | None = None
-    env: partial[Env] | None = None  # conf/env: demonstrations write code; None: they call native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
+        card = read_card(self.env)
+        if self.demos:
+            _ = card.spoken  # or it is refused here
 
 
 def run(config: SynthConfig) -> Artifact:
@@ -68,8 +74,7 @@ def run(config: SynthConfig) -> Artifact:
     kind = "demos" if config.demos else "dataset"
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
-    keys = ("data", "synth", "scale", "images", "prompt") if config.demos else ("data", "synth", "scale")
-    keys = (*keys, "env") if config.demos and config.env else keys
+    keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
     made_from = {key: config.job.get(key) for key in keys}
     parts = _parts(config)
     store = ArtifactStore(settings.home)
@@ -77,7 +82,8 @@ def run(config: SynthConfig) -> Artifact:
     if isinstance(refs, int):
         refs = shards.newest(store, whole.name, refs, made_from, config.seed)
     parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
-    with open_run(settings, "synth", kind, made_from, parents, runtime_keys=RUNTIME) as stage:
+    files = {} if parents else inputs(parts)  # shards were made from them
+    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME, files, "anew")) as stage:
         if stage.reused:
             return stage.reused
         with sandbox_until_here():
@@ -86,36 +92,62 @@ def run(config: SynthConfig) -> Artifact:
 
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
-        return sample_parts(config.data, config.forms, config.seed, config.shard)
+        return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
     least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
-    setting = Setting(wanted.teacher, read_prompt(config.prompt), least, most, wanted.perceive_with_tools, config.env)
+    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    setting = Setting(card, wanted.teacher, prompt, least, most, wanted.perceive_with_tools)
     # Nobody lies in a demonstration: what its code did need not be checked.
-    sandbox = replace(config.sandbox, verify=False) if config.env else None
+    sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 
 def _make(config: SynthConfig, parts: Sequence[Part], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
     write: Any = records.write_demos if config.demos else records.write_samples
-    held_out: set[str] = set()
-    dropped: dict[str, int] = {}
+    held_out: dict[str, str] = {}
+    dropped: dict[str, dict[str, str]] = {}
     columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         for part in parts:
             path = folder / f"{part.name}.parquet"
             shown = bar.add_task(part.name, total=part.rows)
-            if not path.exists():
+            left_out = stage.work / f"{part.name}.dropped.json"  # written last: with it a part is finished
+            if not (path.exists() and left_out.exists()):
                 made = _merged(part, parents) if parents else _generated(part, config.workers or os.cpu_count() or 1)
                 rows = bar.track(made, total=part.rows, task_id=shown)
-                write(path, rows if part.held_out else _unseen(rows, held_out))
+                seen: dict[str, str] = {}
+                write(path, rows if part.held_out else _unseen(rows, held_out, seen))
+                disk.write_atomic(left_out, json.dumps(seen).encode())
             bar.update(shown, completed=part.rows)
-            dropped[part.name] = part.rows - pq.read_metadata(path).num_rows
+            dropped[part.name] = json.loads(left_out.read_text())
             if part.held_out:
                 held_out |= _digests(path)
+    _report_dropped(parts, dropped, folder)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
     counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
     stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)
-    return stage.commit(folder, {"rows": counts, "dropped_as_seen_in_a_held_out_split": dropped})
+    numbers = {name: len(rows) for name, rows in dropped.items()}
+    return stage.commit(folder, {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers})
+
+
+def _report_dropped(parts: Sequence[Part], dropped: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+    """Says on standard error how many rows of a training part were left out and which; ``dropped.json`` has them all,
+    with the held-out row that shows the same. Raises ``InputError`` where nothing of a part is left."""
+    for part in parts:
+        pairs = [f"{row} (as {held})" for row, held in dropped[part.name].items()]
+        if not pairs:
+            continue
+        said = (
+            f"{part.name}: {len(pairs)} of {part.rows} rows dropped, as their image or video is in a held-out split: "
+            f"{', '.join(pairs[:3])}{' …' if len(pairs) > 3 else ''}"
+        )
+        if len(pairs) == part.rows:
+            raise InputError(
+                f"{said}. Nothing is left to train on: take such rows out of test and validation, or give others."
+            )
+        sys.stderr.write(f"vtcli: {said}; all are in dropped.json\n")
+    if any(dropped.values()):
+        disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
 
 def _generated(part: Part, workers: int) -> Iterator[Row]:
@@ -129,21 +161,28 @@ def _merged(part: Part, parents: Sequence[Artifact]) -> Iterator[Row]:
     return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
 
 
-def _unseen(rows: Iterable[Row], held_out: set[str]) -> Iterator[Row]:
-    return (row for row in rows if not row[1] or hashlib.sha256(row[1][0]).hexdigest() not in held_out)
+def _unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, str]) -> Iterator[Row]:
+    """The rows whose first image or video is not in ``held_out``; the ids of the others go into ``dropped``, with the
+    id of the held-out row."""
+    for row in rows:
+        same = held_out.get(hashlib.sha256(row[1][0]).hexdigest()) if row[1] else None
+        if same is None:
+            yield row
+        else:
+            dropped[row[0].id] = same
 
 
-def _digests(path: Path) -> set[str]:
-    """sha256 of the first image of every row: equal pixels have equal PNG bytes. Where there is none it is the first
-    video's, which is its name; a demonstration may have neither."""
+def _digests(path: Path) -> dict[str, str]:
+    """sha256 of the first image of every row, with the row's id: equal pixels have equal PNG bytes. Where there is none
+    it is the first video's, which is its name; a demonstration may have neither."""
     file = pq.ParquetFile(path)
-    columns = [name for name in ("images", "videos") if name in file.schema_arrow.names]
-    found: set[str] = set()
+    columns = [name for name in ("id", "images", "videos") if name in file.schema_arrow.names]
+    found: dict[str, str] = {}
     for row in (row for batch in file.iter_batches(batch_size=32, columns=columns) for row in batch.to_pylist()):
         if row["images"]:
-            found.add(hashlib.sha256(row["images"][0]["bytes"]).hexdigest())
+            found.setdefault(hashlib.sha256(row["images"][0]["bytes"]).hexdigest(), row["id"])
         elif row.get("videos"):
-            found.add(Path(row["videos"][0]["video"]).stem)
+            found.setdefault(Path(row["videos"][0]["video"]).stem, row["id"])
     return found
 
 

@@ -90,7 +90,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What a policy sampled: never decoded and encoded again. ``logprobs`` belongs to ``token_ids`` one to one, under
-    the model's distribution at the sampling temperature, before vision ids are banned (docs/decisions.md)."""
+    the model's distribution at the sampling temperature, before vision ids are banned (docs/decisions/engines.md)."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

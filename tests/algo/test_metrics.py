@@ -92,19 +92,88 @@ def test_mcnemar_without_discordant_pairs() -> None:
 
 
 def test_sign_flip_counts_patterns() -> None:
-    # |±1 ±2 ±3| >= 6 for 2 of 8 patterns.
-    assert metrics.sign_flip([1, 2, 3], 0) == (0.25, "sign-flip, exact")
+    # |±1 ±2 ±3| >= 6 for 2 of 8 patterns: with three differences no mean is excluded at 5 %.
+    assert metrics.sign_flip([1, 2, 3], 0) == metrics.SignFlip(0.25, None, None, "sign-flip, exact", None)
     # |±1 ±1 ±2| >= |1 + 1 - 2| = 0: always.
-    assert metrics.sign_flip([1, 1, -2], 0)[0] == 1.0
-    assert metrics.sign_flip([0.0, 0.0], 0)[0] == 1.0
+    assert metrics.sign_flip([1, 1, -2], 0).p == 1.0
+    assert metrics.sign_flip([0.0, 0.0], 0) == metrics.SignFlip(1.0, 0.0, 0.0, "sign-flip, no difference", None)
+    assert metrics.sign_flip([0.1, 0.2, -0.3], 0).p == 1.0  # 0.1 + 0.2 - 0.3 is not 0 in floats
 
 
-def test_sign_flip_monte_carlo_agrees_with_enumeration() -> None:
+def test_the_ends_of_sign_flip_by_hand() -> None:
+    # 0, 1, ..., 5: 64 patterns, p > 0.05 from 4 of them on; two have no mean, and with them and the sets {0} and
+    # {1, ..., 5} it is 4: the lower end is 0. The upper end is 5 by symmetry.
+    got = metrics.sign_flip([0, 1, 2, 3, 4, 5], 0)
+    assert (got.low, got.high) == (0.0, 5.0)
+    assert got.p == pytest.approx(4 / 64)
+
+
+def test_sign_flip_draws_agree_with_enumeration() -> None:
     d = [0.3, 0.1, -0.2, 0.4, 0.25, -0.05, 0.6, 0.15, -0.1, 0.2, 0.35, -0.3, 0.45, 0.05, 0.5]
-    exact = np.mean([abs(np.dot(s, d)) >= sum(d) - 1e-9 for s in itertools.product((-1, 1), repeat=15)])
-    p, method = metrics.sign_flip(d, 0)
-    assert method == "sign-flip, 10000 flips"
-    assert p == pytest.approx(exact, abs=3 * np.sqrt(exact / 10_000))
+    signs = np.array(list(itertools.product((-1, 1), repeat=15)))
+    got = metrics.sign_flip(d, 0)
+    assert got.method == "sign-flip, 10000 flips"
+    assert got.low is not None
+    assert got.high is not None
+    for mean, expected in ((0.0, got.p), (got.low, 0.05), (got.high, 0.05)):
+        exact = np.mean(np.abs(signs @ (np.array(d) - mean)) >= abs(sum(d) - 15 * mean) - 1e-9)
+        assert expected == pytest.approx(exact, abs=3 * np.sqrt(0.05 / 10_000) + 1e-4)
+
+
+def test_zeros_leave_the_test_exact() -> None:
+    got = metrics.sign_flip([0.0] * 117 + [1.0] * 3, 0)  # calls of three questions more, none less
+    assert (got.p, got.method, got.low) == (0.25, "sign-flip, exact", 0.0)
+    assert got.high is not None
+    assert 0.04 < got.high < 0.07
+    six = metrics.sign_flip([0.0] * 114 + [1.0] * 6, 0)
+    assert six.p == 2 / 64
+    assert six.low is not None
+    assert 0 < six.low < 0.05
+
+
+def assert_agree(got: metrics.Comparison) -> None:
+    inside = (got.low is None or got.low <= 0) and (got.high is None or got.high >= 0)
+    assert inside == (got.p > 0.05), got
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([-2, -1, 0, 0, 0, 0, 1, 1, 2, 0.3, -0.1]), min_size=1, max_size=60), st.integers(0, 9))
+def test_interval_and_test_of_a_difference_agree(differences: list[float], seed: int) -> None:
+    # BCa intervals of counts left 0 out where the exact test kept it: [0.008, 0.067] at p = 0.25.
+    after = {str(i): d for i, d in enumerate(differences)}
+    got = metrics.paired(dict.fromkeys(after, 0.0), after, seed, share=False)
+    assert got is not None
+    assert_agree(got)
+
+
+def test_interval_and_test_of_shares_agree() -> None:
+    for n, won, lost in itertools.product((5, 10, 20, 100), range(5), range(9)):
+        if won + lost <= n:
+            before = {str(i): float(won <= i < won + lost) for i in range(n)}
+            after = {str(i): float(i < won) for i in range(n)}
+            got = metrics.paired(before, after, 0)
+            assert got is not None
+            assert_agree(got)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "n", "least"),
+    [
+        (lambda rng, n: rng.normal(0.3, 1, n), 0.3, 12, 0.92),
+        (lambda rng, n: rng.beta(0.5, 0.5, n) - rng.beta(2, 2, n), 0.0, 40, 0.92),
+        (lambda rng, n: rng.poisson(1.5, n) - rng.poisson(1.0, n), 0.5, 60, 0.91),
+        (lambda rng, n: rng.poisson(0.03, n) - rng.poisson(0.03, n), 0.0, 120, 0.95),
+        (lambda rng, n: rng.poisson(0.1, n), 0.1, 120, 0.88),
+    ],
+    ids=["normal", "graded", "counts", "rare, both ways", "rare, one way"],
+)
+def test_the_interval_of_a_difference_covers_its_mean(draw, mean, n, least, monkeypatch) -> None:
+    monkeypatch.setattr(metrics, "FLIPS", 1000)
+    rng, held = np.random.default_rng(7), 0
+    for seed in range(300):
+        got = metrics.sign_flip(draw(rng, n).astype(float), seed)
+        held += got.low is None or got.high is None or got.low - 1e-9 <= mean <= got.high + 1e-9
+    assert least <= held / 300  # 0.95 has a standard error of 0.013
 
 
 def test_paired_binary_counts_partners_and_skips_none() -> None:

@@ -9,6 +9,7 @@ import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo.advantages import group_mean
+from vtcli.algo.monitor import why_no_update
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
 from vtcli.errors import ConfigError
 from vtcli.schema import Group, Stop
@@ -94,3 +95,18 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong in ({"oversample": 0.5}, {"max_rounds": 0}):
         with pytest.raises(ConfigError, match=r"^(rl\.select|oversample|max_rounds): "):
             Selection(**wrong)
+
+
+def test_why_nothing_was_learnt_counts_every_rollout_once() -> None:
+    groups = [group(0, 0), group(None, 1), group(1, 0, stops=(Stop.MAX_TOKENS, Stop.MAX_TOKENS))]
+    groups.append(group(None, stops=(Stop.BROKEN,)))
+    credit = select(groups, group_mean(groups), 9, Selection(drop_equal=True, drop_stops=(Stop.MAX_TOKENS,)))
+    assert chosen(credit) == 0
+    assert why_no_update(groups, credit) == (
+        "7 rollouts: 3 in groups whose rewards are all equal, 2 left out by rl.select or by the advantage, 1 without a "
+        "verdict, 1 broken. They ended with: answered 4, max_tokens 2, broken 1."
+    )
+    assert "2 in groups whose rewards are all equal (every reward was 0)" in why_no_update(
+        [group(0, 0)], [[(0.0,)] * 2]
+    )
+    assert why_no_update([], []) == "0 rollouts: none. They ended with: nothing."

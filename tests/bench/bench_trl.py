@@ -109,9 +109,9 @@ def _compared(kind: str, folder: Path, turns: int, steps: int) -> str:
 def _same(found: dict[str, Any]) -> str:
     gap = abs(found["ours"] - found["theirs"])
     return (
-        f"Same {found['rows']} rows, a share of {found['clipped']:.2f} of their tokens outside of the clipping range: "
-        f"loss {found['ours']:.8f}, TRL's {found['theirs']:.8f}, difference {gap:.1e}; gradients differ by at most "
-        f"{found['gradient']:.1e} of the largest entry of their tensor."
+        f"Same {found['rows']} rows, a share of {found['clipped']:.2f} of their tokens outside of the clipping range.\n"
+        f"Losses: {found['ours']:.8f}, TRL's {found['theirs']:.8f}, difference {gap:.1e}.\n"
+        f"Gradients differ by at most {found['gradient']:.1e} of the largest entry of their tensor."
     )
 
 

@@ -122,7 +122,7 @@ module = types.ModuleType("stages.synth")
 module.Config, module.run = Config, run
 sys.modules["stages.synth"] = module
 sys.argv = ["vtcli", "synth", "synth=null", "scale=tiny", *sys.argv[1:]]
-from vtcli.cli import main
+from vtcli.cli.main import main
 main()
 """
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tiny_model
 import yaml
-from fakes import code_card, make_pixels, make_sample
+from fakes import code_card, env_card, make_pixels, make_sample
 
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.teachers.dialect import Dialect, say
+from vtcli.data.teachers.dialect import Templates
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
@@ -54,14 +54,13 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
     sample = item.sample("answer", "test", (images.add(item.pixels),))
     protocol = code_card(name)
     world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact")
-    policy = oracle(tiny_model.chat(), images, 0, protocol, sample)
+    policy = oracle(tiny_model.chat(), images, 0, env_card(name), sample)
     limits = Limits(max_turns=4, max_tokens=20_000, max_turn_tokens=2000, max_images=6)
     return await rollout(sample, policy, tiny_model.chat(), world, limits, Sampling(seed=1))
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:
-    card = code_card(name)
-    setting = Setting(Teacher(grid=42), PROMPT, 10000, 12600, code=partial(open_env, protocol=card))
+    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, 10000, 12600)
     item = generator(name, task)(seed=0, item=number, split="demo-train")
     return await demonstrate(item, kind, stream(0, task, "demo-train", number, purpose=1), setting, pool)
 
@@ -89,7 +88,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
         tool, arguments, _ = ACTS[act]
         turn = env.syntax.read
         assert turn is not None
-        seen = await env.step(turn(say(code_card(name).spoken, tool, arguments, 0)), sample.images)
+        seen = await env.step(turn(env_card(name).spoken.act(tool, arguments, 0)), sample.images)
         await env.close()
         assert seen is not None
         return [(images.full(ref), ref.transform) for ref in seen.images], seen.text
@@ -152,11 +151,11 @@ def test_a_template_does_what_its_act_is_called(played, name: str, act: str) -> 
 
 def test_an_act_without_template_and_a_template_with_an_unknown_name_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no template for 'flip_vertical'; it has crop"):
-        say(Dialect({"crop": "x"}), FLIP, {"direction": "vertical"}, 0)
+        Templates({"crop": "x"}).act(FLIP, {"direction": "vertical"}, 0)
     with pytest.raises(ConfigError, match=r"\['width'\]; known there are bottom, image, left"):
-        say(Dialect({"crop": "{left} {width}"}), ZOOM, {"bbox_2d": [1, 2, 3, 4]}, 0)
-    with pytest.raises(ConfigError, match="no templates to write code by"):
-        _ = replace(code_card("codev"), dialect=None).spoken
+        Templates({"crop": "{left} {width}"}).act(ZOOM, {"bbox_2d": [1, 2, 3, 4]}, 0)
+    with pytest.raises(ConfigError, match=r"env\.protocol\.dialect.*neither demonstrations"):
+        _ = replace(env_card("codev"), dialect=None).spoken
 
 
 def test_without_code_on_offer_nothing_is_run() -> None:

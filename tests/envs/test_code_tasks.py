@@ -4,14 +4,13 @@ all, and a demonstration shows what a rollout shows."""
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_model
-from fakes import code_card, make_sample
+from fakes import code_card, env_card, make_sample
 
 from vtcli.data.generators import dots, moving
 from vtcli.data.generators.item import Item, stream
@@ -64,13 +63,15 @@ async def play_all(folder: Path) -> Plays:
     async def play(pool: Pool, task: str, sample: Sample) -> Trajectory:
         card = code_card(CARDS[task])
         env = open_env(sample, protocol=card, runner=pool, images=store, style="compact")
-        return await rollout(sample, oracle(chat, store, 0, card, sample), chat, lambda sample: env, LIMITS, Sampling())
+        return await rollout(
+            sample, oracle(chat, store, 0, env_card(CARDS[task]), sample), chat, lambda sample: env, LIMITS, Sampling()
+        )
 
     done: Plays = {}
     async with await Pool.start(PoolConfig()) as pool:
         for task, card in CARDS.items():
             samples = dataset(folder / task, task)
-            setting = Setting(PERFECT, PROMPT, 10_000, 12_600, code=partial(open_env, protocol=code_card(card)))
+            setting = Setting(env_card(card), PERFECT, PROMPT, 10_000, 12_600)
             rng = stream(0, task, "demo-train", 0, purpose=1)
             shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
             done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fakes import ALL_TOOLS, make_sample
+from fakes import ALL_TOOLS, make_sample, native_tools
 
-from vtcli.envs.prompts import PromptStyle, opening, read_prompt
+from vtcli.envs.prompts import PromptStyle, read_prompt
+from vtcli.envs.prompts import opening as open_with
+from vtcli.envs.syntax import hermes
 from vtcli.errors import ConfigError
 from vtcli.families.templates import fill
 from vtcli.schema import ImageRef
-from vtcli.tools import native_tools
 
 CONF = Path(__file__).parents[2] / "conf" / "prompt"
 
@@ -26,6 +27,10 @@ def shipped(name):
 
 def offered(sample):
     return [native_tools()[name] for name in sample.tools]
+
+
+def opening(sample, tools, prompt):
+    return open_with(sample, tools, prompt, hermes())
 
 
 SAMPLE = replace(make_sample(), images=(ImageRef("f", "v", 300, 200, 112, 84),))
@@ -89,7 +94,7 @@ GOOD = {"style": "compact", "system": "{tools}", "tool_question": "{question}", 
     [
         ({"sytem": "x"}, r"\['sytem'\] are unknown or missing"),
         ({"style": "long"}, "expected full or compact"),
-        ({"system": "{tool}"}, r"unknown placeholders \['tool'\]; known are \['size', 'tools'\]"),
+        ({"system": "{tool}"}, r"unknown placeholders \['tool'\]; known are \['size', 'syntax', 'tools'\]"),
         ({"observation": "image {index}"}, "exactly once"),
         ({"observation": "<image><image>"}, "exactly once"),
     ],

@@ -7,11 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from fakes import ALL_TOOLS, PROMPT, make_sample
+from fakes import ALL_TOOLS, make_sample, open_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.envs.tool_calls import open_env
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env
@@ -32,7 +31,7 @@ def sample(store):
 
 
 def step(sample, store, text, images=None):
-    env = open_env(sample, images=store, prompt=PROMPT)
+    env = open_native(sample, store)
     turn = Decoded(text, parse_calls(text), parse_answer(text))
     return asyncio.run(env.step(turn, sample.images if images is None else images))
 
@@ -42,7 +41,7 @@ def call(name, **arguments):
 
 
 def test_it_is_an_env_and_opens_with_the_prompt(sample, store):
-    env: Env = open_env(sample, images=store, prompt=PROMPT)
+    env: Env = open_native(sample, store)
     system, question = asyncio.run(env.reset())
     asyncio.run(env.close())
     assert system.splitlines()[1] == "image_rotate_tool angle"
@@ -128,7 +127,7 @@ def test_a_tool_that_the_sample_does_not_offer_does_not_exist(store):
 
 def test_a_sample_with_an_unknown_tool_is_the_user_s_error(store):
     with pytest.raises(InputError, match="offers tools \\['telescope'\\] that do not exist"):
-        open_env(make_sample(store, tools=("telescope",)), images=store, prompt=PROMPT)
+        open_native(make_sample(store, tools=("telescope",)), store)
 
 
 def test_a_name_cannot_forge_a_marker(sample, store):
@@ -172,7 +171,7 @@ good_calls = st.builds(plausible, st.sampled_from(ALL_TOOLS), coordinates, st.in
 @given(st.lists(written_calls | good_calls | st.text(max_size=10), min_size=1, max_size=4))
 def test_whatever_is_written_is_answered(sample, store, turns):
     """1. no exception, 2. as many placeholders as images, 3. no marker, 4. results that JSON takes, 5. real parents."""
-    env = open_env(sample, images=store, prompt=PROMPT)
+    env = open_native(sample, store)
     images: list[ImageRef] = list(sample.images)
     for text in turns:
         turn = Decoded(text, parse_calls(text), parse_answer(text))
@@ -195,5 +194,5 @@ def test_whatever_is_written_is_answered(sample, store, turns):
 
 def test_a_question_about_a_video_needs_code() -> None:
     sample = make_sample(images=(), videos=(VideoRef("clip.mkv", 112, 112, 24, 4.0),))
-    with pytest.raises(ConfigError, match=r"\+env=pyvision_video"):
-        open_env(sample, images=None, prompt=PROMPT)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"env=pyvision_video"):
+        open_native(sample, None)  # type: ignore[arg-type]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 import pytest
 import tiny_model
-from fakes import code_card, make_sample, tagged
+from fakes import env_card, make_sample, native_card, tagged
 
-from vtcli.envs.code import CodeEnv, open_env
+from vtcli.envs.code import CodeEnv
 from vtcli.envs.tool_calls import ToolCalls
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
@@ -22,9 +21,9 @@ PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}"
 
 def worlds(code: bool, sandbox: PoolConfig | None = None) -> tuple[Worlds, Sample]:
     """Worlds over one store of images, and a sample whose image lies in it."""
-    bound = partial(open_env, protocol=code_card("codev")) if code else None
+    card = env_card("codev") if code else native_card()
     images = tiny_model.store()
-    return Worlds(bound, PROMPT, images, sandbox or PoolConfig(active=1)), make_sample(images)
+    return Worlds(card, PROMPT, images, sandbox or PoolConfig(active=1)), make_sample(images)
 
 
 def test_native_tools_start_no_sandbox() -> None:

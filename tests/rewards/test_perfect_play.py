@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fakes import make_trajectory
+from fakes import ALL_TOOLS, make_trajectory
 
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import stream
@@ -48,7 +48,7 @@ def signals_of(store, task, number, form, teacher):
     ref = store.add(item.pixels)
     view = (ref.view_width / ref.width, ref.view_height / ref.height)
     script = demos.plan(item, stream(0, task, "train", number, purpose=9), form, teacher, view)
-    trajectory = make_trajectory(item.sample(form, "train", (ref,)), script.turns, store)
+    trajectory = make_trajectory(item.sample(form, "train", (ref,), tools=ALL_TOOLS), script.turns, store)
     return asyncio.run(measure_all(trajectory, SIGNALS))
 
 

@@ -9,14 +9,24 @@ from typing import Any
 
 import pytest
 import tiny_model
-from fakes import make_sample
+from fakes import make_sample, make_trajectory
 
 from vtcli.algo.pack import to_row
+from vtcli.config.binding import KeyProblem
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
 from vtcli.families.qwen2_5_vl.chat import image_tokens
 from vtcli.protocols import Decoded, Request
-from vtcli.rollout.loop import Limits, Sampling, derive_seed, refuse_broken, rollout, rollout_group, why_broken
+from vtcli.rollout.loop import (
+    Limits,
+    Sampling,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    rollout,
+    rollout_group,
+    why_broken,
+)
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
@@ -230,3 +240,13 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
         refuse_broken(0.75, 0.5, [answered, *broken], "rl", "step 3 (log)")
     assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most rl.max_broken=50% may.")
     assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)
+
+
+def test_limits_without_room_for_one_token_after_the_prompt_are_refused() -> None:
+    sample = make_sample()
+    full = replace(make_trajectory(sample, []), stop=Stop.MAX_TOKENS, turns=(), prompt_ids=(1,) * 57)
+    with pytest.raises(KeyProblem, match=r"^rl.limits.max_tokens: is 8, but the shortest of 2 prompts has 57 tokens"):
+        refuse_no_room([full, full], Limits(max_tokens=8), "rl.limits.max_tokens")
+    answered = make_trajectory(sample, ["<answer>K</answer>"])
+    refuse_no_room([full, answered], Limits(max_tokens=8), "rl.limits.max_tokens")
+    refuse_no_room([], Limits(max_tokens=8), "rl.limits.max_tokens")

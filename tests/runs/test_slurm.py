@@ -22,6 +22,8 @@ TASK = {
     "SLURM_STEP_NODELIST": "gpu[07-08]",
     "SLURM_PROCID": "11",
     "SLURM_LOCALID": "3",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
 }
 
 
@@ -49,6 +51,14 @@ def test_one_machine_needs_no_name_and_one_visible_gpu_is_the_first() -> None:
     assert adopted(SLURM_STEP_NUM_NODES="1")["MASTER_ADDR"] == "127.0.0.1"
     assert adopted(CUDA_VISIBLE_DEVICES="5")["LOCAL_RANK"] == "0"
     assert adopted(CUDA_VISIBLE_DEVICES="0,1,2,3")["LOCAL_RANK"] == "3"
+
+
+def test_a_node_knows_how_many_ranks_it_has_and_which_of_them_leads() -> None:
+    assert adopted()["LOCAL_WORLD_SIZE"] == "8"
+    assert adopted(SLURM_STEP_TASKS_PER_NODE="12,4")["LOCAL_WORLD_SIZE"] == "4"
+    alone = adopted(CUDA_VISIBLE_DEVICES="5")  # --gpus-per-task=1: every device is the first one
+    assert (alone["LOCAL_RANK"], alone["VTCLI_NODE_RANK"]) == ("0", "3")
+    assert slurm.tasks_of_nodes("8(x3),4") == [8, 8, 8, 4]
 
 
 @pytest.mark.parametrize(

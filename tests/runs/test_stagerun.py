@@ -212,5 +212,6 @@ def test_settings_come_from_the_composed_configuration(tmp_path: Path) -> None:
     assert isinstance(made.tracker(track.Context(tmp_path, "rl", "p")), track.NullTracker)
     with pytest.raises(ConfigError, match="mlfow"):
         RunSettings.of(job | {"tracker": {"_target_": "vtcli.runs.track.mlfow"}}, "charts")
-    with pytest.raises(InputError, match="cannot name"):
-        RunSettings.of(job | {"name": "a/b"}, "charts")
+    for name in ("a/b", ""):
+        with pytest.raises(InputError, match="cannot name"):
+            RunSettings.of(job | {"name": name}, "charts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import ALL_TOOLS, native_card
 from judge_server import JudgeServer, Reaction, honest
 
 from stages import eval as stage
+from vtcli.config import commandline
 from vtcli.data.generators import count, read_value, rotflip, zoom
-from vtcli.data.generators.item import ALL_TOOLS
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
@@ -85,6 +87,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
         tiny.build(draft.path, sizes, tokenizer, seed=0)
+        tiny.build(draft.path / "phases" / "tools", sizes, tokenizer, seed=0)
         log = [{"step": i, "phase": "tools" if i < 3 else "answers", "reward": i / 6} for i in range(6)]
         (draft.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
         draft.commit()
@@ -97,6 +100,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "model": "model:v1",
         "prompt": PROMPT,
         "signals": SIGNALS,
+        "env": native_card,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),
         "images": ImageLimits(56 * 56, 112 * 112),
         "concurrency": 4,
@@ -129,6 +133,17 @@ def test_oracle_reaches_the_top_and_the_artifact_is_whole(home: Path) -> None:
     metrics = json.loads((made.path / "metrics.json").read_text())
     assert [m["label"] for m in metrics["models"]] == ["oracle"]
     assert ArtifactStore(home).verify("best:v1") == []
+
+
+def test_the_header_names_the_phase_and_the_commands_are_the_users(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VTCLI_HOME", "a home")
+    argv = ["data=data:v1", "model=model@latest/phases/tools", "+recipe=codevision", "variant=code"]
+    monkeypatch.setattr(stage, "running", lambda: commandline.written("eval", argv))
+    made = stage.run(config(home, "phase", policy="oracle", model="model@latest/phases/tools", max_samples=2))
+    text = (made.path / "report.md").read_text()
+    assert "- model: model:v1/phases/tools\n" in text
+    printed = text.partition("### Commands\n\n```\n")[2].partition("\n```")[0]
+    assert shlex.split(printed) == ["VTCLI_HOME=a home", "vtcli", "eval", *argv]
 
 
 def test_a_model_is_compared_with_its_baseline_question_by_question(home: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import native_card
 
 from stages import rl as stage
 from vtcli.algo.optim import Optim
@@ -62,6 +63,7 @@ def run(home: Path, name: str, **changes: Any) -> Artifact:
         "prompts_per_step": 2,
         "group_size": 2,
         "prompt": PROMPT,
+        "env": native_card,
         "signals": {name: {"_target_": f"{path}.measure"} for name, path in SIGNALS.items()},
         "limits": Limits(max_turns=2, max_tokens=1500, max_turn_tokens=12, max_images=6),
         "images": ImageLimits(56 * 56, 112 * 112),

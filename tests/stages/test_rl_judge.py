@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny_model
+from fakes import ALL_TOOLS
 from judge_server import Body, JudgeServer, Reaction, honest, text_of
 
 from stages import rl as stage
 from vtcli.config import compose
 from vtcli.data.generators import zoom
-from vtcli.data.generators.item import ALL_TOOLS
 from vtcli.errors import EngineError
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.schema import Sample, Scored

@@ -107,6 +107,33 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     assert_same(home / name / "v2", home / name / "v1")
 
 
+def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(home: Path) -> None:
+    """Updates are equal but for rounding: micro-batches of one row and of all sum the same gradients."""
+    again = [*RL, "reuse=false", "name=frugal"]
+    kill_after_checkpoint(home, "rl", again)
+    (work,) = (home / ".work").glob("rl-*/checkpoints")
+    changed = ["rl.backend.batch_tokens=400", "rl.backend.activation_checkpointing=true", "engine.max_batch=2"]
+    changed += ["rl.limits.timeout_s=500", "sandbox.live=7", "rl.data=data:v1", f"rl.model={home / 'base' / 'v1'}"]
+    output = run(home, "rl", [*again, *changed])
+    assert "from a checkpoint" in output and not work.exists()
+    whole, resumed = (lines(home / name / "v1" / "metrics.jsonl") for name in ("policy", "frugal"))
+    for name in ("reward", "tokens", "loss", "grad_norm"):
+        assert [line[name] for line in whole] == pytest.approx([line[name] for line in resumed], rel=1e-3, abs=1e-6)
+
+
+def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(home: Path) -> None:
+    alike = "{name:alike,steps:3,form:answer,reward:{_target_:uneven.alike}}"
+    nothing = [*RL, "name=nothing", f"rl.phases=[{alike}]", "rl.checkpoint_best=null"]
+    process = start(home, "rl", nothing)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2, output[-4000:]
+    assert "3 steps in a row updated nothing" in output and "none of 3 steps updated the weights" in output
+    assert "6 in groups whose rewards are all equal (every reward was 1)" in output
+    assert not (home / "nothing").exists()
+    run(home, "rl", [*nothing, "rl.allow_no_update=true"])
+    assert len(lines(home / "nothing" / "v1" / "metrics.jsonl")) == 3
+
+
 POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
 
 

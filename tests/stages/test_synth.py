@@ -24,7 +24,7 @@ from vtcli.data.generators import canvas
 from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
-from vtcli.store.records import DemoSet, SampleSet
+from vtcli.store.records import Demo, DemoSet, SampleSet
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 SMALL = [
@@ -158,8 +158,10 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(whole: Artifact, t
 
 def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
     pngs = [canvas.png(np.full((8, 8, 3), shade, np.uint8)) for shade in (1, 2)]
-    rows: Any = [("a", [pngs[0]]), ("b", [pngs[1]])]
-    assert list(_unseen(rows, {hashlib.sha256(pngs[0]).hexdigest()})) == rows[1:]
+    rows: Any = [(Demo(name, (), ()), [png]) for name, png in zip("ab", pngs, strict=True)]
+    dropped: dict[str, str] = {}
+    assert list(_unseen(rows, {hashlib.sha256(pngs[0]).hexdigest(): "test-0"}, dropped)) == rows[1:]
+    assert dropped == {"a": "test-0"}
     assert Image.open(io.BytesIO(pngs[0])).size == (8, 8)
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import yaml
 
 from vtcli.config.binding import bind
+from vtcli.envs import code, tool_calls
+from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
-from vtcli.envs.tool_calls import open_env
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded, Pixels
+from vtcli.protocols import Decoded, Images, Pixels, Tool
 from vtcli.sandbox.types import Produced, RunResult, Setup, Status
 from vtcli.schema import (
     Completion,
@@ -95,7 +96,7 @@ def make_trajectory(
     Token ids are the characters' code points, log-probabilities are -0.5. Calls need a store that has the pixels.
     """
     images, turns = list(sample.images), list[Turn]()
-    env = open_env(sample, images=store, prompt=PROMPT) if store is not None else None
+    env = open_native(sample, store) if store is not None else None
     for entry in texts:
         text = entry if isinstance(entry, str) else f"<think>Look.</think>{format_call(entry[0], dict(entry[1]))}"
         ids = tuple(map(ord, text))
@@ -149,6 +150,31 @@ class FakeRunner:
 
     async def close(self) -> None:
         self.closed += 1
+
+
+@functools.cache
+def native_card() -> EnvCard:
+    """The environment of conf/env/native.yaml, with the tools of its defaults list."""
+    listed = yaml.safe_load((CODE_CONF / "native.yaml").read_text())["defaults"][0]["/tool@tools"]
+    files = (yaml.safe_load((CODE_CONF.parent / "tool" / f"{name}.yaml").read_text()) for name in listed)
+    return tool_calls.card(tools={key: bind(node, key) for file in files for key, node in file.items()})
+
+
+def native_tools() -> dict[str, Tool]:
+    """Its tools by name."""
+    return {tool.name: tool for tool in native_card().tools}
+
+
+def open_native(sample: Sample, images: Images, prompt: PromptStyle = PROMPT) -> tool_calls.ToolCalls:
+    """Its environment of one sample, with the tools that the sample lists."""
+    env = native_card().open(sample, EnvInputs(images, prompt))
+    assert isinstance(env, tool_calls.ToolCalls)
+    return env
+
+
+def env_card(name: str) -> EnvCard:
+    """The card of conf/env/<name>.yaml, of code."""
+    return code.card(protocol=code_card(name))
 
 
 @functools.cache

@@ -30,3 +30,8 @@ def reward(
         else dataclasses.replace(verdict, total=verdict.total + float(str(signals.values["sampled"])))
         for signals, verdict in zip(signals_G, of(signals_G), strict=True)
     ]
+
+
+def alike(signals_G: Sequence[Signals]) -> list[Verdict | None]:
+    """1 for everybody: nothing can be learnt from it."""
+    return [Verdict(1.0, {}) for _ in signals_G]

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from fakes import native_tools
 
 from vtcli.errors import ToolError
 from vtcli.schema import ImageRef
-from vtcli.tools import native_tools
 from vtcli.tools.mark_points import stamp
 
 TOOLS = native_tools()

@@ -32,9 +32,9 @@ def turn_level(
 ) -> list[list[Credit]]:
     """CodeDance's turn-level credit: ``group_mean`` plus ``weight`` times each turn's own advantage.
 
-    A turn's advantage is its ``Verdict.per_turn`` minus the mean over its standard deviation (n), both of all turns but
-    the last of all trajectories of the batch that have a total and ``per_turn``; not divided where all are equal. The
-    last turn, which answers, has none.
+    A turn's advantage is (``Verdict.per_turn`` - mean) / standard deviation (n). Both are taken over the batch: all
+    turns but the last, of all trajectories with a total and ``per_turn``. Equal values are not divided. The last turn,
+    which answers, gets no such advantage.
 
     Example: one trajectory with turns -0.5, 0, 0 and sequence value 1: the pool -0.5, 0 has mean -0.25 and deviation
     0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.
@@ -55,21 +55,25 @@ def turn_level(
     return out
 
 
+GROUP_RELATIVE = (group_mean, turn_level)
+"""They compare the trajectories of a group: where there is one only, it gets no gradient."""
+
+
 def _early_turns(member: Scored) -> tuple[float, ...]:
-    """The values of all policy turns but the last; none without a verdict by turns."""
+    """The values of all policy turns but the last; empty without a verdict by turns."""
     if member.reward is None or member.verdict is None or member.verdict.per_turn is None:
         return ()
     return member.verdict.per_turn[:-1]
 
 
 def rewards(group: Group) -> list[float]:
-    """Those of the members that have one."""
+    """The rewards of the members that have one."""
     return [member.reward for member in group.members if member.reward is not None]
 
 
 def group_std(group: Group) -> float:
-    """Standard deviation (n - 1) of a group's rewards; exactly 0 with fewer than two verdicts and where they are equal
-    but for rounding, which must not become a gradient."""
+    """Standard deviation (n - 1) of a group's rewards. Exactly 0 for fewer than two verdicts, and for rewards that
+    differ by rounding alone: rounding must not become a gradient."""
     totals = rewards(group)
     if len(totals) < 2 or max(totals) - min(totals) < 1e-9:
         return 0.0

@@ -1,7 +1,7 @@
-"""Whether two judges say the same of the same things: raw agreement, Cohen's kappa, confusion, mean difference. Pure.
+"""Agreement of two judges on the same items: raw agreement, Cohen's kappa, confusion, mean difference. Pure.
 
-Cohen 1960: kappa = (p_o - p_e) / (1 - p_e), with p_e the agreement of two judges who say the same things as often, by
-chance. What a judge gave no verdict on is counted and compared with nothing.
+Cohen 1960: kappa = (p_o - p_e) / (1 - p_e). p_e is the chance agreement of two judges with the same frequencies.
+Items without a verdict are counted, and left out of the comparison.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vtcli.algo.clusters import METHOD, Statistic, cluster_sums, interval
 from vtcli.algo.metrics import Estimate, Floats
 
 MAX_LEVELS = 6
-"""Graded scores of more levels are compared as below and from ``THRESHOLD`` up."""
+"""Scores of more levels are split in two: below ``THRESHOLD``, and from it up."""
 
 THRESHOLD = 0.5
 
@@ -25,7 +25,7 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """One thing that both were asked about; None is no verdict. ``question`` is what its like are resampled by."""
+    """One item that both judges were asked about; None is no verdict. Intervals resample by ``question``."""
 
     question: Hashable
     a: float | None
@@ -34,7 +34,7 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a says where b says ``name``: how often, and the mean of a - b there."""
+    """The items that b puts at level ``name``: their number, and their mean of a - b."""
 
     name: str
     n: int
@@ -43,8 +43,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Over the ``n`` things that both gave a verdict on. ``table[i][j]`` counts a at level i and b at level j.
-    ``kappa`` is None where both always say one and the same: chance alone would agree."""
+    """Agreement over the ``n`` items that both judged. ``table[i][j]`` counts a at level i and b at level j.
+    ``kappa`` is None where both give a single level to every item: chance alone would agree."""
 
     n: int
     questions: int
@@ -60,7 +60,7 @@ class Agreement:
 
 
 def agree(rated: Sequence[Rated], seed: int) -> Agreement:
-    """Intervals at 95 %, resampling questions. [20, 5 | 10, 15] gives raw 0.7 and kappa 0.4."""
+    """Agreement with 95 % intervals by resampling questions. [20, 5 | 10, 15] gives raw 0.7 and kappa 0.4."""
     both = [r for r in rated if r.a is not None and r.b is not None]
     a = np.array([r.a for r in both], dtype=np.float64)
     b = np.array([r.b for r in both], dtype=np.float64)
@@ -89,7 +89,7 @@ def agree(rated: Sequence[Rated], seed: int) -> Agreement:
 
 
 def _levels(a: Floats, b: Floats) -> tuple[tuple[str, ...], Places, Places]:
-    """The names of the levels, lowest first, and which of them every value has."""
+    """The names of the levels, lowest first, and the level of every value in a and b."""
     values = np.unique(np.concatenate([a, b]))
     if len(values) > MAX_LEVELS:
         names = (f"< {THRESHOLD:g}", f">= {THRESHOLD:g}")

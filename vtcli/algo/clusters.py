@@ -1,4 +1,4 @@
-"""Intervals of statistics that are no mean, by resampling whole questions: their rollouts are not independent."""
+"""Intervals of statistics other than means. Whole questions are resampled, because their rollouts are dependent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Statistic = Callable[[Floats], Floats]
 
 
 def cluster_sums(clusters: Sequence[Hashable], terms: Floats) -> Floats:
-    """Rows of ``terms`` (N, K) added up by cluster, in the order of their first members: (C, K)."""
+    """Sum the rows of ``terms`` (N, K) by cluster, in the order of first members: (C, K)."""
     numbers: dict[Hashable, int] = {}
     at = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
     sums = np.zeros((len(numbers), terms.shape[1]))
@@ -45,7 +45,7 @@ def interval(sums: Floats, statistic: Statistic, seed: int) -> tuple[float, floa
 
 @lru_cache(maxsize=4)  # pairs of rewards over the same questions share them
 def _drawn(count: int, seed: int) -> npt.NDArray[np.uint16]:
-    """How often each of ``count`` clusters is in each resample, (RESAMPLES, C)."""
+    """Counts of each of ``count`` clusters in each resample, (RESAMPLES, C)."""
     rng = np.random.default_rng(seed)
     drawn = (rng.integers(0, count, count) for _ in range(RESAMPLES))
     return np.stack([np.bincount(row, minlength=count).astype(np.uint16) for row in drawn])

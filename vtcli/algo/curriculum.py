@@ -1,4 +1,4 @@
-"""Which phase a step belongs to and which samples it sees: pure functions of the step, so resume needs no cursor."""
+"""The phase and the samples of a step. Both are pure functions of the step, so resume needs no cursor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def locate(lengths: Sequence[int], step: int) -> tuple[int, int]:
 
 
 def batch_indices(size: int, per_step: int, step: int, seed: int) -> list[int]:
-    """The samples of one step: every epoch is a permutation of its own, and a batch may run over its end.
+    """The indices of one step's samples. Every epoch has its own permutation, and a batch may cross its end.
 
     Raises:
         ConfigError: there is nothing to draw from.

@@ -1,7 +1,7 @@
 """Losses on log-probabilities: pure functions of tensors, shapes (N,) over the masked tokens of a micro-batch.
 
-A loss is a sum with weights that are fixed before the first micro-batch, so that any split of a batch into
-micro-batches and ranks adds up to the same gradient.
+A loss is a sum with weights that are fixed before the first micro-batch. So any split of a batch into micro-batches and
+ranks adds up to the same gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG_RATIO_LIMIT = 20.0
 
 @dataclass(frozen=True)
 class LossConfig:
-    """The clipped surrogate and its company."""
+    """Settings of the clipped surrogate, the importance weights, the KL term and the aggregation."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -51,7 +51,7 @@ class LossConfig:
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:
-    """The weight of every masked token of each row, such that weights × losses sum to the aggregate.
+    """The weight of a masked token in each row, such that weights × losses sum to the aggregate.
 
     token-mean: 1 / tokens of the whole batch. seq-mean-token-mean: 1 / (rows × tokens of the row).
     seq-mean-token-sum: 1 / rows. seq-mean-token-sum-norm: 1 / (rows × ``norm_tokens``) (Dr. GRPO, arXiv 2503.20783).
@@ -72,7 +72,7 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
 
 
 def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Per-token PPO loss (N,) with asymmetric clip and dual clip, and which tokens were clipped (N,).
+    """Per-token PPO loss (N,) with asymmetric clip and dual clip, and 1 for each clipped token (N,).
 
     max(-A r, -A clip(r, 1 - low, 1 + high)); for A < 0 at most -A c (dual clip, arXiv 1912.09729; c = 3 in verl).
     """
@@ -88,7 +88,7 @@ def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: Loss
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """Per masked token, (N,) each."""
+    """Loss, clipping and importance weight of each masked token, (N,) each."""
 
     loss: Tensor
     clipped: Tensor  # 1 where the clip acts
@@ -98,14 +98,16 @@ class PolicyLoss:
 def policy_loss(
     logp: Tensor, sampled: Tensor, advantage: Tensor, rows: Tensor, config: LossConfig, anchor: Tensor | None = None
 ) -> PolicyLoss:
-    """The surrogate of tokens that a policy sampled with ``sampled`` log-probabilities; ``rows`` (N,) says which row a
-    token is of, ``anchor`` (N,) are the learner's own at rollout.
+    """The surrogate loss of tokens that a policy sampled with ``sampled`` log-probabilities.
 
-    ``importance`` "none" takes the policy's word: ratio = learner / policy. Otherwise the two are parted (verl's
-    "decoupled" form, Yao et al. 2025): the ratio is learner / learner at rollout, and what the engines disagree by
-    becomes a weight min(learner at rollout / policy, cap), of each token or of the whole row. Without ``anchor`` the
-    learner at rollout is the learner itself, as where a batch gets one optimiser step: the ratio is 1, its gradient is
-    not 0, and the clip is idle.
+    ``importance`` "none" uses ratio = learner / policy. The other values decouple the two (verl's "decoupled" form, Yao
+    et al. 2025): the ratio is learner / learner at rollout. The engines' disagreement becomes a weight
+    min(learner at rollout / policy, cap), of each token or of the whole row.
+
+    Args:
+        rows: (N,), the row of each token.
+        anchor: (N,), the learner's log-probabilities at rollout. None: the present ones, as where a batch gets one
+            optimiser step. The ratio is then 1, its gradient is not 0, and the clip does nothing.
     """
     learner = logp.detach() if anchor is None else anchor
     old = sampled if config.importance == "none" else learner
@@ -116,7 +118,7 @@ def policy_loss(
 
 
 def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> Tensor:
-    """Truncated importance weights (N,) from log learner - log policy; by row the product over its tokens."""
+    """Truncated importance weights (N,) from log learner - log policy; of a row, the product over its tokens."""
     if config.importance == "none":
         return torch.ones_like(log_ratio)
     if config.importance == "sequence":
@@ -125,8 +127,8 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
 
 
 def _by_sequence(logp: Tensor, old: Tensor, rows: Tensor) -> Tensor:
-    """GSPO-token (arXiv 2507.18071, equations 7 and 14): minus ``old`` it has the value of the row's mean log-ratio and
-    the gradient of the token's own."""
+    """GSPO-token (arXiv 2507.18071, equations 7 and 14). Minus ``old``, its value is the row's mean log-ratio and its
+    gradient the token's own."""
     mean = _row_sums(logp.detach() - old, rows) / _row_sums(torch.ones_like(old), rows).clamp_min(1)
     return old + mean[rows] + (logp - logp.detach())
 
@@ -139,8 +141,8 @@ def _row_sums(values: Tensor, rows: Tensor) -> Tensor:
 def kl_estimate(logp: Tensor, reference: Tensor, kind: Literal["k1", "k2", "k3"]) -> Tensor:
     """Schulman's estimates of KL(learner ‖ reference) per token, with d = reference - logp: k1 = -d, k2 = d² / 2, k3.
 
-    As a loss, k2 has the gradient of the KL in expectation and k3 nearly so; k1's is zero in expectation: it is for
-    measuring.
+    As a loss, k2 has the gradient of the KL in expectation, and k3 nearly. The gradient of k1 is zero in expectation:
+    use it for measuring only.
     """
     if kind == "k3":
         return k3(logp, reference)

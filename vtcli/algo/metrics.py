@@ -1,9 +1,9 @@
-"""Every number with its denominator, its interval and its seed. Pure: numpy and scipy only.
+"""Estimates and comparisons with their denominator, interval and seed. Pure: numpy and scipy only.
 
 Intervals: Wilson for shares of independent questions, bootstrap over questions for everything graded or repeated
 (Miller, arXiv:2411.00640; Bowyer et al., arXiv:2503.01747). Two models are compared on the questions both answered:
-exact McNemar for right/wrong, sign-flip permutation for graded scores. ``None`` is "not measured": it is counted,
-never averaged.
+exact McNemar for right/wrong, sign-flip permutation for graded scores. The interval of a difference holds 0 exactly
+where the test beside it has p > 0.05. ``None`` is "not measured": it is counted, never averaged.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-"""Bootstrap resamples: an end of the interval then moves with the seed by a few per cent of its width."""
+"""Bootstrap resamples. With so many, the seed moves an end of the interval by a few per cent of its width."""
 
 EXACT_FLIPS = 14
-"""Up to this many non-zero differences all 2**n sign patterns are enumerated."""
+"""The largest number of non-zero differences for which all 2**n sign patterns are enumerated."""
+
+FLIPS = 10_000
+"""The number of sign patterns drawn where there are too many to enumerate."""
+
+FLIP_BATCH = 1000
 
 BCA_LIMIT = 1000
-"""BCa needs n jackknife means, O(n**2); above this the percentile interval is as good."""
+"""The largest n for BCa, which needs n jackknife means, O(n**2). Above it the percentile interval is as good."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over ``n`` questions. ``low`` and ``high`` are None where one question leaves no spread to see."""
+    """A mean over ``n`` questions. ``low`` and ``high`` are None for one question, which has no spread."""
 
     value: float
     low: float | None
@@ -45,7 +50,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """After minus before, over the ``n`` questions that both answered."""
+    """The difference after - before, over the ``n`` questions that both answered."""
 
     value: float
     low: float | None
@@ -124,9 +129,11 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     """Exact McNemar test on paired 0/1 values, and the interval of the difference.
 
     Returns:
-        (p, low, high): p of the two-sided binomial test on the discordant pairs; Newcombe's hybrid score interval
-        (1998, method 10) of mean(after) - mean(before). Example: 36 both right, 2 and 12 discordant, 0 both wrong
-        gives p = 0.013 and [0.057, 0.340].
+        (p, low, high): p of the two-sided binomial test on the discordant pairs, and Newcombe's hybrid score interval
+        (1998, method 10) of mean(after) - mean(before). The interval is extended to 0 where the test does not exclude
+        0: for few discordant pairs the exact test is stricter than the score interval.
+
+    Example: 36 both right, 2 and 12 discordant, 0 both wrong give p = 0.013 and [0.057, 0.340].
     """
     a, b = np.asarray(after) > 0.5, np.asarray(before) > 0.5
     n, both, neither = len(a), int((a & b).sum()), int((~a & ~b).sum())
@@ -141,40 +148,97 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     down, up = (p_after - l1, u2 - p_before), (p_before - l2, u1 - p_after)
     low = math.sqrt(max(down[0] ** 2 - 2 * phi * down[0] * down[1] + down[1] ** 2, 0.0))
     high = math.sqrt(max(up[0] ** 2 - 2 * phi * up[0] * up[1] + up[1] ** 2, 0.0))
-    return p, p_after - p_before - low, p_after - p_before + high
+    ends = p_after - p_before - low, p_after - p_before + high
+    return (p, *ends) if p <= 1 - CONFIDENCE else (p, min(ends[0], 0.0), max(ends[1], 0.0))
 
 
-def sign_flip(differences: Sequence[float], seed: int, flips: int = 10_000) -> tuple[float, str]:
-    """Two-sided permutation test that paired differences are symmetric about zero.
+@dataclass(frozen=True, slots=True)
+class SignFlip:
+    """A permutation test of paired differences, with its interval. ``low`` and ``high`` are None for too few
+    differences to exclude any mean."""
 
-    Exact over all 2**n sign patterns up to 14 non-zero differences, else Monte Carlo with (hits + 1) / (flips + 1).
-    Example: differences 1, 2, 3 give 2 of 8 patterns at least as extreme: p = 0.25.
+    p: float  # two-sided, of mean difference 0
+    low: float | None
+    high: float | None
+    method: str
+    seed: int | None  # None: every pattern was looked at
 
-    Returns:
-        (p, method)
+
+def sign_flip(differences: Sequence[float], seed: int) -> SignFlip:
+    """Test that paired differences are symmetric about zero, and bound the mean by the same test.
+
+    p(θ) is the share of sign patterns with |Σ ±(d - θ)| >= |Σ (d - θ)|. The interval holds every θ with p(θ) above
+    0.05, so test and interval agree. A pattern is as extreme as the observation where the mean of its flipped, or of
+    its kept, differences lies beyond θ (Hartigan 1969). So the ends are quantiles of such means.
+
+    Simulated coverage is 0.93 to 0.98 (tests/algo/test_metrics.py). Rare differences of one sign lower it: 0.91 where 6
+    of 120 are expected, 0.78 for 3.
+
+    Up to 14 differences all 2**n patterns are used. Above, patterns are drawn. Zeros do not count in p, so p stays
+    exact for up to 14 others, and is (hits + 1) / (draws + 1) otherwise.
+
+    Example: 1, 2, 3 give 2 of 8 patterns, p = 0.25.
+
+    Raises:
+        ValueError: for no differences.
     """
-    d = np.asarray([x for x in differences if x != 0.0], dtype=np.float64)
-    if not len(d):
-        return 1.0, "sign-flip, exact"
-    seen = abs(d.sum()) - 1e-9 * np.abs(d).sum()  # equal sums in another order of addition count as equal
-    if len(d) <= EXACT_FLIPS:
-        patterns = (np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1
-        return float((np.abs((2 * patterns - 1) @ d) >= seen).mean()), "sign-flip, exact"
-    rng, hits = np.random.default_rng(seed), 0
-    for start in range(0, flips, 1000):
-        signs = rng.integers(0, 2, size=(min(1000, flips - start), len(d))) * 2 - 1
-        hits += int((np.abs(signs @ d) >= seen).sum())
-    return (hits + 1) / (flips + 1), f"sign-flip, {flips} flips"
+    if len(differences) == 0:
+        raise ValueError("sign_flip needs at least one difference")
+    d = np.asarray(differences, dtype=np.float64)
+    if np.ptp(d) < 1e-12 and abs(d[0]) < 1e-12:
+        return SignFlip(1.0, float(d[0]), float(d[0]), "sign-flip, no difference", None)
+    return _sign_flip(d.tobytes(), seed)
+
+
+@lru_cache(maxsize=4096)  # a report states the same differences in tables and files
+def _sign_flip(differences: bytes, seed: int) -> SignFlip:
+    d = np.frombuffer(differences, dtype=np.float64)
+    means, exact = _halves(d, seed)
+    rounding = 1e-9 * np.abs(d).max()  # equal sums in another order of addition count as equal
+    means[np.abs(means) < rounding] = 0.0
+    lows, highs = np.sort(means.min(axis=1)), np.sort(means.max(axis=1))[::-1]
+    drawn = len(means)
+    hits = drawn if abs(d.mean()) < rounding else int((lows <= 0).sum() if d.mean() > 0 else (highs >= 0).sum())
+    p = hits / drawn if exact else (hits + 1) / (drawn + 1)
+    # The smallest number of hits that makes p larger than 0.05, and with it the ends.
+    needed = math.floor((1 - CONFIDENCE) * drawn + 1e-9) + 1 if exact else math.floor((1 - CONFIDENCE) * (drawn + 1))
+    low, high = float(lows[needed - 1]), float(highs[needed - 1])
+    bounded = math.isfinite(low)
+    every = len(d) <= EXACT_FLIPS
+    method = "sign-flip, exact" if exact else f"sign-flip, {drawn} flips"
+    return SignFlip(p, low if bounded else None, high if bounded else None, method, None if every else seed)
+
+
+def _halves(d: Floats, seed: int) -> tuple[Floats, bool]:
+    """Means (N, 2) of the flipped and of the kept differences in N sign patterns, infinite for an empty side. True
+    where every pattern of the non-zero differences is among them equally often."""
+    few = np.flatnonzero(d) if len(d) > EXACT_FLIPS else np.arange(len(d))
+    exact = len(few) <= EXACT_FLIPS
+    every = 2 ** len(few) if exact else 1
+    times = 1 if len(few) == len(d) and exact else math.ceil(FLIPS / every)
+    rng = np.random.default_rng(seed)
+    parts: list[Floats] = []
+    for start in range(0, every * times, FLIP_BATCH):
+        at = np.arange(start, min(start + FLIP_BATCH, every * times))
+        flipped = rng.integers(0, 2, (len(at), len(d)), dtype=np.int8).astype(np.float64)
+        if exact:
+            flipped[:, few] = (at[:, None] // times >> np.arange(len(few))) & 1
+        sums, counts = flipped @ d, flipped.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gone, kept = sums / counts, (d.sum() - sums) / (len(d) - counts)
+        whole = (counts == 0) | (counts == len(d))  # every mean is as extreme as one over no difference
+        parts.append(np.where(whole[:, None], [-np.inf, np.inf], np.stack([gone, kept], axis=1)))
+    return np.concatenate(parts), exact
 
 
 def paired(
     before: Mapping[str, float | None], after: Mapping[str, float | None], seed: int, *, share: bool = True
 ) -> Comparison | None:
-    """Compare two models on the questions that both have a value for; None when there is none.
+    """Compare two models on the questions that both have a value for; None without such a question.
 
     Args:
-        before, after: one value per question id; a None value is a question without partner.
-        share: values of 0 and 1 are wrong and right, not a count that happens to be small.
+        before, after: one value per question id. A question with None has no partner.
+        share: the values are shares, so 0 and 1 mean wrong and right. False for counts.
     """
     old, new = ({k: v for k, v in side.items() if v is not None} for side in (before, after))
     ids = sorted(old.keys() & new.keys())
@@ -186,15 +250,12 @@ def paired(
     if share and all(v in (0.0, 1.0) for v in x + y):
         p, low, high = mcnemar(x, y)
         return Comparison(difference, low, high, len(ids), "exact McNemar, Newcombe interval", None, p, *only)
-    deltas = [b - a for a, b in zip(x, y, strict=True)]
-    interval = bootstrap(deltas, seed)
-    p, method = sign_flip(deltas, seed)
-    name = f"{method}; interval: {interval.method}"
-    return Comparison(difference, interval.low, interval.high, len(ids), name, seed, p, *only)
+    found = sign_flip([b - a for a, b in zip(x, y, strict=True)], seed)
+    return Comparison(difference, found.low, found.high, len(ids), found.method, found.seed, found.p, *only)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment for several tests at once, e.g. 0.01, 0.04, 0.03 become 0.03, 0.06, 0.06."""
+    """Holm's step-down adjustment for several tests, e.g. 0.01, 0.04, 0.03 become 0.03, 0.06, 0.06."""
     adjusted, worst = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[i]))

@@ -1,19 +1,20 @@
-"""What a training step reports of its rollouts. Pure."""
+"""Metrics of a training step's rollouts. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.schema import Group, Scored, Stop, Trajectory
+from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
 
 def describe(groups: Sequence[Group]) -> dict[str, float]:
     """Means over the rollouts of a step, by the names that the field's trainers use.
 
-    Rollouts without a verdict are counted in ``broken`` and ``unjudged`` and left out of every mean; a mean of nothing
-    is left out. ``frac_reward_zero_std`` is the share of groups whose rewards are all equal.
+    Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
+    values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards.
     """
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.reward is not None]
@@ -45,8 +46,33 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
     return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
 
 
+def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> str:
+    """What became of the rollouts of a step from which nothing was learnt, as the rest of a sentence.
+
+    Every rollout counts once: as broken, without a verdict, in a group of equal rewards, or left out of the choice.
+    """
+    counts, ends, equal = Counter[str](), Counter[str](), set[float]()
+    for group, values in zip(groups, credit, strict=True):
+        same = group_std(group) == 0.0
+        for member, value in zip(group.members, values, strict=True):
+            ends[member.trajectory.stop.value] += 1
+            if member.trajectory.stop is Stop.BROKEN:
+                counts["broken"] += 1
+            elif member.reward is None:
+                counts["without a verdict"] += 1
+            elif same:
+                counts["in groups whose rewards are all equal"] += 1
+                equal.add(round(member.reward, 6))
+            else:
+                counts["left out by rl.select or by the advantage" if value is None else "of no consequence"] += 1
+    parts = [f"{count} {what}" for what, count in counts.most_common()]
+    of_all = f" (every reward was {equal.pop():g})" if len(equal) == 1 else ""
+    ended = ", ".join(f"{end} {count}" for end, count in ends.most_common(3))
+    return f"{ends.total()} rollouts: {', '.join(parts) or 'none'}{of_all}. They ended with: {ended or 'nothing'}."
+
+
 def _clipped(trajectory: Trajectory) -> bool:
-    """Whether a limit of tokens ended it, of the whole or of a turn."""
+    """True where a limit of tokens ended the trajectory, its own or a turn's."""
     turns = trajectory.policy_turns
     return trajectory.stop is Stop.MAX_TOKENS or bool(turns and turns[-1].completion.finish == "length")
 

@@ -1,4 +1,4 @@
-"""The optimiser's settings and its schedule: plain values, so that a mistake is refused before a model loads."""
+"""Settings of optimiser, schedule and backend. Plain values, so a mistake is refused before a model loads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from vtcli.config.bounds import OutOfBounds, at_least, shares
+from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+
+MAX_LR = 10.0
+"""AdamW moves a weight by about the rate in a step; more than this is a slip of the exponent."""
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Adapters of the language model (LoRA, arXiv 2106.09685); ``rank`` 0: none, the weights themselves are trained."""
+    """Adapters of the language model (LoRA, arXiv 2106.09685). ``rank`` 0 trains the weights themselves."""
 
     rank: int = 0
     alpha: float = 32.0  # what an adapter adds is scaled by alpha / rank
@@ -45,7 +48,8 @@ class Optim:
     lora: Lora = field(default_factory=Lora)
 
     def __post_init__(self) -> None:
-        at_least(0, self, "lr", "warmup_steps", "weight_decay", "grad_clip")
+        within(self.lr, "lr", 0, MAX_LR)
+        at_least(0, self, "warmup_steps", "weight_decay", "grad_clip")
         shares(self, "min_lr_ratio")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
@@ -54,7 +58,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Backend:
-    """How the learner runs. ``batch_tokens`` is how many tokens of one micro-batch are computed."""
+    """Settings of DeepSpeed. ``batch_tokens`` bounds the computed tokens of one micro-batch."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0  # 3: a rank holds a part of the weights, too
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -69,6 +73,11 @@ class Backend:
             raise ValueError(
                 f"offload={self.offload} needs zero_stage {needed}, got {self.zero_stage}: "
                 "below it DeepSpeed leaves them where they are"
+            )
+        if self.dtype == "bfloat16" and self.zero_stage < 2:
+            raise ValueError(
+                f"dtype=bfloat16 needs zero_stage 2 or 3, on one rank too, got {self.zero_stage}: below it DeepSpeed "
+                "sums gradients in bfloat16, or keeps whole fp32 gradients that cannot leave the device"
             )
 
 

@@ -1,4 +1,4 @@
-"""From trajectories to rows. Pure Python."""
+"""Training rows from trajectories. Pure Python."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
 
 
 def imitation_row(name: str, segments: Sequence[tuple[Sequence[int], bool]], images: Sequence[ImageRef]) -> TrainRow:
-    """A row to imitate from (ids, written by the policy?) segments.
+    """A row to imitate, from segments of (ids, True where the policy wrote them).
 
     Raises:
-        InputError: nothing in it was written by the policy; training on it would show a loss and teach nothing.
+        InputError: the policy wrote no token of it; training on it would show a loss and teach nothing.
     """
     ids = tuple(i for segment, _ in segments for i in segment)
     mask = tuple(int(policy) for segment, policy in segments for _ in segment)

@@ -1,4 +1,4 @@
-"""How differently rewards rank the same trajectories: rank correlations, and where two rewards disagree most. Pure."""
+"""Rank correlations of rewards over the same trajectories, and the trajectories on which two disagree most. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vtcli.algo.metrics import Floats
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Of two rewards over the ``n`` trajectories that both score. None: one of them is the same everywhere, or ``n`` is
-    below 2. ``low`` and ``high`` bound Spearman's rho, resampling questions."""
+    """Rank correlation of two rewards over the ``n`` trajectories that both score. None where one reward is constant,
+    or ``n`` is below 2. ``low`` and ``high`` bound Spearman's rho, by resampling questions."""
 
     n: int
     questions: int
@@ -45,14 +45,14 @@ def correlate(
 
 
 def _pearson(sums: Floats) -> Floats:
-    """Of ranks, from the sums of 1, x, y, xx, yy, xy in the columns of (R, 6)."""
+    """Pearson's r of ranks, from the sums of 1, x, y, xx, yy, xy in the columns of (R, 6)."""
     n, x, y, xx, yy, xy = sums.T
     with np.errstate(invalid="ignore", divide="ignore"):
         return (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
 
 
 def common(a: Sequence[float | None], b: Sequence[float | None]) -> list[int]:
-    """Where both have a value."""
+    """Indices at which both have a value."""
     return [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x is not None and y is not None]
 
 
@@ -69,8 +69,8 @@ class Disagreement:
 def disagreements(a: Sequence[float | None], b: Sequence[float | None], count: int) -> list[Disagreement]:
     """The ``count`` trajectories that ``a`` ranks furthest above ``b``, furthest first, ties in stored order.
 
-    Ranks are mid-ranks over the common trajectories divided by their number; those that ``a`` does not rank higher are
-    left out.
+    Ranks are mid-ranks over the common trajectories, divided by their number. Trajectories that ``a`` does not rank
+    higher are left out.
     """
     both = common(a, b)
     if len(both) < 2:

@@ -1,4 +1,4 @@
-"""One row per trajectory, and the tables made of rows. Pure; every figure of a report is a function of its rows.
+"""Rows, one per trajectory, and the tables made of them. Pure: every figure of a report is a function of its rows.
 
 Broken trajectories and values that were not measured are counted and left out of means. Several rollouts of one
 question are averaged first, so that ``n`` is always a number of questions.
@@ -31,15 +31,15 @@ MEASURES = (
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
 COUNTS = ("reward", "calls", "tokens", "images")
-"""Measures without bounds: never treated as shares, even when all values happen to be 0 or 1."""
+"""Measures without bounds. They are never shares, even if all values are 0 or 1."""
 
 UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
-"""Count calls whose tool name could not be read, or that the prompt did not offer."""
+"""Names under which unreadable calls, and calls of tools that the prompt did not offer, are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one trajectory contributes to every table. None: not measured, or no verdict."""
+    """The values of one trajectory for every table. None: not measured, or no verdict."""
 
     sample: str
     task: str
@@ -82,7 +82,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
     """The row of a scored trajectory.
 
     Args:
-        tool_global: the phase-1 tool term of this trajectory whatever the form; None where the task has none.
+        tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term.
     """
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
     row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
@@ -113,11 +113,11 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
 
 
 def _faithful(values: Mapping[str, object]) -> tuple[float | None, float | None]:
-    """CodeV's faithful rates of one answer (arXiv 2511.19661, algorithm 1): joint, over all questions, as its table 5
-    has it; and conditional, over the right answers, as its figure 2 has it. Joint = accuracy × conditional.
+    """CodeV's faithful rates of one answer (arXiv 2511.19661, algorithm 1). Joint: over all questions (its table 5).
+    Conditional: over the right answers (its figure 2). Joint = accuracy × conditional.
 
-    A right answer is faithful when the image of any of its calls shows what was asked for. Where a judge left that
-    open, the answer counts in neither; a wrong answer counts as 0 in the first."""
+    A right answer is faithful when the image of any of its calls shows the question's subject. Without a judge's
+    verdict the answer counts in neither. A wrong answer counts as 0 in the joint rate."""
     right, shown = _number(values.get("answer_correct")), _number(values.get("faithful"))
     if right is None or values.get("evidence") is None:
         return None, None
@@ -129,7 +129,7 @@ def _number(value: object) -> float | None:
 
 
 def calls_by_tool(trajectory: Trajectory) -> dict[str, int]:
-    """How often the policy wrote a call of each tool, failed calls and one past the limit on turns included."""
+    """Number of calls that the policy wrote, by tool. Failed calls and one past the limit of turns count."""
     names = [call.name for turn in trajectory.policy_turns for call in turn.calls]
     # An environment of code has one function of its own, whatever the sample offers; its results have details.
     offered = {*trajectory.sample.tools, *(r.name for r in trajectory.results if r.details)}

@@ -1,4 +1,4 @@
-"""Which rollouts are learnt from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure."""
+"""Selection of rollouts to learn from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtcli.algo.advantages import group_std, rewards
-from vtcli.config.bounds import at_least
+from vtcli.config.bounds import within
 from vtcli.errors import ConfigError
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The defaults learn from everything. Credit is given to the full groups before anything is left out."""
+    """Settings of the selection. The defaults keep everything. Full groups are credited before anything is left out."""
 
     oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
     drop_equal: bool = False  # groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling")
@@ -32,13 +32,14 @@ class Selection:
                 f"rl.select: rank={self.rank} chooses among all groups of a step, and stop_when_full=true leaves it "
                 "only those that were finished first: give up one of the two"
             )
-        at_least(1, self, "oversample", "max_rounds")
+        within(self.oversample, "oversample", 1, 64)
+        within(self.max_rounds, "max_rounds", 1, 1000)
 
 
 def select(
     groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int, selection: Selection
 ) -> list[list[Credit]]:
-    """The credit of at most ``wanted`` trajectories; None for all others.
+    """Keep the credit of at most ``wanted`` trajectories; None for all others.
 
     Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked: the third group and
     the first member of the first are kept.
@@ -54,8 +55,8 @@ def select(
 
 
 def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:
-    """To which of ``count`` mini-batches each trajectory with credit belongs: contiguous parts in the order of the
-    groups, of sizes that differ by one at most; None for the others.
+    """Assign each trajectory with credit to one of ``count`` mini-batches; None for the others. Parts are contiguous in
+    the order of the groups, and their sizes differ by at most one.
 
     Example: three trajectories with credit and two mini-batches give 0, 0, 1.
     """
@@ -71,13 +72,13 @@ def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int
 
 
 def chosen(credit: Sequence[Sequence[Credit]]) -> int:
-    """How many trajectories have credit."""
+    """The number of trajectories with credit."""
     return sum(value is not None for values in credit for value in values)
 
 
 def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> float | None:
-    """The share of right trajectories that are learnt from with a negative mean advantage (PyVision-RL's measure of
-    what ranking is for); None when none is right."""
+    """The share of right trajectories with a negative mean advantage, PyVision-RL's measure of its ranking. None where
+    no trajectory is right."""
     signs = [
         sum(value) < 0
         for group, values in zip(groups, credit, strict=True)
@@ -101,8 +102,8 @@ def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:
     order = [i for i, spread in enumerate(spreads) if spread > 0 or not selection.drop_equal]
     if selection.rank == "none":
         return order
-    # PyVision-RL's algorithm 1 divides by the number of members; between groups with and without unjudged ones that
-    # makes another order than n - 1. Equal but for rounding is equal: the order of the data decides.
+    # PyVision-RL's algorithm 1 divides by n. Between groups with and without unjudged members that gives another order
+    # than n - 1. Values that differ by rounding alone are equal: the order of the data decides.
     spreads = [
         round(s * math.sqrt(1 - 1 / len(rewards(g))), 9) if s else 0.0 for s, g in zip(spreads, groups, strict=True)
     ]

@@ -12,6 +12,7 @@ from typing import Any
 from vtcli.algo.select import Selection
 from vtcli.config import compose
 from vtcli.config.binding import convert
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
@@ -109,7 +110,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
         updates_per_step=updates,
         old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
         reference=bool(rl.get("reference")) or rl["loss"]["kl_coef"] > 0,
-        code=values["env"] is not None,
+        code=read_card(convert(values["env"], BoundCard, "env")).runner,
         max_turns=limits.max_turns,
         max_tokens=limits.max_tokens,
         max_turn_tokens=limits.max_turn_tokens,

@@ -1,9 +1,12 @@
-"""What the words of a command line mean where they are not Hydra's: inputs without a key, flags of one stage."""
+"""What the words of a command line mean where they are not Hydra's: inputs without a key, flags of one stage; and the
+command of the running job, for what records how it was made."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 from vtcli.errors import ConfigError
 
@@ -16,6 +19,24 @@ Options are Hydra's, for example scoring.phase=answers. `vtcli judge --help` say
 
 ALL_RECIPES, AGREEMENT = "--all-recipes", "agreement"
 INPUTS = ("scoring.trajectories", "scoring.against")
+
+_RUNNING: ContextVar[str | None] = ContextVar("running command", default=None)
+
+
+def written(stage: str, argv: Sequence[str]) -> str:
+    """The command as a person would type it, with the home that the environment names."""
+    home = os.environ.get("VTCLI_HOME")
+    return (f"VTCLI_HOME={shlex.quote(home)} " if home else "") + shlex.join(["vtcli", stage, *argv])
+
+
+def remember(command: str) -> None:
+    """Sets what ``running`` answers in this process."""
+    _RUNNING.set(command)
+
+
+def running() -> str | None:
+    """The command that the current job was given as, also in a launcher's process; None for a call from Python."""
+    return _RUNNING.get()
 
 
 def spelled_out(stage: str, argv: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
 
-A command line is rewritten in small ways before Hydra sees it (docs/decisions.md, "Configuration"): the scale is
+A command line is rewritten in small ways before Hydra sees it (docs/decisions/config.md): the scale is
 appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
 are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
 It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
@@ -33,7 +33,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from vtcli.config import machine, recipes
 from vtcli.config.binding import MISSING, SECTION_OF, KeyProblem, bind, nearest, nodes, stage
-from vtcli.config.commandline import named, quoted, spelled_out
+from vtcli.config.commandline import named, quoted, remember, spelled_out, written
 from vtcli.config.origins import Origins, set_by_files
 from vtcli.errors import ConfigError
 
@@ -99,6 +99,7 @@ class Plan:
     multirun: bool
     only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
     note: str | None  # what ``scale=auto`` became, and why
+    command: str  # as it was given
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
     Raises:
         ConfigError: a variant that the recipe does not have, recipes of different data in one sweep.
     """
-    argv = spelled_out(stage, argv)
+    command, argv = written(stage, argv), spelled_out(stage, argv)
     args = get_args_parser().parse_intermixed_args(list(argv))
     given = set(cast(list[str], args.overrides))
     flags = [a for a in argv if a not in given]
@@ -132,6 +133,8 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
             rewritten.append(f"+{override.lstrip('+')}")
         elif equals and key.lstrip("+") == "variant":
             variant = value
+        elif equals and key == "+env":  # there is always one: native tools by default
+            rewritten.append(override.removeprefix("+"))
         elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
@@ -147,7 +150,7 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
         rewritten += [f"data={data}"] if data else []
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
-    return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note)
+    return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command)
 
 
 def load(stage: str, argv: Sequence[str] = ()) -> Job:
@@ -211,6 +214,7 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
     caller, failures = _process(), list[Exception]()
 
     def task(cfg: DictConfig) -> Any:
+        remember(plan.command)
         try:
             return work(_plain(cfg))
         except Exception as error:

@@ -35,7 +35,7 @@ from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageStore, resize
-from vtcli.tools import native_tools
+from vtcli.tools.zoom import ZoomIn
 
 REPEATS = 3
 SEEN, SAID = 64, 64  # tokens of a row's text and of its answer
@@ -172,7 +172,7 @@ def _decoding(bench: _Bench, rows: int = 32, tokens: int = 32) -> float:
 
 def _host(store: ImageStore, picture: ImageRef) -> dict[str, float]:
     """One native call with its stored result; resizing and cutting into patches."""
-    zoom = native_tools()["image_zoom_in_tool"]
+    zoom = ZoomIn()
     coarse = np.random.default_rng(1).integers(0, 256, (12, 16, 3), dtype=np.uint8)
     pixels = resize(coarse, 1224, 1632)  # smooth, as photographs are: noise would be slow to compress
     ref = store.add(pixels)

@@ -27,7 +27,7 @@ def temperatures(values: list[float], device: Any) -> tuple[Tensor, Tensor]:
 
 def draw(logits: Tensor, temperature: Tensor, greedy: Tensor, numbers: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (B, vocabulary) in fp32 → tokens (B,), none of them banned, and their log-probabilities (B,) at the
-    temperature, before ids are banned (docs/decisions.md, "Exactness")."""
+    temperature, before ids are banned (docs/decisions/engines.md)."""
     logprobs = (logits / temperature[:, None]).log_softmax(-1)
     allowed = logprobs.index_fill(1, banned, float("-inf"))
     cumulative = allowed.double().exp().cumsum(-1)

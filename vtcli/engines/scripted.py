@@ -13,7 +13,7 @@ import numpy as np
 from vtcli.data.generators.item import NO_PIXELS, Item
 from vtcli.data.teachers.plans import plan
 from vtcli.data.teachers.scripted import Teacher
-from vtcli.envs.code_protocol import CodeProtocol
+from vtcli.envs.card import EnvCard
 from vtcli.protocols import Chat, Images, Request
 from vtcli.schema import Completion, Sample
 
@@ -49,13 +49,13 @@ class ScriptedPolicy:
         return bisect_left(range(len(ids)), True, key=said)
 
 
-def oracle(chat: Chat, images: Images, seed: int, protocol: CodeProtocol | None, sample: Sample) -> ScriptedPolicy:
-    """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels. ``protocol``: the one under
-    which it writes code; None: native tools.
+def oracle(chat: Chat, images: Images, seed: int, card: EnvCard, sample: Sample) -> ScriptedPolicy:
+    """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels. ``card``: the
+    environment that its turns are written for.
 
     Raises:
         KeyError: a task that has no script.
-        ConfigError: a protocol that does not say how its code is written.
+        ConfigError: an environment that does not say how its turns are written.
     """
     ref, answer = next(iter(sample.images), None), sample.answer  # a video has none
     item = Item(
@@ -69,7 +69,6 @@ def oracle(chat: Chat, images: Images, seed: int, protocol: CodeProtocol | None,
         truth=sample.truth,
         tools=sample.tools,
     )
-    full = protocol is not None and protocol.place.pixels == "full"
+    full = card.coordinates == "full"
     scale = (1.0, 1.0) if full or ref is None else (ref.view_width / ref.width, ref.view_height / ref.height)
-    dialect = protocol.spoken if protocol else None
-    return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale, dialect).turns)
+    return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale, card.spoken).turns)

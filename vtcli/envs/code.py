@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
+from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.code_protocol import CodeProtocol, names, opening
 from vtcli.envs.code_reading import read, unfenced
 from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, parent, transform
@@ -216,3 +217,26 @@ def open_env(
         if not Path(video.path).is_file():
             raise InputError(f"sample {sample.id}: there is no video file {video.path}")
     return CodeEnv(sample, protocol.styled(style), runner, images, offered)
+
+
+def card(*, protocol: CodeProtocol) -> EnvCard:
+    """The card of one paper's protocol, see conf/env/codev.yaml."""
+    return EnvCard(
+        name=protocol.name,
+        open=partial(_open, protocol),
+        runner=True,
+        videos=bool(protocol.place.video),
+        dialect=protocol.dialect,
+        coordinates=protocol.place.pixels,
+    )
+
+
+def _open(protocol: CodeProtocol, sample: Sample, inputs: EnvInputs) -> CodeEnv:
+    return open_env(
+        sample,
+        protocol=protocol,
+        runner=inputs.sandbox,
+        images=inputs.images,
+        style=inputs.prompt.style,
+        offered=inputs.offered,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from vtcli.data.teachers.dialect import Dialect
+from vtcli.data.teachers.dialect import Templates
 from vtcli.errors import ConfigError
 from vtcli.families.templates import fill
 from vtcli.sandbox.types import Capture, Help, RunLimits
@@ -128,14 +128,7 @@ class CodeProtocol:
     place: Place
     writing: Writing
     compact: Compact | None = None
-    dialect: Dialect | None = None  # how demonstrations and the oracle write code
-
-    @property
-    def spoken(self) -> Dialect:
-        """The dialect. Raises ``ConfigError`` without one."""
-        if self.dialect is None:
-            raise ConfigError(f"the environment {self.name} has no templates to write code by (env.protocol.dialect)")
-        return self.dialect
+    dialect: Templates | None = None  # how demonstrations and the oracle write code
 
     def styled(self, style: str) -> CodeProtocol:
         """The protocol with the texts of one ``prompt.style``. Raises ``ConfigError`` for compact where it has none."""

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import numpy as np
 
 from vtcli.data.generators.item import Item
 from vtcli.data.teachers import plans as demos
-from vtcli.data.teachers.dialect import Dialect
 from vtcli.data.teachers.scripted import Teacher, View
-from vtcli.envs.code_protocol import CodeProtocol
+from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.prompts import PromptStyle
-from vtcli.envs.tool_calls import ToolCalls, open_env
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
@@ -75,34 +72,21 @@ class MemoryImages:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every demonstration shares. ``code``: ``envs.code.open_env`` with its protocol filled in (conf/env); None:
-    native tools."""
+    """What every demonstration shares."""
 
+    card: EnvCard
     teacher: Teacher
     prompt: PromptStyle
     min_pixels: int
     max_pixels: int
     perceive_with_tools: bool = False  # whether questions that need no tool are asked with all tools on offer
-    code: partial[Env] | None = None
-
-    @property
-    def protocol(self) -> CodeProtocol | None:
-        return self.code.keywords["protocol"] if self.code else None
-
-    @property
-    def dialect(self) -> Dialect | None:
-        return self.protocol.spoken if self.protocol else None
 
     def scale(self, images: MemoryImages, pixels: Pixels) -> View:
         """Pixels that a policy names over pixels of the full image."""
-        protocol = self.protocol
-        return (1.0, 1.0) if protocol and protocol.place.pixels == "full" else images.scale(pixels)
+        return (1.0, 1.0) if self.card.coordinates == "full" else images.scale(pixels)
 
     def open(self, sample: Sample, images: MemoryImages, runner: Runner | None, offered: bool = True) -> Env:
-        if self.code is None:
-            return open_env(sample, images=images, prompt=self.prompt)
-        assert runner is not None, "code needs a sandbox"
-        return self.code(sample, images=images, runner=runner, style=self.prompt.style, offered=offered)
+        return self.card.open(sample, EnvInputs(images, self.prompt, runner, offered))
 
 
 async def demonstrate(
@@ -114,11 +98,12 @@ async def demonstrate(
         return await _perceive(item, rng, setting, images, runner)
     shown = tuple(images.add(pixels) for pixels in item.pictures)
     view = setting.scale(images, item.pixels) if shown else (1.0, 1.0)
-    script = demos.plan(item, rng, kind, setting.teacher, view, setting.dialect)
+    script = demos.plan(item, rng, kind, setting.teacher, view, setting.card.spoken)
     with _on_disk(item) as videos:
-        env = setting.open(item.sample(kind, "train", shown, videos), images, runner)
+        sample = setting.card.offer(item.sample(kind, "train", shown, videos))
+        env = setting.open(sample, images, runner)
         messages, refs = await play(item.id, env, shown, script.turns)
-    return _episode(f"{item.id}-{kind}", messages, refs, images, env)
+    return _episode(f"{item.id}-{kind}", messages, refs, images, setting.card.schemas(sample))
 
 
 @contextmanager
@@ -139,16 +124,16 @@ async def _perceive(
     """One image and several questions, each answered at once."""
     percept = demos.perceive(item, rng, lambda pixels: setting.scale(images, pixels), setting.teacher.grid)
     ref = images.add(percept.pixels)
-    (first, answer), *more = [(question, demos.reply(setting.dialect, reply)) for question, reply in percept.turns]
+    (first, answer), *more = [(question, setting.card.spoken.reply(reply)) for question, reply in percept.turns]
     offered = setting.perceive_with_tools
-    tools = item.sample("answer", "train").tools if offered else ()
-    sample = Sample(item.id, item.task, "answer", "train", first, percept.turns[0][1], (ref,), tools, item.truth)
+    sample = Sample(item.id, item.task, "answer", "train", first, percept.turns[0][1], (ref,), (), item.truth)
+    sample = setting.card.offer(sample, offered)
     env = setting.open(sample, images, runner, offered)
     messages, refs = await play(item.id, env, (ref,), [answer])
     for question, reply in more:
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": reply})
-    return _episode(f"{item.id}-perceive", messages, refs, images, env)
+    return _episode(f"{item.id}-perceive", messages, refs, images, setting.card.schemas(sample))
 
 
 async def play(
@@ -181,7 +166,10 @@ async def play(
 
 
 def _episode(
-    name: str, messages: Sequence[Mapping[str, str]], refs: Sequence[ImageRef], images: MemoryImages, env: Env
+    name: str,
+    messages: Sequence[Mapping[str, str]],
+    refs: Sequence[ImageRef],
+    images: MemoryImages,
+    schemas: tuple[Mapping[str, Any], ...],
 ) -> Episode:
-    schemas = tuple(tool.schema for tool in env.tools.values()) if isinstance(env, ToolCalls) else ()
     return Episode(name, tuple(messages), tuple(images.kept(ref) for ref in refs), schemas)

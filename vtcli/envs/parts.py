@@ -1,12 +1,14 @@
-"""Which items of which generators go into which Parquet file of a synthetic artifact. Pure."""
+"""Which items of which generators go into which Parquet file of a synthetic artifact."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
+from vtcli.data.inputs import files
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
 from vtcli.envs.produce import Chunk
@@ -76,7 +78,20 @@ class Part:
         return not self.split.endswith("train")
 
 
-def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None = None) -> list[Part]:
+def inputs(parts: Sequence[Part]) -> dict[str, Path]:
+    """The files that the parts' generators read, by their paths."""
+    needed = {
+        (chunk.task, chunk.split): (chunk.generate, max(c.items.stop for c in part.chunks if c.task == chunk.task))
+        for part in parts
+        for chunk in part.chunks
+    }
+    found = (path for (_, split), (generate, items) in needed.items() for path in files(generate, split, items))
+    return {str(path): path for path in found}
+
+
+def sample_parts(
+    data: Data, forms: Sequence[str], seed: int, shard: str | None = None, tools: tuple[str, ...] = ()
+) -> list[Part]:
     """``<form>-<split>``, held-out splits first: a training image that equals one of theirs can then be dropped."""
     if not forms or set(forms) - set(FORMS):
         raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
@@ -94,7 +109,7 @@ def sample_parts(data: Data, forms: Sequence[str], seed: int, shard: str | None 
     for split in HELD_OUT_FIRST:
         for form in forms:
             chunks = [
-                Chunk(task.generate, name, split, form, items, seed)
+                Chunk(task.generate, name, split, form, items, seed, tools=tools)
                 for name, task in data.tasks.items()
                 if form in task.forms
                 for items in _pieces(_shard(getattr(task, split), shard))

@@ -21,7 +21,7 @@ Row = tuple[Sample | Episode, list[bytes]]
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A range of one task's items. ``kind`` is a form, or a kind of demonstration where there is a ``setting``;
-    ``sandbox`` says how the code of demonstrations is run."""
+    ``sandbox`` says how the code of demonstrations is run; ``tools`` are those that plain questions list."""
 
     generate: Generate
     task: str
@@ -31,6 +31,7 @@ class Chunk:
     seed: int
     setting: Setting | None = None
     sandbox: PoolConfig | None = None
+    tools: tuple[str, ...] = ()
 
 
 def produce(chunk: Chunk) -> list[Row]:
@@ -47,8 +48,8 @@ def _sample(chunk: Chunk, number: int) -> Row:
     item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
     pngs = [canvas.png(pixels) for pixels in item.pictures]
     if item.clip is None:
-        return item.sample(chunk.kind, chunk.split), pngs
-    sample = item.sample(chunk.kind, chunk.split, videos=(item.clip.ref(),))
+        return item.sample(chunk.kind, chunk.split, tools=chunk.tools), pngs
+    sample = item.sample(chunk.kind, chunk.split, videos=(item.clip.ref(),), tools=chunk.tools)
     return sample, [*pngs, item.clip.file()]
 
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vtcli.envs.syntax import CallSyntax
 from vtcli.errors import ConfigError
 from vtcli.families.templates import PLACEHOLDER, fill
 from vtcli.protocols import Tool
 from vtcli.schema import ImageRef, Sample
 
 _KNOWN = {
-    "system": {"tools", "size"},
-    "tool_question": {"question", "size"},
-    "answer_question": {"question", "size"},
+    "system": {"tools", "size", "syntax"},
+    "tool_question": {"question", "size", "call"},
+    "answer_question": {"question", "size", "call"},
     "observation": {"index", "size"},
 }
 
@@ -25,7 +26,8 @@ class PromptStyle:
     """``style``: "full" prints OpenAI function schemas as JSON, one a line, "compact" one short line per tool.
 
     Templates may hold ``{tools}``, ``{size}`` (the view's width x height in pixels, to which coordinates refer),
-    ``{question}`` and ``{index}``; ``observation`` holds exactly one literal ``<image>``.
+    ``{question}``, ``{index}``, and of the environment's call syntax ``{syntax}`` (how to write a call) and ``{call}``
+    (one in outline); ``observation`` holds exactly one literal ``<image>``.
     """
 
     style: Literal["full", "compact"]
@@ -66,9 +68,10 @@ def tool_lines(tools: Sequence[Tool], style: str) -> str:
     return "\n".join(" ".join([tool.name, *tool.schema["function"]["parameters"]["required"]]) for tool in tools)
 
 
-def opening(sample: Sample, tools: Sequence[Tool], prompt: PromptStyle) -> tuple[str, str]:
+def opening(sample: Sample, tools: Sequence[Tool], prompt: PromptStyle, syntax: CallSyntax) -> tuple[str, str]:
     """The system prompt and the user's question of a sample."""
     size = sizes(sample.images)
     template = prompt.tool_question if sample.form == "tool" else prompt.answer_question
-    system = fill(prompt.system, {"tools": tool_lines(tools, prompt.style), "size": size})
-    return system.strip(), fill(template, {"question": sample.question, "size": size}).strip()
+    system = fill(prompt.system, {"tools": tool_lines(tools, prompt.style), "size": size, "syntax": syntax.rules})
+    question = fill(template, {"question": sample.question, "size": size, "call": syntax.example})
+    return system.strip(), question.strip()

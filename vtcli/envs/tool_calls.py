@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from vtcli.envs.prompts import PromptStyle, opening, read_prompt, sizes
+from vtcli.data.teachers.dialect import Calls
+from vtcli.envs.card import EnvCard, EnvInputs
+from vtcli.envs.prompts import PromptStyle, opening, sizes
+from vtcli.envs.syntax import CallSyntax, hermes
 from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.families.templates import fill
-from vtcli.protocols import Decoded, Images, Tool
+from vtcli.protocols import Decoded, Images, Syntax, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
-from vtcli.tools import native_tools
 from vtcli.tools.arguments import integer
 
 
@@ -29,10 +32,15 @@ class ToolCalls:
     tools: Mapping[str, Tool]  # those that the sample offers
     images: Images
     prompt: PromptStyle
+    calls: CallSyntax
     max_call_chars: int
 
+    @property
+    def syntax(self) -> Syntax:
+        return Syntax(self.calls.stop, self.calls.read, self.calls.reply)
+
     async def reset(self) -> tuple[str, str]:
-        return opening(self.sample, tuple(self.tools.values()), self.prompt)
+        return opening(self.sample, tuple(self.tools.values()), self.prompt, self.calls)
 
     async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
         """Carry out the turn's call. None without a call: the turn is final.
@@ -99,17 +107,84 @@ def _failed(call: Call, message: str, wall_s: float) -> CallResult:
 
 
 def open_env(
-    sample: Sample, *, images: Images, prompt: Mapping[str, Any] | PromptStyle, max_call_chars: int = 20_000
+    sample: Sample,
+    *,
+    tools: Sequence[Tool],
+    images: Images,
+    prompt: PromptStyle,
+    syntax: CallSyntax,
+    max_call_chars: int = 20_000,
 ) -> ToolCalls:
-    """The environment of one sample with the tools that it offers.
+    """The environment of one sample with those of ``tools`` that it offers.
 
-    Raises ``ConfigError`` for a prompt that cannot work, ``InputError`` for a sample that names an unknown tool.
+    Raises ``ConfigError`` for a sample with videos, ``InputError`` for one that names an unknown tool.
     """
     if sample.videos:
-        raise ConfigError(f"sample {sample.id} has videos, which native tools do not show; +env=pyvision_video does")
-    known = native_tools()
+        raise ConfigError(f"sample {sample.id} has videos, which native tools do not show; env=pyvision_video does")
+    known = {tool.name: tool for tool in tools}
     missing = [name for name in sample.tools if name not in known]
     if missing:
-        raise InputError(f"sample {sample.id} offers tools {missing} that do not exist; known are {', '.join(known)}")
-    style = prompt if isinstance(prompt, PromptStyle) else read_prompt(prompt)
-    return ToolCalls(sample, {name: known[name] for name in sample.tools}, images, style, max_call_chars)
+        raise InputError(
+            f"sample {sample.id} offers tools {missing} that do not exist in this environment; it has "
+            f"{', '.join(known) or 'none'}. Choose others by env.tools, or another env=NAME."
+        )
+    offered = {name: known[name] for name in sample.tools}
+    return ToolCalls(sample, offered, images, prompt, syntax, max_call_chars)
+
+
+def card(
+    *,
+    tools: Mapping[str, Callable[[], Tool]],
+    syntax: Callable[[], CallSyntax] = hermes,
+    name: str = "native",
+    max_call_chars: int = 20_000,
+) -> EnvCard:
+    """The card of native tools, see conf/env/native.yaml. ``tools`` are files of conf/tool, ``syntax`` is how a policy
+    writes calls of them.
+
+    Raises ``ConfigError`` for something that is no tool, for two tools of one name, or no syntax.
+    """
+    made = tuple(_tool(make, key) for key, make in tools.items())
+    if len({tool.name for tool in made}) < len(made):
+        raise ConfigError(f"env.tools: two tools have one name; they are called {', '.join(t.name for t in made)}")
+    calls: Any = syntax()
+    if not isinstance(calls, CallSyntax):
+        raise ConfigError(f"env.syntax: expected a vtcli.envs.syntax.CallSyntax, got a {type(calls).__name__}")
+    return EnvCard(
+        name=name,
+        open=partial(_open, made, calls, max_call_chars),
+        tools=made,
+        dialect=Calls(calls.write),
+    )
+
+
+def _tool(make: Callable[[], Tool], key: str) -> Tool:
+    """One tool of the card, with a schema that prompts and demonstrations can print."""
+    tool = make()
+    found: Any = getattr(tool, "schema", None)
+    function: Any = found.get("function") if hasattr(found, "get") else None
+    named = isinstance(getattr(tool, "name", None), str)
+    if not (named and hasattr(function, "get") and callable(cast(object, tool))):
+        raise ConfigError(
+            f"env.tools.{key}: a {type(tool).__name__} is no tool; expected a name, an OpenAI function schema and a "
+            "call, as vtcli.protocols.Tool has them (vtcli/tools/flip.py is a short one)"
+        )
+    if function.get("name") != tool.name or "required" not in function.get("parameters", {}):
+        raise ConfigError(
+            f"env.tools.{key}: the schema must be a function called {tool.name!r}, with parameters that list what is "
+            "required; vtcli.tools.arguments.schema makes one"
+        )
+    return tool
+
+
+def _open(
+    tools: tuple[Tool, ...], syntax: CallSyntax, max_call_chars: int, sample: Sample, inputs: EnvInputs
+) -> ToolCalls:
+    return open_env(
+        sample,
+        tools=tools,
+        images=inputs.images,
+        prompt=inputs.prompt,
+        syntax=syntax,
+        max_call_chars=max_call_chars,
+    )

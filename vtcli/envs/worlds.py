@@ -1,57 +1,60 @@
-"""Where the environments of a run come from: native tools, or code in a sandbox that is started once for all."""
+"""The environments of a run, opened from one card over a sandbox that is started once, where the card asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from vtcli.envs import tool_calls
+from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.prompts import read_prompt
+from vtcli.errors import ConfigError
 from vtcli.protocols import Env, Images
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Json, Sample
 
 
 class Worlds:
-    """An ``OpenEnv``. ``code``: ``envs.code.open_env`` with its protocol filled in (conf/env); None: native tools.
-    Without ``offered`` no code is on offer; a native sample lists its own tools.
+    """An ``OpenEnv``. Without ``offered`` no tool and no code is on offer.
 
     A pool belongs to one event loop: ``start``, every rollout and ``close`` must run on the same one.
     """
 
     def __init__(
-        self,
-        code: Callable[..., Env] | None,
-        prompt: Mapping[str, Any],
-        images: Images,
-        sandbox: PoolConfig,
-        offered: bool = True,
+        self, card: EnvCard, prompt: Mapping[str, Any], images: Images, sandbox: PoolConfig, offered: bool = True
     ) -> None:
-        style = read_prompt(prompt)
+        self.card = card
+        self._inputs = EnvInputs(images, read_prompt(prompt), offered=offered)
         self._sandbox = sandbox
-        self._native = partial(tool_calls.open_env, images=images, prompt=style)
-        self._code = code and partial(code, images=images, style=style.style, offered=offered)
         self._pool: Pool | None = None
 
     async def start(self) -> None:
-        """Starts the sandbox where code needs one. Raises ``ConfigError`` for a machine that cannot hold it as firmly
-        as the configuration asks, ``EngineError`` when it does not start."""
-        if self._code is not None and self._pool is None:
+        """Starts the sandbox where the card asks for one. Raises ``ConfigError`` for a machine that cannot hold it as
+        firmly as the configuration asks, ``EngineError`` when it does not start."""
+        if self.card.runner and self._pool is None:
             self._pool = await Pool.start(self._sandbox)
+            self._inputs = replace(self._inputs, runner=self._pool)
+
+    def offer(self, sample: Sample) -> Sample:
+        """The sample as it is asked here: with the tools that its prompt offers, see ``EnvCard.offer``."""
+        return self.card.offer(sample, self._inputs.offered)
 
     def __call__(self, sample: Sample) -> Env:
-        if self._code is None:
-            return self._native(sample)
-        assert self._pool is not None, "start() comes first"
-        return self._code(sample, runner=self._pool)
+        assert self._pool is not None or not self.card.runner, "start() comes first"
+        if sample.videos and not self.card.videos and self._inputs.offered:
+            raise ConfigError(
+                f"sample {sample.id} has videos, which the environment {self.card.name} does not show; "
+                "env=pyvision_video does"
+            )
+        return self.card.open(sample, self._inputs)
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What a run records: the sandbox's tier; nothing without code."""
+        """What a run records: the sandbox's tier; nothing without a sandbox."""
         return {} if self._pool is None else {"sandbox": self._pool.report["tier"]}
 
     async def close(self) -> None:
         if self._pool is not None:
             pool, self._pool = self._pool, None
+            self._inputs = replace(self._inputs, runner=None)
             await pool.close()

@@ -1,6 +1,6 @@
-"""One question at a time to an OpenAI-compatible endpoint, many questions at the same time.
+"""Questions to an OpenAI-compatible endpoint, many at the same time.
 
-Retried is what says "not now": 429, 5xx, time-outs and broken connections. What a reply says is never a reason to ask
+Only "not now" is retried: 429, 5xx, time-outs and broken connections. The content of a reply is never a reason to ask
 again: that would draw until the answer pleases.
 """
 
@@ -23,7 +23,7 @@ import aiohttp
 from vtcli.errors import ConfigError, EngineError
 
 LONGEST_PAUSE_S = 30.0
-"""No pause between two attempts is longer, whatever ``Retry-After`` says."""
+"""The longest pause between two attempts, whatever ``Retry-After`` says."""
 
 TOO_LATE = "no reply within the time"
 
@@ -35,7 +35,7 @@ REFUSED = (400, 415, 422, NOT_IMPLEMENTED)
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Limits of waiting. ``concurrency`` questions are open at a time; the others' clocks have not started."""
+    """Limits of waiting. ``concurrency`` questions are open at a time; the clock of a waiting one has not started."""
 
     concurrency: int = 32
     timeout_s: float = 60.0  # for one reply
@@ -54,7 +54,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: ``text`` of the model, or None and ``why``. ``status`` 0: no answer at all."""
+    """The reply: ``text`` of the model, or None and ``why``. ``status`` 0: no answer at all."""
 
     text: str | None
     why: str = ""
@@ -63,7 +63,7 @@ class Reply:
 
 
 class Endpoint:
-    """A chat-completions URL. ``open`` and every question belong to one event loop."""
+    """A chat-completions URL. One event loop must own ``open`` and every question."""
 
     def __init__(self, url: str, key_env: str, patience: Patience) -> None:
         if key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key_env):
@@ -78,7 +78,7 @@ class Endpoint:
         self._silent = 0  # questions in a row that ended without any reply
 
     def open(self) -> None:
-        """Opens the connections' pool; nothing is sent."""
+        """Open the pool of connections; nothing is sent."""
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         connector = aiohttp.TCPConnector(limit=self._patience.concurrency)
         self._session = aiohttp.ClientSession(headers=headers, connector=connector, trust_env=True)
@@ -89,9 +89,10 @@ class Endpoint:
             await session.close()
 
     async def ask(self, body: Mapping[str, Any]) -> Reply:
-        """One chat completion. Never raises for what the server does, until it has been silent for too long.
+        """Ask for one chat completion. Server errors are part of the reply and do not raise.
 
-        Raises ``EngineError`` once ``give_up`` questions in a row had no reply at all.
+        Raises:
+            EngineError: ``give_up`` questions in a row had no reply at all.
         """
         reply = await self._until_deadline(body)
         self._silent = 0 if reply.status else self._silent + 1
@@ -103,7 +104,7 @@ class Endpoint:
         return reply
 
     def slot(self) -> asyncio.Semaphore:
-        """Held while a question is prepared and asked, so that waiting questions hold no images in memory."""
+        """A semaphore to hold while a question is prepared and asked. So waiting questions hold no images in memory."""
         return self._slots
 
     async def _until_deadline(self, body: Mapping[str, Any]) -> Reply:
@@ -132,7 +133,7 @@ class Endpoint:
         )
 
     async def _once(self, body: Mapping[str, Any], limit_s: float) -> tuple[Reply, bool, float | None]:
-        """The reply, whether to ask again, and the pause that the server asked for."""
+        """The reply, True to ask again, and the pause that the server asked for."""
         assert self._session is not None, "open() comes first"
         try:
             async with asyncio.timeout(limit_s):
@@ -176,7 +177,7 @@ class Endpoint:
         return Reply(content or "", cut, 200, finish)
 
     def _safe(self, text: str) -> str:
-        """Without the key, should a server repeat it."""
+        """The text without the key, in case a server repeats it."""
         return text.replace(self._key, "***") if self._key else text
 
 
@@ -184,7 +185,8 @@ _NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the limit is ours, around the w
 
 
 def completions_url(url: str) -> str:
-    """``http://host:8000/v1`` as the URL to post to. Raises ``ConfigError`` for no such URL, or one with a secret."""
+    """The URL to post to, from one such as ``http://host:8000/v1``. Raises ``ConfigError`` for a malformed URL, or one
+    with a secret."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -204,7 +206,7 @@ def completions_url(url: str) -> str:
 
 
 def _hint(status: int, key_env: str) -> str:
-    """What a status usually means."""
+    """The usual meaning of a status, as advice."""
     if status in (401, 403):
         return f" (set the environment variable {key_env or 'that judge.key_env names'} to a valid key)"
     if status in (404, 405) or 300 <= status < 400:
@@ -213,7 +215,7 @@ def _hint(status: int, key_env: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a ``Retry-After`` header, which may also be a date; None without one that can be read."""
+    """Seconds of a ``Retry-After`` header, which may also be a date; None if it cannot be read."""
     given = headers.get("Retry-After")
     if given is None:
         return None

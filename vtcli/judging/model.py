@@ -1,4 +1,4 @@
-"""The judge that is a model: rubric, cache, endpoint, in this order."""
+"""A model as judge: rubric, cache, endpoint, in this order."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from vtcli.schema import ImageRef, Sample
 from vtcli.store.images import ImageStore, encode_png
 
 OURS = ("model", "messages", "response_format", "stream", "n")
-"""Of a request's body, not to be set as parameters."""
+"""Keys of a request's body that may not be set as parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What is sent with every question."""
+    """Settings sent with every question."""
 
     model: str
     parameters: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Asking:
 
 
 class ModelJudge:
-    """A ``Judge``. The same question is asked once, however many ask it at the same time or ever asked it before."""
+    """A ``Judge`` on a model. Equal questions are asked once, across tasks and earlier runs."""
 
     def __init__(self, endpoint: Endpoint, asking: Asking, images: Images, cache: Path) -> None:
         self._endpoint, self._asking, self._images, self._cache = endpoint, asking, images, cache
@@ -59,19 +59,19 @@ class ModelJudge:
 
     @property
     def trouble(self) -> str:
-        """The reasons, most frequent first."""
+        """The reasons for missing verdicts, most frequent first."""
         if not self._problems:
             return ""
         listed = "; ".join(f"{count} × {why}" for why, count in self._problems.most_common(3))
         return f"{self._problems.total()} of {self._asked} questions to {self._endpoint.url} had none: {listed}."
 
     def knows(self, about: About, sample: Sample) -> bool:
-        """It can be asked anything."""
+        """True: a model can be asked any rubric."""
         del about, sample
         return True
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """As the Protocol says; every rubric's ``check`` is the trial. It is never answered from the cache."""
+        """The Protocol's trial, from every rubric's ``check``. It is never answered from the cache."""
         self._rubrics = rubrics
         for name in rubrics:
             _load(name)
@@ -130,7 +130,8 @@ class ModelJudge:
         return (ruling if ruling.score is not None else Ruling(None, ruling.why + reply.why)), reply
 
     async def _ask(self, body: Mapping[str, Any], response_format: Mapping[str, Any]) -> Reply:
-        """With guided decoding where the server can; the first refusal that goes away without it ends it."""
+        """Ask with guided decoding if the server supports it. It is switched off once a refused question succeeds
+        without it."""
         if self._guided:
             reply = await self._endpoint.ask({**body, "response_format": response_format})
             if reply.status not in REFUSED:
@@ -142,7 +143,8 @@ class ModelJudge:
         return await self._endpoint.ask(body)
 
     def _find(self, case: Case) -> None:
-        """Raises ``InputError`` for an image that is gone: trajectories may have been copied without theirs."""
+        """Check that the images exist. Raises ``InputError`` for a missing one: trajectories may have been copied
+        without images."""
         if not isinstance(self._images, ImageStore):
             return
         for path in (self._images.path(ref.view) for ref in case.images):
@@ -155,14 +157,14 @@ class ModelJudge:
                 )
 
     def _png(self, ref: ImageRef) -> bytes:
-        """What the policy saw."""
+        """The PNG of an image as the policy saw it."""
         if isinstance(self._images, ImageStore):
             self._images.view(ref)  # checks the file against its name
             return self._images.path(ref.view).read_bytes()
         return encode_png(self._images.view(ref))
 
     async def _trial(self) -> None:
-        """Once; those who come while it runs wait for it."""
+        """Run the trial once; concurrent callers wait for it."""
         if self._tried is None:
             self._tried = asyncio.ensure_future(self._try_all())
         await asyncio.shield(self._tried)
@@ -213,8 +215,8 @@ def open_judge(
     images: Images,
     home: Path,
 ) -> ModelJudge:
-    """conf/judge/openai.yaml. ``key_env`` names the environment variable with the key; ``cache`` the file of verdicts
-    (None: in the run's home, one for each model)."""
+    """Open the judge of conf/judge/openai.yaml. ``key_env`` names the environment variable with the key. ``cache`` is
+    the file of verdicts (None: in the run's home, one for each model)."""
     path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     endpoint = Endpoint(url, key_env, patience or Patience())
     return ModelJudge(endpoint, Asking(model, parameters, guided), images, path)

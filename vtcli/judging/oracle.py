@@ -1,8 +1,8 @@
-"""The judge of generated data: it answers from ground truth, so that every recipe trains without a judge model.
+"""The judge of generated data. It answers from ground truth, so every recipe trains without a judge model.
 
-Evidence follows CodeV's rubric (arXiv 2511.19661, template 13.2: 1 clearly contains an object of the question, .5
-partly, .25 not), with "contains" read as coverage of a true box and "clearly" as resolution and share of the crop. A
-crop that holds one of several targets is enough (section 4.3, ii); a huge crop in which the target is tiny is none.
+Evidence follows CodeV's rubric (arXiv 2511.19661, template 13.2): 1 clearly contains an object of the question, .5
+partly, .25 not. Here "contains" is coverage of a true box, and "clearly" is resolution and share of the crop. A crop of
+one of several targets is enough (section 4.3, ii). A huge crop with a tiny target is not.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vtcli.protocols import About, Case, Images, Ruling
 from vtcli.schema import ImageRef, Sample, Trajectory
 
 FULL, PARTLY, NONE = 1.0, 0.5, 0.25
-"""Template 13.2."""
+"""The scores of template 13.2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """When a crop shows a target. Half of a length is a quarter of an area, so what counts as partly seen is half as
-    sharp and half as wide as what counts as seen."""
+    """Thresholds for "a crop shows a target". Partly seen is half as sharp and half as wide as seen; half of a length
+    is a quarter of an area."""
 
     covers: float = 0.9  # share of the target's area that the crop must hold; partly: covers_partly
     covers_partly: float = 0.5
@@ -38,9 +38,9 @@ class Sight:
         at_least(0, self, "min_scale")
 
     def score(self, box: Sequence[float], ref: ImageRef, target: Sequence[float]) -> float:
-        """1, .5 or .25 for the image ``ref`` that shows ``box`` of the picture in which ``target`` lies.
+        """The evidence of image ``ref``: 1, .5 or .25. ``box`` is its part of the picture in which ``target`` lies.
 
-        A target of 72 × 72 in a crop of 168 × 168 shown as 112 × 112: all of it, scale .67, share .18: 1. In one of
+        A target of 72 × 72 in a crop of 168 × 168 shown as 112 × 112: all of it, scale .67, share .18: 1. In a crop of
         336 × 336: scale .33, share .05: .5. In all of 672 × 672: scale .17: .25.
         """
         seen, whole = geometry.area(box), geometry.area(target)
@@ -55,7 +55,7 @@ class Sight:
         return NONE
 
     def best(self, images: Sequence[ImageRef], index: int, targets: Sequence[Sequence[float]]) -> float:
-        """The best score of one image over the targets; the lowest where nobody could check what the image shows."""
+        """The best score of one image over the targets; the lowest where the image's area is not known for certain."""
         box = geometry.shown_box(images, index)
         if box is None:
             return NONE
@@ -63,8 +63,8 @@ class Sight:
 
 
 class Oracle:
-    """A ``Judge`` that asks nobody. It knows evidence where the truth has boxes, and consistency of plain answers; what
-    the truth says of an answer is a rule's matter (``signals.answer``)."""
+    """A ``Judge`` that asks no model. It knows evidence where the truth has boxes, and consistency of plain answers.
+    Correctness of an answer is decided by rule (``signals.answer``)."""
 
     name = "oracle"
     trouble = ""
@@ -78,7 +78,7 @@ class Oracle:
         return about == "consistency"
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """Nothing to open: it works with whatever rubric is named."""
+        """Return at once: the oracle works with any rubric and needs no trial."""
 
     async def close(self) -> None: ...
 
@@ -95,13 +95,12 @@ class Oracle:
         return max((self.sight.best(trajectory.images, index, targets) for index in shown), default=NONE)
 
     def _consistency(self, case: Case) -> Ruling:
-        """1 when the answer is what the last look could show, else 0; an answer that nothing could show follows from
-        nothing, even when it is right.
+        """1 when the last look could show the answer, else 0. A right answer that nothing could show is not consistent.
 
         The last look is the last image, or as many as the question names targets. With ``tags`` in the truth (targets
-        and others, each with its ``mark``) the answer must be a mark that can be seen there; with boxes alone it must
-        be right, and a target seen. A page that is not upright shows the asked corner elsewhere. Other tasks show what
-        they ask for from the start: their answer is consistent when it is right.
+        and others, each with its ``mark``) the answer must be a mark that is visible there. With boxes alone it must be
+        right, and a target visible. A page that is not upright shows the asked corner elsewhere. Other tasks show their
+        subject from the start, so a right answer is consistent.
         """
         truth, images = case.trajectory.sample.truth, case.trajectory.images
         answer = case.texts.get("answer", "")
@@ -137,8 +136,8 @@ def open_judge(
     min_scale: float = 0.5,
     min_share: float = 0.04,
 ) -> Oracle:
-    """The oracle with its thresholds (``Sight``), as conf/judge/oracle.yaml fills them in; a run's images and home are
-    offered to every judge, and this one needs neither."""
+    """The oracle with its thresholds (``Sight``) from conf/judge/oracle.yaml. Images and home of a run are offered to
+    every judge; the oracle ignores them."""
     del images, home
     try:
         return Oracle(Sight(covers, covers_partly, min_scale, min_share))
@@ -151,7 +150,7 @@ def _plain(text: str) -> str:
 
 
 def _turned(answer: str, truth: Mapping[str, Any], images: Sequence[ImageRef], right: bool | None) -> Ruling:
-    """Of a page: upright in the last look, the right answer; else the corner that this look shows."""
+    """The corner that the last look at a page shows: the right answer if the page is upright in it."""
     turn = _orientation(str(truth["transform"]), images, len(images) - 1)
     if turn is None:
         return Ruling(None, "how the last image is turned cannot be told")
@@ -161,7 +160,7 @@ def _turned(answer: str, truth: Mapping[str, Any], images: Sequence[ImageRef], r
 
 
 def _orientation(start: str, images: Sequence[ImageRef], index: int) -> str | None:
-    """How image ``index`` is turned when image 0 is turned by ``start``; None when it cannot be told."""
+    """The orientation of image ``index`` if image 0 has ``start``; None when it is unknown."""
     parent = images[index].parent
     if parent is None:
         return start if index == 0 else None

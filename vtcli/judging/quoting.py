@@ -1,5 +1,5 @@
-"""Somebody's text inside a judge's prompt: data that cannot close its quotes, give orders in a chat's own markers, or
-fill the context. Pure."""
+"""Quoting of untrusted text in a judge's prompt. Quoted text cannot close its quotes, use a chat's markers, or fill the
+context. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 
 MAX_CHARS = 4000
-"""Of one text; the middle of a longer one is left out."""
+"""The longest quoted text, in characters; the middle of a longer one is left out."""
 
 _MARKER = re.compile(r"<|\[(?=/?[A-Z_]{3,}\])")  # <|im_end|>, <start_of_turn>, [INST], [/INST]
 

@@ -1,4 +1,4 @@
-"""Reading a judge's reply, strictly: one JSON object with one score of the scale, or no verdict. Pure."""
+"""Strict reading of a judge's reply: one JSON object with one score of the scale, or no verdict. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FENCE = re.compile(r"\A```(?:json)?[ \t]*\n(.*?)\n?[ \t]*```\Z", re.S)
 
 
 def read_score(text: str, scale: Sequence[float]) -> Ruling:
-    """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose, even around
-    a verdict, two of them, a score outside the scale, a number without its object, text that was cut off."""
+    """The score of ``{"score": 1}``, alone or in one Markdown fence. Everything else is no verdict: prose around it,
+    two verdicts, a score outside the scale, a bare number, text that was cut off."""
     said = _THOUGHTS.sub("", text, count=1).strip()
     if not said:
         return Ruling(None, "the reply is empty")
@@ -44,7 +44,7 @@ def shown(text: str) -> str:
 
 
 class _Object(list[tuple[str, Any]]):
-    """A JSON object as its pairs, so that a key that stands there twice is seen."""
+    """A JSON object as its pairs, so that duplicate keys are seen."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> _Object:

@@ -1,7 +1,7 @@
-"""The papers' rubrics: files of conf/judge/prompts with the prompt, its scale, and answers on which a judge is tried.
+"""The papers' rubrics: files of conf/judge/prompts with the prompt, its scale, and answers for the judge's trial.
 
 A rubric quotes texts by name, ``{question}``, each as one JSON string (``quoting``), and shows images at ``{images}``.
-What every prompt ends with is ours: which scores there are, and that quoted text is data.
+Every prompt ends with our text: the valid scores, and that quoted text is data.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class Rubric:
             raise ValueError("check.expect must be scores of the scale")
 
     def messages(self, texts: Mapping[str, str], images: Sequence[Any]) -> list[dict[str, Any]]:
-        """OpenAI chat messages. ``images``: whatever stands for an image, each put into a content part of its own.
+        """Build OpenAI chat messages. ``images`` holds one entry per image, each put into a content part of its own.
 
-        Raises ``ConfigError`` where the prompt quotes a text that the case does not have.
+        Raises:
+            ConfigError: the prompt quotes a text that the case does not have.
         """
         parts: list[dict[str, Any]] = []
         for i, piece in enumerate(self.user.split(f"{{{IMAGES}}}")):
@@ -75,7 +76,7 @@ class Rubric:
 
     @property
     def response_format(self) -> dict[str, Any]:
-        """Guided decoding of a verdict, as OpenAI, vLLM and SGLang take it."""
+        """The request for guided decoding of a verdict, in the form of OpenAI, vLLM and SGLang."""
         score = {"type": "number", "enum": [int(s) if s == int(s) else s for s in self.scale]}
         schema = {"type": "object", "properties": {"score": score}, "required": ["score"]}
         strict = schema | {"additionalProperties": False}
@@ -83,7 +84,7 @@ class Rubric:
 
     @property
     def sha256(self) -> str:
-        """Of what a judge is told."""
+        """The digest of all that a judge is told."""
         told = [list(self.scale), self.system, self.user, RULES]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
@@ -96,13 +97,14 @@ def _quoted(name: str, texts: Mapping[str, str]) -> str:
 
 @cache
 def load(name: str) -> Rubric:
-    """A rubric by the name of its file in conf/judge/prompts, or by a path that ends in ``.yaml``.
+    """Load a rubric by the name of its file in conf/judge/prompts, or by a path that ends in ``.yaml``.
 
-    Raises ``ConfigError`` for a file that is missing or is no rubric.
+    Raises:
+        ConfigError: the file is missing or holds no rubric.
     """
-    path = Path(name) if name.endswith(".yaml") else _folder() / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else prompts_folder() / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in _folder().glob("*.yaml")))
+        known = ", ".join(sorted(file.stem for file in prompts_folder().glob("*.yaml")))
         raise ConfigError(f"there is no rubric {name!r} ({path}); those of conf/judge/prompts are {known}")
     try:
         return codec.decode(Rubric, yaml.safe_load(path.read_text()))
@@ -110,8 +112,8 @@ def load(name: str) -> Rubric:
         raise ConfigError(f"the file {path} is no rubric: {error}") from error
 
 
-def _folder() -> Path:
-    """Of a checkout, or the package's own when installed."""
+def prompts_folder() -> Path:
+    """The folder of rubrics: the checkout's, or the package's own when installed."""
     package = Path(__file__).resolve().parents[1]
     places = [place / "conf" / "judge" / "prompts" for place in (package.parent, package)]
     return next((place for place in places if place.is_dir()), places[0])

@@ -1,7 +1,7 @@
-"""The trial that a judge passes before it judges: a known right answer, a known wrong one, and answers that have opened
-judges before: ":", "Solution", "Thought process:" (arXiv 2507.08794), and text that gives orders.
+"""The trial that a judge must pass: a right answer, a wrong one, and answers that have fooled judges before.
 
-What is tried stands in each rubric's file, under ``check``.
+These are ":", "Solution", "Thought process:" (arXiv 2507.08794), and text that gives orders. The cases are in each
+rubric's file, under ``check``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def stripes() -> Pixels:
 
 
 PICTURES: dict[str, Callable[[], Pixels]] = {"disc": disc, "stripes": stripes}
-"""What ``Check.images`` may name."""
+"""Pictures by the names that ``Check.images`` may use."""
 
 
 def failure(check: Check, ruling: Ruling) -> tuple[str, str] | None:
-    """What a judge did wrong: the words before and after the case's name; None when it passed."""
+    """The judge's mistake, as the words before and after the case's name; None when it passed."""
     if ruling.score is None:
         return "no verdict on ", f": {ruling.why}"
     if ruling.score not in check.expect:

@@ -1,7 +1,7 @@
-"""Verdicts that were given, kept for good: one line each, appended to a file that many processes may share.
+"""The store of verdicts: one line each, appended to a file that many processes may share.
 
-A line is written in one piece and begins on a new line, so that a line which was torn (power, disk, kill) costs itself
-and nothing else. What could not be judged is not kept: it is asked again.
+A line is written in one piece and begins on a new line. So a torn line (power, disk, kill) costs itself alone. Missing
+verdicts are not kept: those questions are asked again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vtcli.store import disk
 
 
 def key_of(value: Any) -> str:
-    """sha256 of anything that JSON takes."""
+    """The sha256 of any JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 class Verdicts:
-    """The file ``path`` and its content in memory: the scores by key."""
+    """The file ``path`` with its scores in memory, by key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,13 +37,13 @@ class Verdicts:
         return len(self._scores)
 
     def get(self, key: str) -> float | None:
-        """The score, also one that another process has written since."""
+        """The score of a key, including one that another process has written since."""
         if key not in self._scores:
             self._catch_up()
         return self._scores.get(key)
 
     def put(self, key: str, score: float, facts: Mapping[str, Any]) -> None:
-        """Keeps a score with whatever tells where it came from. Raises ``InputError`` for a full disk."""
+        """Keep a score with the record of its origin. Raises ``InputError`` for a full disk."""
         line = json.dumps({"key": key, "score": score} | dict(facts), ensure_ascii=False)
         data = f"\n{line}\n".encode("utf-8", "replace")
         with disk.checked(self.path):
@@ -70,7 +70,7 @@ class Verdicts:
 
 
 def _entry(line: bytes) -> tuple[str, float] | None:
-    """Key and score; None for a blank or a torn line."""
+    """The key and score of a line; None for a blank or torn one."""
     try:
         value: Any = json.loads(line)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What a run would need: memory, time and GPU-hours, by arithmetic alone (docs/plan.md)."""
+"""The needs of a run: memory, time and GPU-hours, by arithmetic alone (docs/plan.md)."""

@@ -1,6 +1,6 @@
-"""Sizes of the vision-language models that are planned for, and what follows from sizes alone: parameters and tokens.
+"""Sizes of the vision-language models that can be planned for, and the parameters and tokens that follow from them.
 
-Numbers are those of each model's ``config.json`` on the hub; the counts made from them equal transformers' own models
+Numbers are those of each model's ``config.json`` on the hub. The counts equal transformers' own models
 (tests/plan/test_architecture.py).
 """
 
@@ -18,7 +18,7 @@ from vtcli.store.images import smart_resize
 
 @dataclass(frozen=True)
 class Text:
-    """A decoder of Qwen2.5's or Qwen3's kind: grouped-query attention, gated MLP, RMSNorm."""
+    """A decoder of the kind of Qwen2.5 or Qwen3: grouped-query attention, gated MLP, RMSNorm."""
 
     vocab: int
     hidden: int
@@ -58,7 +58,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Vision:
-    """A vision tower of Qwen2.5-VL's kind (gated MLP, RMSNorm, windows) or Qwen3-VL's (two layers, LayerNorm)."""
+    """A vision tower of the kind of Qwen2.5-VL (gated MLP, RMSNorm, windows) or Qwen3-VL (two layers, LayerNorm)."""
 
     hidden: int
     depth: int
@@ -88,7 +88,7 @@ class Vision:
 
     @property
     def merger_weights(self) -> int:
-        """Per merged token, all mergers together."""
+        """Matrix entries per merged token, all mergers together."""
         wide = self.hidden * self.merge**2
         return (1 + self.deepstack) * (wide**2 + wide * self.out)
 
@@ -150,16 +150,16 @@ KNOWN: Mapping[str, Architecture] = {
 
 
 def known(model: str) -> Architecture | None:
-    """The architecture of a hub name: ``Qwen/Qwen2.5-VL-7B-Instruct`` is Qwen2.5-VL-7B, and so are its fine-tunes
-    that keep that name."""
+    """The architecture of a hub name. ``Qwen/Qwen2.5-VL-7B-Instruct`` is Qwen2.5-VL-7B, and so are fine-tunes that keep
+    that name."""
     return next((arch for name, arch in KNOWN.items() if name.lower() in model.lower()), None)
 
 
 def from_folder(folder: Path) -> Architecture:
-    """From the ``config.json`` of a Hugging Face folder.
+    """The architecture of a Hugging Face folder, from its ``config.json``.
 
     Raises:
-        InputError: there is none, it cannot be read, it is of another family, or a size is missing.
+        InputError: the file is missing or unreadable, of another family, or lacks a size.
     """
     path = folder / "config.json"
     try:
@@ -212,8 +212,8 @@ def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architect
 
 
 def from_sizes(name: str, sizes: Mapping[str, Any]) -> Architecture:
-    """From the ``architecture`` of conf/model/tiny.yaml, as ``engines/tiny.py`` builds it. The vocabulary is an upper
-    limit there; it is taken as reached and rounded up to 64.
+    """The architecture of conf/model/tiny.yaml. Its vocabulary is an upper limit; it is taken as reached and rounded up
+    to 64.
 
     Raises:
         InputError: a size is missing.

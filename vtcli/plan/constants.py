@@ -1,5 +1,5 @@
-"""The few numbers of the model that no data sheet gives, each with its source. `vtcli plan --measure` measures what
-it can on the machine at hand; the rest is assumed, and every plan says which is which."""
+"""The constants that no data sheet gives, each with its source. ``vtcli plan --measure`` measures some of them on the
+machine at hand. The others are assumed, and every plan says which is which."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from vtcli.errors import InputError
 
 @dataclass(frozen=True)
 class Constants:
-    """``SOURCES`` says where each value comes from; ``measured`` names those that a measurement has replaced."""
+    """The constants of a plan. ``SOURCES`` says where each value comes from; ``measured`` names those that a
+    measurement has replaced."""
 
     matmul_efficiency: float = 0.37  # share of the peak
     layer_overhead_s: float = 0.0072  # seconds per layer and micro-batch, forward and backward
@@ -66,4 +67,4 @@ SOURCES: Mapping[str, str] = {
     "rest_share": "assumed: the aim of this project for everything else is at most 10 % of a step",
 }
 ON_ANY_DEVICE = ("image_mpixels_per_s", "tool_latency_s", "code_latency_s", "code_cpu_s")
-"""Constants of the host: what was measured on one machine is used whatever the cluster's GPUs are."""
+"""Constants of the host. Measured on one machine, they are used for every cluster."""

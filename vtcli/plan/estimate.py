@@ -24,13 +24,13 @@ KEYS = {
     "max_tokens": "rl.limits.max_tokens",
     "nodes": "cluster",
 }
-"""Where the user sets what an advice changes; rl.backend is sft.backend (conf/config.yaml)."""
+"""Keys by which a user makes the advised change; rl.backend is sft.backend (conf/config.yaml)."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would need. ``advice``: changes that make it fit, as ``key=value``; empty when it fits; None when
-    nothing was found. ``then``: the plan with them."""
+    """The needs of a run. ``advice`` holds changes that make it fit, as ``key=value``: empty when it fits, None when no
+    change was found. ``then`` is the plan with them."""
 
     arch: Architecture
     work: Workload
@@ -48,7 +48,7 @@ class Plan:
         return self.work.steps * self.time.total * self.cluster.gpus / 3600
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; memory in GiB, time in seconds."""
+        """The plan as plain values; memory in GiB, time in seconds."""
         m = {k: v if k == "live" else v / GIB for k, v in vars(self.memory).items() if k != "layout"}
         m |= {"learning": self.memory.learning / GIB, "generating": self.memory.generating / GIB}
         return {
@@ -74,7 +74,7 @@ class Plan:
 
 
 def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
-    """Raises ``ConfigError`` for engines that cannot be cut that way."""
+    """Refuse a layout whose engines cannot be cut that way, with ``ConfigError``."""
     parallel, generating = layout.tensor_parallel, layout.serving or cluster.per_node
     if layout.serving >= cluster.per_node:
         raise ConfigError(
@@ -128,7 +128,7 @@ class _State:
 
 
 def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
-    """Changes in the order in which they cost: what is free first, more machines last."""
+    """Changes in the order of their cost: free ones first, more machines last."""
     layout, work, cluster = state.layout, state.work, state.cluster
     if cluster.gpu.bf16 > cluster.gpu.fp32:
         yield "dtype", "bfloat16"
@@ -159,8 +159,9 @@ def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
 
 
 def advise(plan: Plan) -> dict[str, Any] | None:
-    """The changes that make a run fit: taken one after the other until it does, then those left out that were not
-    needed, the costliest first; bf16 stays, because it is faster too. None: it fits with none of them."""
+    """The changes that make a run fit; None if it fits with none of them. They are taken one after the other until the
+    run fits. Then those that were not needed are left out, the costliest first. bf16 stays, because it is faster too.
+    """
     start = _State(plan.layout, plan.work, plan.cluster)
 
     def fits(changes: dict[str, Any]) -> bool:

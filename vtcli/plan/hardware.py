@@ -1,9 +1,9 @@
-"""What GPUs can do at best, by their data sheets, and clusters of them.
+"""Peak figures of GPUs by their data sheets, and clusters of them.
 
-``bf16`` and ``fp32`` are dense peaks in TFLOP/s (fp32 without TF32, as torch computes by default), ``memory`` what
-nvidia-smi lists in GiB, ``bandwidth`` of that memory in GB/s. ``link`` is one direction of NVLink (or PCIe where there
-is none) between the GPUs of a machine, ``host`` one direction of PCIe, ``network`` one GPU's share between machines,
-all in GB/s.
+``bf16`` and ``fp32`` are dense peaks in TFLOP/s (fp32 without TF32, as torch computes by default). ``memory`` is the
+value that nvidia-smi lists, in GiB; ``bandwidth`` is that memory's, in GB/s. All links are in GB/s. ``link`` is one
+direction of NVLink, or of PCIe without NVLink, between the GPUs of a machine. ``host`` is one direction of PCIe.
+``network`` is one GPU's share between machines.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Cluster:
 
 
 def parse_cluster(text: str, more: Mapping[str, Gpu]) -> Cluster:
-    """``4x8xH200`` is four machines of eight H200 each; ``more``: kinds beside the table's, measured here.
+    """Read ``4x8xH200`` as four machines of eight H200 each. ``more`` holds kinds measured here, beside the table's.
 
     Raises:
-        ConfigError: another form, no machine or GPU, or a kind that nobody has numbers of.
+        ConfigError: another form, no machine or GPU, or a kind without known figures.
     """
     kinds = {**GPUS, **more}
     match = re.fullmatch(r"(\d+)x(\d+)x(.+)", text.strip())

@@ -1,4 +1,4 @@
-"""What is to be run (workload) and how it is laid out over the GPUs (layout): the inputs of every formula."""
+"""The workload of a run and its layout over the GPUs: the inputs of every formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Means that decide a step's cost and that no configuration knows before the first rollouts."""
+    """Mean lengths that decide a step's cost. No configuration knows them before the first rollouts."""
 
     text_tokens: int = 400  # of the prompt, tools' schemas included
     image: Size = (1008, 756)  # (width, height) in pixels of an image of the question, before its one resize
@@ -53,14 +53,14 @@ class Workload:
 
     @property
     def trajectories(self) -> int:
-        """Rolled out per step."""
+        """Trajectories rolled out per step."""
         return self.prompts * self.group_size
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How learner and policy share the GPUs. Both live on every GPU and take turns, or, with ``serving``, each has its
-    own."""
+    """The sharing of GPUs between learner and policy. Both live on every GPU and take turns; with ``serving`` each has
+    its own."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -82,20 +82,20 @@ class Layout:
 
     @property
     def engine_away(self) -> bool:
-        """The engine's memory is not on the learner's GPUs while it learns."""
+        """True if the engine's memory leaves the learner's GPUs while it learns."""
         return self.sleep or self.serving > 0
 
     @property
     def learner_away(self) -> bool:
-        """The learner's states are not on the engine's GPUs while it generates."""
+        """True if the learner's states leave the engine's GPUs while it generates."""
         return self.learner_sleep or self.serving > 0
 
     def learners(self, cluster: Cluster) -> int:
-        """GPUs that learn: the ranks."""
+        """The number of GPUs that learn: the ranks."""
         return cluster.nodes * (cluster.per_node - self.serving)
 
     def engines(self, cluster: Cluster) -> float:
-        """Generating engines."""
+        """The number of generating engines."""
         return cluster.nodes * (self.serving or cluster.per_node) / self.tensor_parallel
 
     @property
@@ -128,7 +128,7 @@ class Shape:
 
     @property
     def context(self) -> float:
-        """Mean number of tokens that a token being generated looks back on."""
+        """Mean number of tokens before a generated token."""
         return self.prompt + (self.policy + self.observation) / 2
 
 

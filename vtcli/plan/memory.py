@@ -1,4 +1,4 @@
-"""Memory of one GPU, part by part, in the two phases of a step: learning and generating. In bytes."""
+"""Memory of one GPU in bytes, part by part, in the two phases of a step: learning and generating."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ LOGITS = 18  # bytes per logit: as computed, in fp32, scaled, log-softmax, and t
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the fullest GPU, of the learner's and of the engine's where these are not the same. ``host`` is per
-    machine."""
+    """Bytes on the fullest GPU, of the learner and of the engine where these differ. ``host`` is per machine."""
 
     weights: float
     gradients: float
@@ -36,7 +35,7 @@ class Memory:
 
     @property
     def states(self) -> float:
-        """What the learner holds from step to step: no gradients, no activations."""
+        """The learner's lasting states: no gradients, no activations."""
         return self.weights + self.optimizer + self.reference
 
     @property
@@ -50,17 +49,17 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Both phases have room, and the cache holds one trajectory of the longest kind at least."""
+        """True if both phases have room, and the cache holds at least one of the longest trajectories."""
         return max(self.learning, self.generating) <= self.usable and self.live >= 1
 
 
 def states(parameters: float, layout: Layout, world: int) -> tuple[float, float, float, float]:
-    """Weights, gradients, optimiser and what is on the host, in bytes of one rank.
+    """Weights, gradients, optimiser and host memory, in bytes of one rank.
 
     ZeRO (arXiv 1910.02054, section 5): stage 1 shards the optimiser, 2 the gradients too, 3 the weights too. In bf16
-    DeepSpeed keeps per parameter 16 bytes: master weight, both moments, and the shard's gradient in fp32 (its
-    ``estimate_zero2_model_states_mem_needs`` counts the same 18 with the 2 of the gradient). In fp32 it is both
-    moments, and from stage 1 on a master copy of the weights all the same.
+    DeepSpeed keeps 16 bytes per parameter: master weight, both moments, and the shard's gradient in fp32. Its
+    ``estimate_zero2_model_states_mem_needs`` counts the same 18 with the 2 of the gradient. In fp32 it keeps both
+    moments, and from stage 1 on a master copy of the weights as well.
     """
     size, stage = layout.bytes, layout.zero_stage
     per_parameter = 16 if layout.dtype == "bfloat16" else 8 if stage == 0 else 12
@@ -93,8 +92,8 @@ def block_values(arch: Architecture, layout: Layout) -> float:
 
 
 def _kept(units: float, layers: int, hidden: int, values: float, layout: Layout) -> float:
-    """Bytes of a stack's activations. With checkpointing each layer keeps its input; one at a time is computed again,
-    with as much for its gradients."""
+    """Bytes of a stack's activations. With checkpointing each layer keeps its input. One layer at a time is computed
+    again, with as much for its gradients."""
     if layout.activation_checkpointing:
         return units * (layers * hidden * layout.bytes + 2 * values)
     return units * layers * values

@@ -1,7 +1,7 @@
-"""Step times that others have published, and what the model says of the same runs: how far off it is.
+"""Published step times beside the model's figures for the same runs.
 
-Two constants are calibrated on the first two rows (update time alone); nothing is fitted on any other. What a source
-does not state is assumed here, and the row says so.
+Two constants are calibrated on the first two rows (update time alone). No other row is fitted. Facts that a source
+leaves open are assumed here, and the row says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ DEEPEYES = "Visual-Agent/DeepEyes#14"
 
 @dataclass(frozen=True)
 class Case:
-    """``published``: seconds of a step's ``update``, ``generation``, ``logprobs`` or ``step``; or ``gpu_hours``."""
+    """A published run. ``published`` holds seconds of a step's ``update``, ``generation``, ``logprobs`` or ``step``, or
+    ``gpu_hours``."""
 
     name: str
     source: str
@@ -63,9 +64,11 @@ def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int
     """A row of EasyR1's table: model, GPU, tokens per second and GPU, seconds per step, MFU of the update.
 
     Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference, micro-batches of ``micro`` x
-    4096 tokens (2048 + 2048, dynamic), activation checkpointing, FSDP, images of at least 262 144 px. Tokens of a
-    trajectory are throughput x time / 2560; the update's time is its FLOPs by EasyR1's own count (6 x weights x tokens
-    and attention, no vision tower, no recomputation) / MFU. Assumed: 130 tokens of text around an image of 352 tokens.
+    4096 tokens (2048 + 2048, dynamic), activation checkpointing, FSDP, images of at least 262 144 px.
+
+    Tokens of a trajectory are throughput x time / 2560. The update's time is its FLOPs by EasyR1's own count / MFU.
+    That count is 6 x weights x tokens and attention, without vision tower and recomputation. Assumed: 130 tokens of
+    text around an image of 352 tokens.
     """
     model, kind, throughput, step_s, mfu = row
     arch, peak = KNOWN[model], parse_cluster(f"1x8x{kind}", {}).gpu.bf16
@@ -93,8 +96,9 @@ def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int
 
 
 def _deepeyes(kind: str) -> Case:
-    """6 426 750 tokens in a step, of which 802 057 / 0.986 = 813 445 after the prompt (observations are counted among
-    them), 4096 trajectories by the released script: 1370 and 199 tokens. Its micro-batches are single trajectories."""
+    """DeepEyes' step of 6 426 750 tokens, of which 802 057 / 0.986 = 813 445 come after the prompt, observations
+    included. The released script has 4096 trajectories: 1370 and 199 tokens each. Its micro-batches are single
+    trajectories."""
     lengths = Lengths(400, (1008, 756), turns=0.5, turn_tokens=100, observation_tokens=20, observation_image=(252, 252))
     work = Workload(
         prompts=256, learnt=256, group_size=16, steps=1, old_logprobs=True, max_turns=5, max_tokens=28672,
@@ -113,7 +117,8 @@ def _deepeyes(kind: str) -> Case:
 
 
 def _codev() -> Case:
-    """200 steps of 256 x 8 trajectories; the released script: micro-batches of 16, up to 10 turns of 4096 tokens."""
+    """CodeV's 200 steps of 256 x 8 trajectories. The released script has micro-batches of 16 and up to 10 turns of 4096
+    tokens."""
     lengths = Lengths(900, (1008, 756), turns=1.5, turn_tokens=250, observation_tokens=40, observation_image=(560, 560))
     work = Workload(
         prompts=256, learnt=256, group_size=8, steps=200, old_logprobs=True, code=True, max_turns=10, max_tokens=28672,
@@ -132,7 +137,7 @@ def _codev() -> Case:
 
 
 def cases() -> tuple[Case, ...]:
-    """Calibration first, then what nothing was fitted on."""
+    """All cases: the calibrated ones first, then those without any fit."""
     return (
         _easyr1(("Qwen2.5-VL-7B", "H100", 1600, 145, 0.160), 1, 2, calibrated=True),
         _easyr1(("Qwen2.5-VL-7B", "H100", 2000, 120, 0.232), 4, 2, calibrated=True),

@@ -37,7 +37,7 @@ PARTS = {
 
 
 def tables(plan: Plan) -> Iterator[RenderableType]:
-    """What the terminal shows of a plan, in order."""
+    """The tables and lines of a plan for the terminal, in order."""
     yield _head(plan)
     yield _memory(plan)
     yield _time(plan)
@@ -104,7 +104,7 @@ def _cost(plan: Plan) -> str:
 
 
 def constants(values: Constants) -> Table:
-    """Every constant of the model, and whether it was measured."""
+    """A table of all constants, with a mark for the measured ones."""
     out = Table("constant", "value", "source", title="Constants", title_justify="left")
     for name, value, source in values.rows():
         out.add_row(name, f"{value:.4g}", source)

@@ -14,9 +14,9 @@ from vtcli.plan.memory import Memory
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step. ``images``: decoding and resizing on the hosts before the engines see them. ``tools``: what
-    calls add to the longest trajectory, and what their CPU time exceeds the generation by. ``logprobs``: of the
-    learner before the update, and of the reference model. ``overlap``, at most 0: rollouts beside the learner."""
+    """Seconds of a step. ``images``: decoding and resizing on the hosts before the engines. ``tools``: waiting that
+    calls add to the longest trajectory, and CPU time beyond the generation's. ``logprobs``: of the learner before the
+    update, and of the reference model. ``overlap``, at most 0: rollouts beside the learner."""
 
     images: float
     generation: float
@@ -34,7 +34,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything that the formulas look at."""
+    """The inputs of all formulas."""
 
     arch: Architecture
     work: Workload
@@ -49,7 +49,7 @@ class Setting:
 
     @property
     def flops_per_s(self) -> float:
-        """Of one GPU, at the efficiency that is reached."""
+        """FLOP/s of one GPU, at the efficiency that is reached."""
         peak = self.cluster.gpu.fp32 if self.layout.dtype == "float32" else self.cluster.gpu.bf16
         return peak * 1e12 * self.constants.matmul_efficiency
 
@@ -67,20 +67,20 @@ class Setting:
 
 
 def text_flops(arch: Architecture, tokens: float, before: float = 0.0) -> float:
-    """Forward pass of the decoder without its head; ``tokens`` follow ``before`` others that they look back on."""
+    """Forward FLOPs of the decoder without its head; ``tokens`` follow ``before`` others that they attend to."""
     t = arch.text
     looks = tokens * (before + tokens / 2)  # causal pairs
     return t.layers * (2 * t.layer_weights * tokens + 4 * t.q * looks)
 
 
 def head_flops(arch: Architecture, tokens: float) -> float:
-    """The head, which is applied to the policy's tokens only."""
+    """FLOPs of the head, which is applied to the policy's tokens only."""
     return 2 * arch.text.head_weights * tokens
 
 
 def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
-    """Forward pass of the vision tower over images of ``of_image`` patches each; attention sees all of an image in some
-    layers and a window in the others."""
+    """Forward FLOPs of the vision tower over images of ``of_image`` patches each. Attention covers a whole image in
+    some layers and a window in the others."""
     v = arch.vision
     seen = v.full_attention * of_image + (v.depth - v.full_attention) * min(v.window, of_image)
     linear = v.depth * v.block_weights + v.patch_weights + v.merger_weights / v.merge**2
@@ -88,14 +88,14 @@ def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
 
 
 def forward_flops(s: Setting) -> float:
-    """Of one trajectory, as the learner computes it."""
+    """FLOPs of one trajectory, as the learner computes it."""
     seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
     own = text_flops(s.arch, s.shape.total) - (1 - 1 / sharing(s)) * text_flops(s.arch, s.shape.prompt)
     return own + head_flops(s.arch, s.shape.policy) + seen
 
 
 def sharing(s: Setting) -> float:
-    """Trajectories of a group whose prompt is computed once: as many as a micro-batch has room for (or 1)."""
+    """Trajectories of a group that share one computed prompt: as many as a micro-batch has room for (or 1)."""
     if not s.layout.shared_prompts:
         return 1.0
     own = s.shape.total - s.shape.prompt
@@ -105,8 +105,8 @@ def sharing(s: Setting) -> float:
 def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -> float:
     """Seconds for ``passes`` times the forward pass over a step's trajectories, in micro-batches.
 
-    Each micro-batch takes its arithmetic or its collectives (``traffic`` in bytes, overlapped), whichever is longer,
-    and an overhead per layer.
+    A micro-batch takes the longer of its arithmetic and its collectives (``traffic`` in bytes, overlapped), and an
+    overhead per layer.
     """
     of_row = s.shape.total - (1 - 1 / sharing(s)) * s.shape.prompt  # tokens that are computed
     rows = max(1.0, s.layout.batch_tokens // of_row)  # no row is split
@@ -149,7 +149,8 @@ def logprobs(s: Setting) -> float:
 
 
 def images(s: Setting) -> float:
-    """A question's images are prepared once per group, an observation's once; every engine has one process for it."""
+    """Seconds for preparing images. A question's images are prepared once per group, an observation's once. Every
+    engine has one process for it."""
     engines = s.layout.engines(s.cluster)
     area = s.arch.vision.patch**2 / 1e6
     mpixels = area * (s.work.prompts * s.shape.prompt_patches + s.work.trajectories * s.shape.observation_patches)
@@ -157,10 +158,11 @@ def images(s: Setting) -> float:
 
 
 def generation(s: Setting, live: float) -> float:
-    """Prefill and decoding of one engine's share; prompts are read once per group (prefix caching).
+    """Seconds for prefill and decoding of one engine's share. Prompts are read once per group (prefix caching).
 
-    Decoding: a step costs reading the weights and an overhead, a token costs its cache and its arithmetic. Steps: the
-    share's tokens over those generated at a time, and then the longest trajectory (Graham's bound for list schedules).
+    A decoding step costs reading the weights and an overhead. A token costs its cache and its arithmetic. The number of
+    steps is the share's tokens over those generated at a time, plus the longest trajectory (Graham's bound for list
+    schedules).
     """
     arch, sh, gpus = s.arch, s.shape, s.layout.tensor_parallel
     engines = s.layout.engines(s.cluster)
@@ -176,8 +178,8 @@ def generation(s: Setting, live: float) -> float:
 
 
 def tools(s: Setting, generating: float) -> float:
-    """Calls overlap with the generation of other trajectories: what is left is the longest trajectory's own waiting,
-    and CPU time beyond what the hosts do meanwhile."""
+    """Seconds for tools. Calls overlap with the generation of other trajectories. What remains is the longest
+    trajectory's own waiting, and CPU time beyond the hosts' capacity meanwhile."""
     latency = s.constants.code_latency_s if s.work.code else s.constants.tool_latency_s
     cpu = s.constants.code_cpu_s if s.work.code else s.constants.tool_latency_s
     calls = s.work.trajectories * s.shape.turns
@@ -186,8 +188,8 @@ def tools(s: Setting, generating: float) -> float:
 
 
 def sync(s: Setting, states: float) -> float:
-    """Weights from learner to engine: gathered over the slowest link, then written. A learner that sleeps takes its
-    ``states`` (bytes) to the host and back."""
+    """Seconds for weights from learner to engine: gathered over the slowest link, then written. A learner that sleeps
+    moves its ``states`` (bytes) to the host and back."""
     size = s.layout.bytes * s.arch.parameters
     gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
     moved = 2 * states if s.layout.learner_sleep and not s.layout.serving else 0.0
@@ -195,7 +197,7 @@ def sync(s: Setting, states: float) -> float:
 
 
 def step_time(s: Setting, memory: Memory) -> StepTime:
-    """All parts of one step."""
+    """The time of one step, all parts."""
     generating = generation(s, memory.live)
     rollouts = (images(s), generating, tools(s, generating))
     learning = (logprobs(s), learner(s))

@@ -8,9 +8,7 @@ comparison that follows from the rows.
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,11 +110,6 @@ def load_training(model: Path) -> Training:
         raise InputError(
             f"{path} is no training log, one JSON object a line ({error}). Train the model again."
         ) from error
-
-
-def command_line() -> list[str]:
-    """How this process was started, when that was as ``vtcli ...``."""
-    return [shlex.join(["vtcli", *sys.argv[1:]])] if Path(sys.argv[0]).stem in ("vtcli", "__main__") else []
 
 
 def lineage_text(tree: Lineage, first: str = "", rest: str = "") -> str:

@@ -8,11 +8,9 @@ from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from rich.console import Console
-from rich.measure import Measurement
 
 from vtcli.algo.metrics import Estimate, bootstrap
-from vtcli.report.tables import EMPTY, Cell, Table, estimate_cell, number, to_console
+from vtcli.report.tables import EMPTY, Cell, Table, estimate_cell, number
 from vtcli.scoring.agreement import Compared, Comparison
 from vtcli.scoring.matrix import Matrix, Pair, RecipeTotals
 from vtcli.scoring.stored import Score
@@ -196,16 +194,3 @@ def page(title: str, facts: Mapping[str, str], tables: Sequence[Table]) -> str:
     )
     style = Markup((assets / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
     return template.render(title=title, facts=facts, tables=tables, style=style)
-
-
-def show(tables: Sequence[Table]) -> None:
-    """Print on standard error; standard output carries results only. What is wider than the terminal is folded; where
-    there is none, lines are as long as they need to be."""
-    console = Console(stderr=True)
-    for table in tables:
-        found = to_console(table)
-        if not console.is_terminal:
-            console.width = max(80, Measurement.get(console, console.options.update(max_width=400), found).maximum)
-        for column in found.columns:
-            column.no_wrap, column.overflow = False, "fold"
-        console.print(found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -69,6 +71,9 @@ TITLES = {
     "tokens": "tokens",
     "images": "images",
 }
+
+WIDEST = 400
+"""Characters of a line without a terminal; what is longer wraps."""
 
 EMPTY = Cell("–", hint="not measured")
 
@@ -143,7 +148,7 @@ def differences(series: Sequence[Evaluation], seed: int, titles: Sequence[str] |
         lines.append((Cell(f"{after.label} − {before.label}", head=True), *cells))
     note = (
         "After minus before on the questions that both answered, 95 % interval, two-sided p: exact McNemar for "
-        "right/wrong, sign-flip permutation for graded values."
+        "right/wrong, sign-flip permutation for graded values; the interval holds 0 where p > 0.05."
     )
     return Table("Paired differences", note, ("pair", *(c[0] for c in columns)), tuple(lines))
 
@@ -247,20 +252,38 @@ def _plain(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", ", ")
 
 
-def to_console(table: Table) -> RichTable:
-    """The same table for a terminal; labels are text, never markup."""
-    found = RichTable(title=Text(table.title), caption=Text(table.note), title_justify="left", caption_justify="left")
+def to_console(table: Table, *, plain: bool = False) -> RichTable:
+    """The same table for a terminal; labels are text, never markup. What is too wide wraps and is never cut off.
+
+    ``plain`` is for a file or a pipe: one line a row, between the bars of Markdown.
+    """
+    title, note = Text(table.title), Text(table.note)
+    found = RichTable(title=title, caption=note, title_justify="left", caption_justify="left")
+    found.box = box.MARKDOWN if plain else box.HEAVY_HEAD
     for i, column in enumerate(table.columns):
-        found.add_column(Text(column), justify="left" if i == 0 else "right", no_wrap=True)
+        found.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
     for line in table.lines:
-        cells = [Text.assemble(c.text, (f"\n{c.detail}" if c.detail else "", "dim")) for c in line]
+        details = [c.detail.replace("\n", ", ") if plain else f"\n{c.detail}" for c in line]
+        cells = [
+            Text.assemble(c.text, (f" {detail}" if plain else detail, "dim")) if c.detail else Text(c.text)
+            for c, detail in zip(line, details, strict=True)
+        ]
         found.add_row(*cells)
     return found
 
 
+def print_all(tables: Iterable[Table], console: Console | None = None) -> None:
+    """Print on standard error; standard output carries results only. Tables wrap to the terminal's width; without a
+    terminal they are plain text, as wide as they need to be."""
+    console = console or Console(stderr=True)
+    for table in tables:
+        found = to_console(table, plain=not console.is_terminal)
+        if not console.is_terminal:
+            console.width = max(80, Measurement.get(console, console.options.update(max_width=WIDEST), found).maximum)
+        console.print(found)
+
+
 def show(series: Sequence[Evaluation], seed: int) -> None:
-    """Print the models and their paired differences on standard error; standard output carries results only."""
-    console = Console(stderr=True)
-    for table in (progress(series, seed, MAIN), differences(series, seed, MAIN)):
-        if table is not None:
-            console.print(to_console(table))
+    """Print the models and their paired differences."""
+    found = progress(series, seed, MAIN), differences(series, seed, MAIN)
+    print_all(table for table in found if table is not None)

@@ -1,4 +1,4 @@
-"""What a paper says of a trajectory: one paper a file, pure arithmetic on stored signals."""
+"""Rewards, one paper a file: pure arithmetic on stored signals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from vtcli.schema import Signals, Verdict
 
 
 def need(signals: Signals, name: str) -> Any:
-    """A measured signal; None where a judge was asked for it and gave no verdict (``unjudged`` lists those). Raises
-    ``ConfigError`` when it was not measured: a missing fact is no zero."""
+    """A measured signal; None where a judge was asked and gave no verdict (``unjudged`` lists those).
+
+    Raises:
+        ConfigError: the signal was not measured. A missing fact is no zero.
+    """
     value = signals.values.get(name)
     if value is None and name not in (signals.values.get("unjudged") or ()):
         have = ", ".join(key for key, item in signals.values.items() if item is not None) or "none"
@@ -28,7 +31,7 @@ def format_part(signals: Signals, weight: float, rule: str = "format_ok") -> flo
 
 
 def verdict(parts: Mapping[str, float | None], per_turn: tuple[float, ...] | None = None) -> Verdict:
-    """The parts with their sum, which is None as long as one of them is."""
+    """The parts with their sum; the sum is None if a part is None."""
     known = [value for value in parts.values() if value is not None]
     return Verdict(sum(known) if len(known) == len(parts) else None, parts, per_turn)
 
@@ -39,5 +42,5 @@ def scaled(weight: float, value: float | None) -> float | None:
 
 
 def broken(signals: Signals) -> bool:
-    """A rollout that failed through no fault of the policy: no verdict."""
+    """True for a rollout that failed through no fault of the policy. It gets no verdict."""
     return need(signals, "stop") == "broken"

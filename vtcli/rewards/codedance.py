@@ -1,8 +1,10 @@
-"""CodeDance's reward for balanced adaptive tool calls ("A Dynamic Tool-integrated MLLM for Executable Visual
-Reasoning", 3.1 and 8.2), with the numbers of its released code: the paper's are lost in our text of it.
+"""CodeDance's reward for balanced adaptive tool calls.
 
-Of a sequence: R = w_acc acc + w_fmt fmt + d(mu) w(acc) rho. Of its turns: discounted penalties for failed calls, which
-``algo.advantages.turn_level`` normalises over the batch and adds to the turns' own tokens.
+Source: "A Dynamic Tool-integrated MLLM for Executable Visual Reasoning", 3.1 and 8.2. The numbers are its released
+code's; our text of the paper has lost its own.
+
+A sequence gets R = w_acc acc + w_fmt fmt + d(mu) w(acc) rho. Its turns get discounted penalties for failed calls.
+``algo.advantages.turn_level`` normalises these over the batch and adds them to the turns' own tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ FORM = "format_codedance"
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of general data, as the released code has them."""
+    """Weights for general data, from the released code."""
 
     answer: float = 1.0
     format: float = 0.2  # times -1 for a wrong format
@@ -62,9 +64,9 @@ def adaptive(
 ) -> list[Verdict | None]:
     """One verdict per member with ``per_turn``; None for a broken rollout.
 
-    mu is the accuracy of the members whose answer was judged; rho the share of calls that ran and showed something, 0
-    without a call; a call that shows nothing, such as one of comments only, has failed. ``math_tasks`` are those of the
-    samples that have ``math_weights``.
+    mu is the accuracy of the members whose answer was judged. rho is the share of calls that ran and showed something,
+    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples of ``math_tasks``
+    have ``math_weights``.
 
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
@@ -95,7 +97,7 @@ def difficulty(mu: float, scaling: Scaling = SCALING) -> float:
 
 
 def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[float, ...]:
-    """R_t of every policy turn (Eq. 2); the last turn, which answers, has 0.
+    """Returns R_t of the policy turns (Eq. 2). The last turn, which answers, has 0.
 
     Failed, fine, failed, answer: -0.5 + 0.2 (0 + 0.2 (-0.5)) = -0.52, then -0.1, -0.5 and 0.
     """

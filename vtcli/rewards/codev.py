@@ -1,8 +1,8 @@
 """CodeV's TAPO ("Code with Images for Faithful Visual Reasoning via Tool-Aware Policy Optimization", 4.3, Eq. 5-6).
 
-R = lambda_acc r_acc + lambda_tool r_tool, with r_tool the mean over the tool steps of how much of the evidence each
-step's output shows. A format reward saturates at 0.3 (its figure 9). The paper prints no weights: those here are the
-released code's (``rl/verl/utils/reward_score/vl_agent.py``), which judges a trajectory once and has no negative value.
+R = lambda_acc r_acc + lambda_tool r_tool. r_tool is the mean evidence score of the tool steps. A format reward
+saturates at 0.3 (its figure 9). The paper prints no weights: those here are the released code's
+(``rl/verl/utils/reward_score/vl_agent.py``), which judges a trajectory once and has no negative value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vtcli.schema import Signals, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """lambda_acc, lambda_tool and the format's; |lambda_tool| < |lambda_acc|, so that the answer stays dominant."""
+    """Weights lambda_acc, lambda_tool and the format's. |lambda_tool| < |lambda_acc| keeps the answer dominant."""
 
     answer: float = 1.0
     tool: float = 0.5
@@ -34,7 +34,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How tool steps are valued. The defaults are the paper's, as far as it says."""
+    """Rules for the value of a tool step. The defaults are the paper's, as far as it states them."""
 
     red_line: float = -1.0  # r_t of a step that crosses a red line: "negative", without a number; released code: 0
     unit: Literal["mean", "best"] = "mean"  # Eq. 6; best: one value a trajectory, as the released code has
@@ -52,9 +52,9 @@ WEIGHTS, STEPS = Weights(), Steps()
 def tapo(signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, steps: Steps = STEPS) -> list[Verdict | None]:
     """R = w_a r_acc + w_f r_fmt + w_t r_tool, one verdict per member; None for a broken rollout.
 
-    A step that crosses a red line has r_t = ``red_line``; any other has its evidence score where the task needs visual
-    search, and 0 where it does not ("we deliberately keep r_t close to zero"), unless it is judged ``everywhere``.
-    Without a step r_tool is 0.
+    A step that crosses a red line has r_t = ``red_line``. Any other step has its evidence score where the task needs
+    visual search, and 0 elsewhere ("we deliberately keep r_t close to zero") unless ``everywhere`` is set. Without a
+    step r_tool is 0.
 
     Right, format kept, steps of evidence 1, 0.25 and a red line: 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 = 1.3417.
     """
@@ -72,7 +72,7 @@ def _one(signals: Signals, weights: Weights, steps: Steps) -> Verdict:
 
 
 def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
-    """r_t of every tool step; None where no judge answered for it and nothing else decides."""
+    """Rewards r_t of the tool steps; None where only a judge could decide and none answered."""
     lines = need(signals, "red_lines")
     search = signals.values.get("search")
     search = steps.assume_search if search is None else search
@@ -89,7 +89,7 @@ def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
 
 
 def _evidence(signals: Signals, count: int) -> Sequence[float | None]:
-    """The score of every step. It is not asked for where there is nothing to search."""
+    """The evidence score of every step. No judge is asked where there is nothing to search."""
     scores: Sequence[float | None] | None = need(signals, "evidence")
     if scores is None:
         return [None] * count
@@ -109,7 +109,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _best(signals: Signals, values: Sequence[float | None], steps: Steps) -> float | None:
-    """The best step, or the red line's value if any step crosses one."""
+    """The best step's value, or the red line's if any step crosses one."""
     if any(need(signals, "red_lines")):
         return steps.red_line
     known = [value for value in values if value is not None]

@@ -18,15 +18,15 @@ from vtcli.schema import Signals, Verdict
 
 ORIENTATION = frozenset({"rotate_90", "rotate_180", "rotate_270", "flip_horizontal", "flip_vertical"})
 CORE = ORIENTATION | {"crop"}
-"""What can be required (3.3.1)."""
+"""Operations that can be required (3.3.1)."""
 
 NO_TOOL = frozenset({"resize", "other"})
-"""How a result is shown, and what has no name: neither a step too many nor an optional tool."""
+"""Ways to show a result, and unnamed operations. They count neither as redundant nor as optional tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Format, strategy (must-use, suggested) and penalty as in the training settings; exact and emergent: the code."""
+    """Format, strategy (must-use, suggested) and penalty are the training settings'; exact and emergent the code's."""
 
     format: float = 0.1
     strategy: float = 1.0  # 0: the ablation "w/o strategy reward"
@@ -39,7 +39,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the terms are read; the paper's way first, the released code's second."""
+    """Readings of the terms: the paper's first, the released code's second."""
 
     exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and no other of CORE | the same set
     optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
@@ -55,7 +55,7 @@ WEIGHTS, RULES = Weights(), Rules()
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What one trajectory did, in the terms of the formulas."""
+    """Facts of one trajectory, in the terms of the formulas."""
 
     right: bool | None  # None: no judge answered
     required: tuple[str, ...]  # in the prescribed order
@@ -67,8 +67,8 @@ class Play:
 
     @property
     def must_use(self) -> float:
-        """1/n for each required tool that was used; for a crop times its best IoU, to which the rewards of its
-        improvements add up. 0 where none is required."""
+        """The must-use term: 1/n for each required tool that was used; a crop counts by its best IoU, the sum of the
+        rewards of its improvements. 0 where no tool is required."""
         if not self.required:
             return 0.0
         named = sum(tool in self.used for tool in self.required if tool != "crop")
@@ -78,7 +78,7 @@ class Play:
 def strategic(
     signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, rules: Rules = RULES
 ) -> list[Verdict | None]:
-    """One verdict per member; None for a broken rollout. A term that depends on an answer that no judge judged is None.
+    """One verdict per member; None for a broken rollout. A term that depends on an unjudged answer is None.
 
     Required: rotate_270, then a crop. Done: both in this order, the crop with an IoU of 0.6, right, format kept, in two
     calls: 1 + 0.1 + (1 + 0.6) / 2 + 0.1 = 2.0.
@@ -108,8 +108,10 @@ def play(signals: Signals) -> Play:
 
 
 def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
-    """Formula 3, "inferred tool necessity": max(0, acc(T+) - acc(T-)) of the judged members with and without an
-    optional tool; 0 where either part is empty, or T- has more than one success.
+    """Formula 3, "inferred tool necessity": max(0, acc(T+) - acc(T-)).
+
+    T+ and T- are the judged members with and without an optional tool. The value is 0 where either part is empty, or T-
+    has more than one success.
 
     T+ right, right, wrong; T- right, wrong, wrong, wrong: 2/3 - 1/4 = 0.4167.
     """
@@ -141,7 +143,7 @@ def _terms(p: Play, kept: float, gain: float, how: tuple[Weights, Rules]) -> dic
 
 
 def _if_right(p: Play, value: float) -> float | None:
-    """What a right answer earns. Nothing to earn is 0 whatever the judge would say."""
+    """``value`` for a right answer, 0 for a wrong one, None for an unjudged one. A value of 0 needs no judge."""
     if value == 0.0 or p.right is False:
         return 0.0
     return None if p.right is None else value
@@ -157,8 +159,8 @@ def _compared(p: Play, rules: Rules) -> bool:
 
 def _exact(p: Play, rules: Rules) -> bool:
     """The paper: "the complete sequence ... correctly and in the prescribed order, without any redundant or incorrect
-    steps"; a crop that shows nothing of the target is not correct, nor is a call that fails. Redundant is what could
-    have been required: a contrast raised on the way is an optional tool."""
+    steps". A crop that misses the target is not correct, nor is a call that fails. Only operations that can be required
+    are redundant: a contrast raised on the way is an optional tool."""
     if not p.required:
         return False
     if rules.exact == "set":

@@ -20,9 +20,9 @@ def accuracy_and_consistency(
 ) -> list[Verdict | None]:
     """R = w_a r_acc + w_c r_cons + w_f r_fmt, one verdict per member; None for a broken rollout.
 
-    r_cons says whether the answer follows from the reasoning, and is 0 unless the answer is right. The weights are
-    those of Thyme's released code (``plugin/agent_rm.py``), where an answer that its judge calls wrong has r_acc -1
-    instead of ``wrong`` = 0, and an empty one or none at all 0. ``form``: whose rule the format is kept by.
+    r_cons is 1 if the answer follows from the reasoning, and 0 unless the answer is right. The weights are those of
+    Thyme's released code (``plugin/agent_rm.py``). There a wrong answer has r_acc -1 instead of ``wrong`` = 0, and a
+    missing or empty one 0. ``form`` names the paper whose rule of form counts.
 
     Right, consistent, format kept: 1 + 0.5 + 0.5 = 2. Wrong, consistent, format kept: 0 + 0 + 0.5.
     """

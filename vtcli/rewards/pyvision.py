@@ -13,11 +13,11 @@ EVERY: tuple[CallStatus, ...] = ("ok", "no_output", "error", "timeout", "refused
 def accumulative(
     signals_G: Sequence[Signals], *, per_call: float = 0.1, counted: tuple[CallStatus, ...] = EVERY
 ) -> list[Verdict | None]:
-    """R = R_acc + 0.1 n_tc 1[R_acc = 1], one verdict per member; None for a broken rollout. There is no format reward:
-    the environment reads no answer from a wrong format.
+    """R = R_acc + 0.1 n_tc 1[R_acc = 1], one verdict per member; None for a broken rollout.
 
-    ``counted``: the calls that n_tc counts by how they ended. The paper counts "the total number of tool calls"; the
-    released code those whose Python was run, raised or not: all but "refused".
+    There is no format reward: the environment reads no answer from a wrong format. ``counted`` lists the statuses of
+    calls that n_tc counts. The paper counts "the total number of tool calls". The released code counts those whose
+    Python ran, raised or not: all but "refused".
 
     Right with three calls: 1 + 0.3. Wrong with three calls: 0.
     """

@@ -20,7 +20,7 @@ from vtcli.schema import Signals, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Zoom:
-    """ModF1's weights; with a ``threshold`` (section 4.1) R is 1 where the best ModF1 reaches it, else 0."""
+    """Weights of ModF1. With a ``threshold`` (section 4.1) R is 1 where the best ModF1 reaches it, else 0."""
 
     w_fp: float = 0.1
     w_fn: float = 1.0
@@ -35,7 +35,7 @@ def stage1(
     zoom_threshold: float | None = None,
     format_weight: float = 0.2,
 ) -> list[Verdict | None]:
-    """Eq. 12, one verdict per member; None for a broken rollout. ``parts`` hold the terms before they are halved.
+    """Eq. 12, one verdict per member; None for a broken rollout. ``parts`` hold the terms before halving.
 
     Global 0.8 on image 2, the answer names image 1 with 0.4, format kept: (0.8 + 0.4) / 2 + 0 = 0.6.
     """
@@ -73,7 +73,7 @@ def tool_reward(
 
 
 def state_rewards(signals: Signals, zoom: Zoom) -> dict[int, float]:
-    """R_task per image index, for the one supervision that the sample has; an image that is not listed has 0."""
+    """R_task by image index, for the single supervision of the sample. An unlisted image has 0."""
     values = signals.values
     if values.get("orientations") is not None:
         return {k: float(name == "none") for k, name in enumerate(values["orientations"])}  # Eq. 4
@@ -91,7 +91,7 @@ def state_rewards(signals: Signals, zoom: Zoom) -> dict[int, float]:
 
 
 def _zoom(found: Sequence[Mapping[str, Any]], zoom: Zoom) -> float:
-    """Eq. 3: the best ModF1 over the true boxes, or whether it reaches the threshold."""
+    """Eq. 3: the best ModF1 over the true boxes. With a threshold: 1 where it is reached, else 0."""
     best = max((geometry.mod_f1(geometry.Areas(**areas), zoom.w_fp, zoom.w_fn) for areas in found), default=0.0)
     return best if zoom.threshold is None else float(best >= zoom.threshold)
 
@@ -99,8 +99,8 @@ def _zoom(found: Sequence[Mapping[str, Any]], zoom: Zoom) -> float:
 def answer_conditioned(signals: Signals, states: Mapping[int, float]) -> float:
     """Eq. 11: R_task at the image that the answer names; 0 when it is missing, unreadable or out of range.
 
-    A zoom answer names one image per visual element. The paper leaves several open: here the mean over the elements,
-    at least as many as there are true boxes, so that leaving one out is no gain.
+    A zoom answer names one image per visual element. The paper does not say how several add up. Here it is the mean,
+    divided by at least the number of true boxes, so leaving one out gains nothing.
     """
     index, names = signals.values.get("answer_index"), signals.values.get("answer_map")
     if index is not None:

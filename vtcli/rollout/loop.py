@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from vtcli.config.binding import KeyProblem
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError, VtcliError
 from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Syntax
@@ -29,9 +30,12 @@ class Limits:
     timeout_s: float = 600.0  # wall clock of one environment step
 
     def __post_init__(self) -> None:
-        at_least(0, self, "max_turns")
-        at_least(1, self, "max_tokens", "max_turn_tokens", "max_images")
+        at_least(1, self, "max_turns", "max_tokens", "max_turn_tokens", "max_images")
         above(0, self, "timeout_s")
+
+
+MAX_TEMPERATURE = 10.0
+"""Above it every token is about as likely as any other."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,17 @@ def refuse_broken(share: float, limit: float, found: Iterable[Trajectory], stage
         raise EngineError(
             f"{where}: {share:.0%} of the rollouts broke, at most {stage}.max_broken={limit:.0%} may. "
             f"{why_broken(found)} Mend that and give the same command again, or raise {stage}.max_broken."
+        )
+
+
+def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> None:
+    """Raises ``KeyProblem`` for ``key`` (say "rl.limits.max_tokens") where no rollout had room for a single token."""
+    if found and all(t.stop is Stop.MAX_TOKENS and not t.turns for t in found):
+        shortest = min(len(t.prompt_ids) for t in found)
+        raise KeyProblem(
+            key,
+            f"is {limits.max_tokens}, but the shortest of {len(found)} prompts has {shortest} tokens, so that nothing "
+            f"can be answered. Give more than {shortest}, with room for the turns.",
         )
 
 

@@ -2,8 +2,8 @@
 
 OpenMP keeps a team of threads for every thread that asks for one. As soon as there are more of them than cores, its
 teams sleep between any two operations instead of spinning, and waking them takes longer than most operations of a
-small model: sampling in one thread and learning in another made both twice as slow (docs/decisions.md). So rollouts
-go on in the loop's thread, and whatever computes comes back to the caller's.
+small model: sampling in one thread and learning in another made both twice as slow (docs/decisions/rollout.md). So
+rollouts go on in the loop's thread, and whatever computes comes back to the caller's.
 """
 
 from __future__ import annotations

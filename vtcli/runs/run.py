@@ -1,7 +1,7 @@
 """One run of a stage: what it was asked to do, where it works, and how its result becomes an artifact.
 
-A stage that is killed finds its work folder again when the same command is given: the folder's name is the fingerprint
-of the stage, its config and its parents' contents.
+A stage that is killed finds its work folder again when the same command is given: the folder's name is the digest of
+the stage, its config and its parents' contents. Work that was begun with other files or other code is never continued.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vtcli.config.binding import SECTION_OF, bind
 from vtcli.config.bounds import within
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
 from vtcli.runs import slurm, track
+from vtcli.runs.identity import Identity, identify, listed
 from vtcli.store import codec, disk
 from vtcli.store.artifacts import Artifact, ArtifactStore, Draft, Kind, require_name
+from vtcli.store.hashes import digests
 
 SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 """Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
@@ -32,6 +34,17 @@ SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 """Top-level keys that say where and how a stage runs, not what it makes."""
 
+REPEATED_KEYS = ("scale", "model")
+"""Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
+
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+"""Of a learner's ``backend``: where and in which portions it computes. Results agree but for rounding."""
+
+SANDBOX_KEYS = ("active", "live", "minimum_tier", "outer_boundary", "tier", "start_timeout_s")
+"""Of ``sandbox``: how code is confined, not what it may return."""
+
+HASHES = "hashes.json"  # in .work: what is known of files outside the store
+_IDENTITY_FILE = "identity.json"
 _RUN_ID_FILE = "mlflow_run_id"
 _log = logging.getLogger(__name__)
 
@@ -53,7 +66,7 @@ class RunSettings:
         seed = int(job.get("seed") or 0)
         within(seed, "seed", 0, 2**63 - 1)
         return cls(
-            name=require_name(str(job.get("name") or default_name)),
+            name=require_name(default_name if job.get("name") is None else str(job["name"])),
             home=Path(str(job.get("home") or "artifacts")),
             seed=seed,
             reuse=bool(job.get("reuse", True)),
@@ -72,8 +85,9 @@ class StageRun:
     store: ArtifactStore
     work: Path
     tracker: Tracker
-    fingerprint: str
+    identity: Identity
     reused: Artifact | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])
     _draft: Mapping[str, Any] = field(default_factory=dict[str, Any])
     made: list[Artifact] = field(default_factory=list[Artifact])
 
@@ -83,10 +97,29 @@ class StageRun:
             raise InputError("Only the first rank of an unfinished run can commit an artifact.")
         if self.work.resolve() not in folder.resolve().parents:
             raise InputError(f"{folder} cannot become an artifact: it must be a folder inside {self.work}.")
-        artifact = Draft(self.store, path=folder, fingerprint=self.fingerprint, **self._draft).commit(summary or {})
+        self._require_unchanged_inputs()
+        artifact = Draft(self.store, path=folder, **self._draft).commit(summary or {})
         self.made.append(artifact)
         self.tracker.tags({"vtcli.artifact": artifact.ref, "vtcli.digest": artifact.digest})
         return artifact
+
+    def _require_unchanged_inputs(self) -> None:
+        now = replace(self.identity, files={**self.identity.files, **digests(self.inputs, self.work.parent / HASHES)})
+        if changed := self.identity.changes(now):
+            raise InputError(
+                f"{listed(changed)} changed while it was read, so that old and new content would mix. No artifact is "
+                "made. Give the same command again when the files stay as they are."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What belongs to the identity of a run beside its configuration, and what of that does not."""
+
+    runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
+    inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
+    when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
+    # its work is refused, or dropped
 
 
 @contextmanager
@@ -96,42 +129,41 @@ def open_run(
     kind: Kind,
     config: Mapping[str, Any],
     parents: Sequence[Artifact],
-    *,
-    runtime_keys: Sequence[str] = (),
+    scope: Scope | None = None,
 ) -> Generator[StageRun]:
     """Opens the work folder of exactly this run, with its lock and its tracker, and closes them however the block ends.
 
-    ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and the dotted
-    ``runtime_keys`` (say "synth.workers") does not count for the fingerprint. Raises ``InputError`` when another
-    process runs the same, or when ``home`` cannot be written. A requeued Slurm job waits for its earlier self.
+    ``config`` is recorded in the manifest; what it says about ``RUNTIME_KEYS``, other stages' sections and
+    ``scope.runtime_keys`` does not count for the identity; the content of ``scope.inputs`` and the source of plug
+    points do.
+
+    Raises ``InputError`` when another process runs the same, or when ``home`` cannot be written. A requeued Slurm job
+    waits for its earlier self.
     """
-    store = ArtifactStore(settings.home)
-    key = fingerprint(stage, kind, settings, config, parents, runtime_keys=runtime_keys)
-    work = settings.home / ".work" / f"{stage}-{key[:12]}"
+    store, scope = ArtifactStore(settings.home), scope or Scope()
+    request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
+    counted = _counted(stage, config, scope.runtime_keys)
+    work = settings.home / ".work" / f"{stage}-{request[:12]}"
     if os.environ.get("RANK", "0") != "0":
-        yield StageRun(store, work, track.NullTracker(), key, _finished(store, settings, key))
+        identity = identify(request, counted, scope.inputs, work.parent / HASHES)
+        yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
     patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() else 0.0
     with disk.locked(work.with_suffix(".lock"), patience_s, f"the work folder of {stage} {settings.name}"):
-        done = _finished(store, settings, key)
+        identity = identify(request, counted, scope.inputs, work.parent / HASHES)
+        done = _finished(store, settings, identity)
         if done:
             _log.warning("%s was made by this very command; reuse=false makes it again.", done.ref)
             shutil.rmtree(work, ignore_errors=True)  # there is one when the earlier run was killed after its commit
-            yield StageRun(store, work, track.NullTracker(), key, done)
+            yield StageRun(store, work, track.NullTracker(), identity, done)
             return
-        with disk.checked(work, "make the folder"):
-            work.mkdir(parents=True, exist_ok=True)
+        _begin(work, identity, scope.when_changed)
+        _say_why_anew(store, settings, identity)
         tracker = _open_tracker(settings, stage, work, config, parents)
-        draft = {
-            "name": settings.name,
-            "kind": kind,
-            "parents": tuple(parents),
-            "config": codec.encode(config),
-            "seed": settings.seed,
-            "stage": stage,
-            "run_id": tracker.run_id,
-        }
-        run = StageRun(store, work, tracker, key, _draft=draft)
+        draft = {"name": settings.name, "kind": kind, "parents": tuple(parents), "config": codec.encode(config)}
+        draft |= {"seed": settings.seed, "stage": stage, "run_id": tracker.run_id}
+        draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain}
+        run = StageRun(store, work, tracker, identity, inputs=scope.inputs, _draft=draft)
         status = "FAILED"
         try:
             yield run
@@ -145,6 +177,40 @@ def open_run(
             shutil.rmtree(work, ignore_errors=True)
 
 
+def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew"]) -> None:
+    """The work folder, with the identity that its content has. Source of our own that changed is no reason to lose
+    work: an interrupted run goes on with a mended version."""
+    memory = work / _IDENTITY_FILE
+    if memory.exists():
+        with disk.checked(memory, "read"):
+            earlier = Identity.read(json.loads(memory.read_text()))
+        if changed := earlier.changes(identity):
+            if when_changed == "refuse":
+                raise InputError(
+                    f"{listed(changed)} changed since an earlier attempt of this run was interrupted. Its work would "
+                    f"mix with the new. Put back what it was begun with to continue, or begin anew: remove {work} and "
+                    "give the command again."
+                )
+            _log.warning(
+                "%s changed since this was interrupted: its work is dropped and all made anew.", listed(changed)
+            )
+            shutil.rmtree(work)
+        elif earlier.package != identity.package:
+            _log.warning("The source of vtcli changed since this run was interrupted; it goes on with the new one.")
+    with disk.checked(work, "make the folder"):
+        work.mkdir(parents=True, exist_ok=True)
+    disk.write_atomic(memory, json.dumps(identity.plain).encode())
+
+
+def _say_why_anew(store: ArtifactStore, settings: RunSettings, identity: Identity) -> None:
+    """Where the same command has made an artifact already, from other files or with other code."""
+    made = [a for a in store.ls() if a.manifest.identity.get("request") == identity.request]
+    if made and settings.reuse:
+        earlier = Identity.read(made[-1].manifest.identity)
+        changed = earlier.changes(identity) or ["the source of vtcli"]
+        _log.warning("%s changed since this command made %s: it is made anew.", listed(changed), made[-1].ref)
+
+
 def fingerprint(
     stage: str,
     kind: Kind,
@@ -154,13 +220,20 @@ def fingerprint(
     *,
     runtime_keys: Sequence[str] = (),
 ) -> str:
-    """sha256 over what a run makes: stage, kind, name, seed, config and the parents' contents."""
-    others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
-    kept = {k: v for k, v in codec.encode(config).items() if k not in RUNTIME_KEYS and k not in others}
-    for dotted in runtime_keys:
-        kept = _without(kept, dotted.split("."))
+    """sha256 over what a run is asked to make: stage, kind, name, seed, config and the parents' contents."""
+    kept = _counted(stage, config, runtime_keys)
     value = [stage, kind, settings.name, settings.seed, kept, [parent.digest for parent in parents]]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _counted(stage: str, config: Mapping[str, Any], runtime_keys: Sequence[str]) -> dict[str, Any]:
+    """What of a configuration decides about the result. ``data`` lists generators, which only synth reads."""
+    others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
+    others |= {*RUNTIME_KEYS, *REPEATED_KEYS, *(["data"] if stage != "synth" else [])}
+    kept: dict[str, Any] = {k: v for k, v in codec.encode(config).items() if k not in others}
+    for dotted in (*runtime_keys, *(f"sandbox.{key}" for key in SANDBOX_KEYS)):
+        kept = _without(kept, dotted.split("."))
+    return kept
 
 
 def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -170,8 +243,8 @@ def _without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
     return left
 
 
-def _finished(store: ArtifactStore, settings: RunSettings, key: str) -> Artifact | None:
-    return store.find(key) if settings.reuse else None
+def _finished(store: ArtifactStore, settings: RunSettings, identity: Identity) -> Artifact | None:
+    return store.find(identity.fingerprint) if settings.reuse else None
 
 
 def _open_tracker(
@@ -205,7 +278,7 @@ def wait_for_commit(run: StageRun, timeout_s: float = 600.0) -> Artifact:
     """The other ranks' view of what the first rank commits. Raises ``InputError`` when it does not within the limit."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        if (artifact := run.store.find(run.fingerprint)) is not None:
+        if (artifact := run.store.find(run.identity.fingerprint)) is not None:
             return artifact
         time.sleep(0.5)
     raise InputError(f"The first rank committed no artifact within {timeout_s:.0f} s: see its messages.")

@@ -17,7 +17,8 @@ lease ends, some 90 s later."""
 
 
 def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the tasks of an ``srun`` step of several.
+    """Sets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the tasks of an ``srun`` step
+    of several. LOCAL_RANK names a device; VTCLI_NODE_RANK tells a node's tasks apart, also where each sees one GPU.
 
     What a launcher has set (torchrun, deepspeed, also one in each task) is left alone, and so is a given MASTER_ADDR or
     MASTER_PORT. A batch script's own environment names no step, so one process in a job of many tasks is alone.
@@ -27,7 +28,8 @@ def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
     """
     if "RANK" in environ or int(environ.get("SLURM_STEP_NUM_TASKS") or 1) < 2:
         return
-    wanted = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST")
+    wanted = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    wanted += ("SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE")
     if missing := [name for name in wanted if not environ.get(name)]:
         raise ConfigError(
             f"this is one of {environ['SLURM_STEP_NUM_TASKS']} tasks of a Slurm step (SLURM_STEP_NUM_TASKS), but "
@@ -37,6 +39,8 @@ def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
     found = {
         "RANK": environ["SLURM_PROCID"],
         "LOCAL_RANK": _device(environ),
+        "LOCAL_WORLD_SIZE": str(tasks_of_nodes(environ["SLURM_STEP_TASKS_PER_NODE"])[int(environ["SLURM_NODEID"])]),
+        "VTCLI_NODE_RANK": environ["SLURM_LOCALID"],
         "WORLD_SIZE": environ["SLURM_STEP_NUM_TASKS"],
         "MASTER_ADDR": _address(environ),
         "MASTER_PORT": str(_port(int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"]))),
@@ -67,6 +71,16 @@ def first_host(nodes: str) -> str:
     """
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group() if first else nodes)
+
+
+def tasks_of_nodes(listed: str) -> list[int]:
+    """Tasks of each node of a step, as Slurm writes them.
+
+    >>> tasks_of_nodes("8(x3),4")
+    [8, 8, 8, 4]
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", listed)
+    return [int(tasks) for tasks, times in found for _ in range(int(times or 1))]
 
 
 def _device(environ: Mapping[str, str]) -> str:

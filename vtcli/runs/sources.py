@@ -15,11 +15,24 @@ class Source:
     """A Hugging Face folder, and the artifact that it belongs to where there is one."""
 
     path: Path
+    name: str  # in reports: "policy:v1/phases/tools"; as it was given where there is no artifact
     artifact: Artifact | None = None
 
     @property
     def parents(self) -> list[Artifact]:
         return [] if self.artifact is None else [self.artifact]
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The model's files where no artifact vouches for their content, by names that do not say where they lie."""
+        if self.artifact is not None:
+            return {}
+        return {f"model/{path.name}": path for path in sorted(self.path.iterdir()) if path.is_file()}
+
+    def location_keys(self, section: str) -> tuple[str, ...]:
+        """The keys that say where the model lies, which content says better; which part of an artifact it is counts."""
+        inside = self.artifact is not None and self.path.resolve() != self.artifact.path.resolve()
+        return () if inside else (f"{section}.model",)
 
 
 def source_model(store: ArtifactStore, model: str) -> Source:
@@ -30,7 +43,7 @@ def source_model(store: ArtifactStore, model: str) -> Source:
         InputError: there is none, or it is damaged, or of another kind.
     """
     if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
-        return Source(Path(model))
+        return Source(Path(model), model)
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
@@ -39,7 +52,7 @@ def source_model(store: ArtifactStore, model: str) -> Source:
         if not (path / "config.json").is_file():
             have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))
             raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
-        return Source(path, artifact)
+        return Source(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
     from vtcli.engines.hf import hub_folder
 
-    return Source(hub_folder(model))
+    return Source(hub_folder(model), model)

@@ -1,1 +1,1 @@
-"""Scoring what is stored: find trajectories, measure what they lack, apply rewards to their groups, compare."""
+"""Scoring of stored trajectories: find them, measure missing signals, apply rewards to their groups, compare."""

@@ -1,4 +1,4 @@
-"""The same trajectories judged twice: what can be compared, paired step by step."""
+"""Two judgements of the same trajectories, paired step by step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from vtcli.schema import Signals
 from vtcli.scoring.stored import Facts
 
 COMPARED = ("evidence", "answer_score", "consistency")
-"""Signals that judges give: of every tool step, of the answer, of the reasoning."""
+"""Signals of judges: of every tool step, of the answer, of the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One signal. ``uneven`` trajectories have another number of steps in a than in b and are left out; ``by_a`` and
-    ``by_b`` say who judged, where that was stored."""
+    """Pairs of one signal. ``uneven`` trajectories differ in their number of steps and are left out. ``by_a`` and
+    ``by_b`` name the judges, where stored."""
 
     signal: str
     agreement: Agreement
@@ -41,9 +41,10 @@ Judged = tuple[Sequence[Facts], Sequence[Signals]]
 
 
 def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison:
-    """Raises ``InputError`` where no trajectory or no signal is in both, or a signal is not that judges do not give.
+    """Pair the signals of two inputs. From the default, ``COMPARED``, signals that one input lacks are left out.
 
-    Of ``COMPARED``, the default, those are left out that one input lacks.
+    Raises:
+        InputError: the inputs share no trajectory or no signal, or the signal is not a judge's.
     """
     side_a, side_b = (
         {facts.id: (facts, signals.values) for facts, signals in zip(*side, strict=True)} for side in (a, b)
@@ -90,7 +91,7 @@ def _sides(both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]]) -
 
 
 def _values(name: str, values: Mapping[str, Any]) -> list[float | None] | None:
-    """One value per step, or one in all; None where this question has none or it was not measured."""
+    """Values by step, or a single one; None where the question has none or it was not measured."""
     value = values.get(name)
     if value is None:
         return [None] if name in (values.get("unjudged") or ()) else None

@@ -1,4 +1,4 @@
-"""Reading an input once: what is kept of every trajectory is its facts and its signals."""
+"""One pass over an input that keeps the facts and signals of every trajectory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.store.images import ImageStore
 
 CHUNK = 500
-"""Trajectories that are in memory at a time."""
+"""Number of trajectories in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How signals that are missing are measured: whether at all, which although they are stored, how many trajectories
-    at a time, by which judge (None: the oracle), and what share of those that it is asked about may lack a verdict."""
+    """Settings for measuring missing signals. They say which signals are measured, by which judge (None: the oracle),
+    how many trajectories at a time, and which share may stay without a verdict."""
 
     home: Path
     judge: OpenJudge | None = None
@@ -34,17 +34,17 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The signals of one configuration, and what its rewards want of them."""
+    """The signals of one configuration, and those that its rewards need."""
 
     signals: Mapping[str, Signal]
     wants: Wants = lambda facts, signals: set()
 
 
 async def collect(source: Source, kinds: Sequence[Kind], how: How) -> tuple[list[Facts], list[list[Signals]]]:
-    """The facts of every trajectory, and for each of ``kinds`` its stored signals completed by these.
+    """Collect the facts of every trajectory and, for each of ``kinds``, its stored signals with the missing ones added.
 
     Raises:
-        EngineError: a judge that is gone, or gives too few verdicts.
+        EngineError: a judge is gone, or gives too few verdicts.
     """
     images = ImageStore(source.images)
     measurings = [Measuring(kind.signals.values(), how.judge, images, how.home) for kind in kinds]

@@ -1,4 +1,4 @@
-"""The reward matrix: what every recipe says of the same trajectories, and how far recipes agree."""
+"""The reward matrix: every recipe's totals of the same trajectories, and the recipes' agreement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FACTS = ("id", "sample", "task", "form")
 
 @dataclass(frozen=True, slots=True)
 class RecipeTotals:
-    """One recipe: a total per trajectory in stored order, None without one. ``reasons`` counts why there is none;
+    """The totals of one recipe in stored order; None without a total. ``reasons`` counts the missing ones by reason.
     ``problem`` says why the recipe scores nothing at all."""
 
     recipe: str
@@ -38,14 +38,14 @@ class RecipeTotals:
 
 
 def row(recipe: str, forms: Mapping[str, str], scores: Sequence[Score]) -> RecipeTotals:
-    """Of scores in stored order; the ``problem`` is the most frequent reason, when there is no total."""
+    """Totals from scores in stored order. Without any total, ``problem`` is the most frequent reason."""
     reasons = Counter(score.reason for score in scores if score.reason is not None)
     problem = None if any(s.total is not None for s in scores) or not reasons else reasons.most_common(1)[0][0]
     return RecipeTotals(recipe, tuple(s.total for s in scores), dict(forms), dict(reasons.most_common()), problem)
 
 
 def require_some(rows: Sequence[RecipeTotals]) -> None:
-    """Raises ``ConfigError`` with every reason where no recipe scores any trajectory: such a matrix says nothing."""
+    """Refuse a matrix in which no recipe scores any trajectory: a ``ConfigError`` with every reason."""
     if any(row.scored for row in rows):
         return
     recipes: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two recipes on the questions of one form: rewards of different forms are different rewards."""
+    """A comparison of two recipes on the questions of one form: rewards of different forms are different rewards."""
 
     form: str
     a: str
@@ -82,7 +82,7 @@ class Pair:
 
 
 def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, seed: int) -> tuple[Pair, ...]:
-    """Every pair of recipes that have a trajectory in common, form by form, with ``shown`` cases in each direction."""
+    """Compare every pair of recipes with common trajectories, form by form, with ``shown`` cases in each direction."""
     pairs: list[Pair] = []
     for form in sorted({facts.form for facts in found}):
         inside = [i for i, facts in enumerate(found) if facts.form == form]
@@ -110,7 +110,8 @@ class Matrix:
 
 
 def save(folder: Path, found: Sequence[Facts], matrix: Matrix) -> None:
-    """``matrix.parquet``: a row per trajectory and a column of totals per recipe; ``matrix.json``: all the rest."""
+    """Write ``matrix.parquet``, a row per trajectory and a column of totals per recipe, and ``matrix.json`` with all
+    the rest."""
     columns: dict[str, pa.Array] = {
         name: pa.array([getattr(facts, name) for facts in found], pa.string()) for name in FACTS
     }
@@ -122,7 +123,7 @@ def save(folder: Path, found: Sequence[Facts], matrix: Matrix) -> None:
 
 
 def load(folder: Path) -> Matrix:
-    """What ``save`` wrote, of an artifact that was verified."""
+    """Load the matrix that ``save`` wrote, from a verified artifact."""
     with disk.checked(folder, "read the matrix in"):
         light = codec.decode(Matrix, json.loads((folder / "matrix.json").read_bytes()))
         table = pq.read_table(folder / "matrix.parquet")

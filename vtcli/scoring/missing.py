@@ -1,4 +1,4 @@
-"""Signals that stored trajectories lack: which they are, what measures them, and measuring them."""
+"""Signals that stored trajectories lack: finding and measuring them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vtcli.signals import JOINED
 Measure = Literal["missing", "never"]
 
 Wants = Callable[[Facts, Signals], set[str]]
-"""What the rewards ask of these signals in vain."""
+"""The names among these signals that the rewards need and do not find."""
 
 
 def names_of(signal: Signal) -> frozenset[str]:
@@ -28,16 +28,16 @@ def names_of(signal: Signal) -> frozenset[str]:
 
 
 def needs_judge(signal: Signal) -> bool:
-    """Whether a signal cannot be measured without asking a judge; one that has rules for a start can."""
+    """True for a signal that always needs a judge. A signal that tries rules first does not count."""
     parameter = inspect.signature(cast("Callable[..., Any]", signal)).parameters.get("judge")
     return parameter is not None and parameter.default is parameter.empty
 
 
 @dataclass
 class Completer:
-    """Adds to stored signals what they lack. A stored value stays as it is, unless its judge gave no verdict or its
-    signal is to be measured ``again``. Signals that need no judge are measured where they are missing, those of
-    ``judged`` only where a reward asks for them. ``asked`` holds what those gave."""
+    """Completes stored signals. A stored value stays, unless its judge gave no verdict or its signal is to be measured
+    ``again``. Signals without a judge are measured where they are missing. Those of ``judged`` are measured only where
+    a reward asks for them, and ``asked`` holds their values."""
 
     signals: Mapping[str, Signal]  # by name in the configuration, ready to be called
     judged: Collection[str]
@@ -51,12 +51,13 @@ class Completer:
         self._names.update({name: names for name, signal in self.signals.items() if (names := names_of(signal))})
 
     def is_complete(self, stored: Signals, trajectory: Trajectory | None) -> bool:
-        """Whether there is nothing to measure."""
+        """True if no signal has to be measured."""
         left = self.again if trajectory is None or self.measure == "never" else self.signals
         return not any(self._lacks(name, stored.values) for name in left)
 
     async def complete(self, facts: Facts, stored: Signals, trajectory: Trajectory | None) -> Signals:
-        """Raises ``InputError`` where something is to be measured again and there is no trajectory to measure."""
+        """Measure the missing signals of one trajectory. Raises ``InputError`` if ``again`` is set and the trajectory
+        itself is not stored."""
         if trajectory is None and self.again:
             raise InputError(
                 f"scoring.again={list(self.again)}: scores hold signals and no trajectories: nothing can be measured "
@@ -93,7 +94,7 @@ class Completer:
 
 
 def _merge(values: dict[str, Any], measured: Mapping[str, Any], own: Collection[str], *, replace: bool) -> None:
-    """Adds ``measured`` to ``values``; what is there stays, unless it is to be replaced or was not judged."""
+    """Merge ``measured`` into ``values``. Present values stay, unless they are to be replaced or were not judged."""
     unjudged: set[str] = set(values.get("unjudged") or ())
     redone = replace or not unjudged.isdisjoint(own)
     new = {key for key in own if redone or key not in values}

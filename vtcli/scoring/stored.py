@@ -1,4 +1,4 @@
-"""Where stored trajectories lie, and what scoring needs of each: its signals and its place in a group."""
+"""Stored trajectories on disk, with the facts that scoring needs: signals and place in a group."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HOLDERS = "a report of `vtcli eval`, a model of `vtcli rl`, or a JSONL file of T
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is said of a trajectory beside its signals. ``version`` is of the weights that sampled its first turn; None
-    for a rollout that broke before any."""
+    """Facts of a trajectory beside its signals. ``version`` is of the weights that sampled its first turn; None for a
+    rollout that broke before it."""
 
     id: str
     sample: str
@@ -35,8 +35,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one reward says of one stored trajectory; ``reason`` why the total is None. ``group`` counts from 0 in
-    stored order; ``reward`` is the recipe's phase whose reward it was."""
+    """The score of one stored trajectory by one reward. ``reason`` says why the total is None. ``group`` counts from 0
+    in stored order. ``reward`` names the recipe's phase."""
 
     trajectory: Facts
     group: int
@@ -47,14 +47,14 @@ class Score:
 
     @property
     def total(self) -> float | None:
-        """None where there is no verdict, which is not zero."""
+        """The total; None without a verdict, which is not zero."""
         return self.verdict.total if self.verdict else None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An input: its files in order, the artifact that they belong to where there is one, and the folder of its images.
-    ``digest`` is the artifact's, or the sha256 of the files'. ``group_size``: what the run that wrote it was told."""
+    """An input: its files in order, its artifact if it has one, and the folder of its images. ``digest`` is the
+    artifact's, or the sha256 of the files. ``group_size`` is that of the run that wrote it."""
 
     name: str
     files: tuple[Path, ...]
@@ -74,10 +74,11 @@ class Source:
 
 
 def find(store: ArtifactStore, given: str) -> Source:
-    """Trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with some.
+    """Find trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with
+    some.
 
     Raises:
-        InputError: there is none, it is damaged, or it holds no trajectories.
+        InputError: nothing is there, it is damaged, or it holds no trajectories.
     """
     path = Path(given)
     home = path.parent if path.is_file() else path
@@ -102,7 +103,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
 
 
 def _files(folder: Path, what: str) -> tuple[Path, ...]:
-    """``scores.jsonl`` alone, or the trajectories of every rank, in the order of the ranks."""
+    """The files of an input: ``scores.jsonl`` alone, or the trajectories of every rank in order."""
     if (folder / SCORES).is_file():
         return (folder / SCORES,)
     pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl")
@@ -113,7 +114,7 @@ def _files(folder: Path, what: str) -> tuple[Path, ...]:
 
 
 def trajectories(store: ArtifactStore, source: Source) -> Source:
-    """The input itself, or what its scores were made of. Raises ``InputError`` where that was no artifact."""
+    """The input itself, or the one that its scores were made of. Raises ``InputError`` if that was no artifact."""
     if source.files[0].name != SCORES:
         return source
     parents = source.artifact.manifest.parents if source.artifact else ()
@@ -123,7 +124,7 @@ def trajectories(store: ArtifactStore, source: Source) -> Source:
 
 
 def _group_size(artifact: Artifact) -> int | None:
-    """As ``rl`` and ``eval`` record it, or as an earlier scoring did."""
+    """The group size that ``rl``, ``eval`` or an earlier scoring recorded."""
     stage, config = artifact.manifest.stage, artifact.manifest.config
     places = {"rl": ("rl", "group_size"), "eval": ("eval", "samples_per_question"), "judge": ("input", "group_size")}
     section, key = places.get(stage, ("", ""))
@@ -132,10 +133,11 @@ def _group_size(artifact: Artifact) -> int | None:
 
 
 def read(source: Source) -> Iterator[tuple[Facts, Signals, Trajectory | None]]:
-    """Every trajectory in stored order, one at a time; records of an earlier scoring have signals and no trajectory.
+    """Read the trajectories in stored order, one at a time. Records of an earlier scoring have signals and no
+    trajectory. A torn last line is left out and reported on standard error.
 
-    A torn last line is left out and said on standard error. Raises ``InputError`` for records of another kind or schema
-    version, for an id that occurs twice, and for none at all.
+    Raises:
+        InputError: records of another kind or schema version, a repeated id, or no record at all.
     """
     seen: dict[str, str] = {}
     for path in source.files:
@@ -165,10 +167,10 @@ def _of(record: Scored | Trajectory | Score) -> tuple[Facts, Signals, Trajectory
 
 
 def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
-    """Indices of the trajectories of each group, groups by their first member, members in stored order.
+    """Indices of each group's trajectories: groups by their first member, members in stored order.
 
     Members share sample, form and policy version: the rollouts of a question under one set of weights. A sample that
-    one step drew twice is two groups: with ``size`` every so many members begin a new one.
+    one step drew twice is two groups: with ``size``, a new group begins after so many members.
     """
     piles: dict[tuple[str, str, int | None], list[int]] = {}
     for question, run in itertools.groupby(range(len(found)), lambda i: (found[i].sample, found[i].form)):
@@ -180,6 +182,7 @@ def groups(found: Sequence[Facts], size: int | None) -> list[list[int]]:
 
 
 def _versions(run: Sequence[int | None]) -> list[int | None]:
-    """A rollout that broke before its first turn has the version of the one before it; the first, of the next one."""
+    """Versions with gaps filled: a rollout that broke before its first turn takes the version before it; the first ones
+    take the next."""
     last = next((version for version in run if version is not None), None)
     return [last := version if version is not None else last for version in run]

@@ -1,4 +1,4 @@
-"""Which reward scores which trajectory, and what it says of every stored group."""
+"""The reward of each trajectory, and its verdicts for every stored group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vtcli.scoring.stored import Facts, Score
 
 @dataclass(frozen=True, slots=True)
 class FormReward:
-    """The reward of a recipe's phase ``name``, for questions of one form; ``node`` is what the recipe says of it."""
+    """The reward of a recipe's phase ``name``, for questions of one form. ``node`` is its part of the configuration."""
 
     name: str
     form: str
@@ -26,13 +26,13 @@ class FormReward:
 
 
 def rewards_of(rl: Mapping[str, Any], phase: str | None = None) -> dict[str, FormReward]:
-    """By form, the reward that a recipe ends with: of all phases with questions of a form the last one's.
+    """The reward that a recipe ends with, by form: that of the last phase with questions of the form.
 
-    ToolsRL: form "tool" by its stage 1, form "answer" by its stage 2. A recipe without a phase of a form has no reward
-    for it. ``phase`` names the only phase to use.
+    ToolsRL: form "tool" by its stage 1, form "answer" by its stage 2. A form without a phase has no reward. ``phase``
+    names the only phase to use.
 
     Raises:
-        ConfigError: no phases (no recipe, or one without a reward), or none of that name.
+        ConfigError: there are no phases (no recipe, or one without a reward), or none of that name.
     """
     phases = rl.get("phases")
     if not isinstance(phases, list) or not phases:
@@ -52,8 +52,8 @@ def rewards_of(rl: Mapping[str, Any], phase: str | None = None) -> dict[str, For
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """Applies a recipe's rewards to groups. ``strict``: a reward that cannot be computed ends the run; else its group
-    has no verdict and says why."""
+    """Applies a recipe's rewards to groups. ``strict``: a reward that cannot be computed ends the run. Otherwise its
+    group has no verdict and the reason."""
 
     rewards: Mapping[str, FormReward]
     signals: Mapping[str, Signal]  # of the configuration, for the message about a missing one
@@ -62,7 +62,7 @@ class Scorer:
     def score(
         self, found: Sequence[Facts], signals: Sequence[Signals], groups: Sequence[Sequence[int]]
     ) -> Iterator[Score]:
-        """One score per trajectory, group by group."""
+        """Scores of all trajectories, group by group."""
         for number, members in enumerate(groups):
             first = found[members[0]]
             chosen = self.rewards.get(first.form)
@@ -77,7 +77,8 @@ class Scorer:
                 yield Score(found[i], number, chosen.name if chosen else None, value, verdict, reason)
 
     def wants(self, facts: Facts, signals: Signals) -> set[str]:
-        """Signals that the reward asks for in vain, or has no total without: a judge may be worth asking for them."""
+        """Signals that the reward needs and does not find, or without which it has no total: a judge may be worth
+        asking."""
         chosen = self.rewards.get(facts.form)
         if chosen is None:
             return set()
@@ -92,7 +93,7 @@ class Scorer:
     def _apply(
         self, chosen: FormReward, values: Sequence[Signals], first: Facts
     ) -> tuple[list[Verdict | None], str | None]:
-        """The verdicts of a group, or for all of them none and the reason."""
+        """The verdicts of a group. If one fails, all members have none, and the reason."""
         try:
             said = chosen.reward(values)
             for verdict in said:
@@ -112,7 +113,7 @@ class Scorer:
         return [None] * len(values), str(problem)
 
     def _advice(self, problem: str, values: Sequence[Signals]) -> str:
-        """How to measure what a reward asked for in vain: the names in quotes in its message."""
+        """Advice on measuring the signals that a reward's message names in quotes."""
         lines: list[str] = []
         for name in sorted(_quoted(problem)):
             by = [signal for signal, function in self.signals.items() if name in names_of(function)]
@@ -133,7 +134,7 @@ def _quoted(problem: str) -> set[str]:
 
 
 def _reason(signals: Signals) -> str:
-    """Why a reward gave no verdict, or one without total."""
+    """The reason why a reward gave no verdict, or one without total."""
     if signals.values.get("stop") == "broken":
         return "broken"
     unjudged = signals.values.get("unjudged") or ()
@@ -141,5 +142,5 @@ def _reason(signals: Signals) -> str:
 
 
 def nodes(rewards: Mapping[str, FormReward]) -> dict[str, Any]:
-    """For a manifest: which reward with which values scored which form."""
+    """The rewards by form with their values, for a manifest."""
     return {form: {"phase": found.name, "reward": dict(found.node)} for form, found in sorted(rewards.items())}

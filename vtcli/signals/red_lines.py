@@ -1,5 +1,5 @@
 """CodeV's red lines (4.3): "invalid coordinates, repeated no-op crops, or avoidable sandbox errors", and "obvious
-misuse of tools (e.g., using image read/save as scratchpad)". The paper says no more: docs/decisions.md, "Rewards".
+misuse of tools (e.g., using image read/save as scratchpad)". The paper says no more: docs/decisions/signals-rewards.md.
 """
 
 from __future__ import annotations

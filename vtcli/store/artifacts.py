@@ -91,6 +91,7 @@ class Draft:
     stage: str = ""
     run_id: str | None = None
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def commit(self, summary: Mapping[str, Any] | None = None) -> Artifact:
         """Makes the folder the next version of ``name``: hashed, synced, read-only, renamed into place.
@@ -119,6 +120,7 @@ class Draft:
                     stage=self.stage,
                     run_id=self.run_id,
                     summary=self.summary if summary is None else summary,
+                    identity=self.identity,
                 )
                 write(self.path, manifest)
                 target = self.store.root / self.name / f"v{version}"

@@ -12,11 +12,11 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_o
 T = TypeVar("T")
 
 Reader = Callable[[Any], Any]
-"""From a JSON value to the value of a field."""
+"""A function from a JSON value to the value of a field."""
 
 
 def encode(value: Any) -> Any:
-    """A dataclass, tuple, mapping, enum, numpy scalar or plain value as what ``json.dumps`` takes."""
+    """Encode a dataclass, tuple, mapping, enum, numpy scalar or plain value for ``json.dumps``."""
     kind: type = type(cast("object", value))
     if value is None or kind in (bool, int, float, str):
         return value
@@ -53,7 +53,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def decode(cls: type[T], value: Any) -> T:
-    """The inverse of ``encode`` for a dataclass ``cls``. Raises ``ValueError`` that names the field which is wrong."""
+    """Decode a dataclass ``cls``, the inverse of ``encode``. Raises ``ValueError`` that names the wrong field."""
     try:
         return cast("T", _reader(cls)(value))
     except _Unexpected as problem:
@@ -61,7 +61,7 @@ def decode(cls: type[T], value: Any) -> T:
 
 
 class _Unexpected(Exception):
-    """``where`` grows from the leaf to the root while the error passes through the readers."""
+    """An error of a value. ``where`` grows from the leaf to the root while the error passes through the readers."""
 
     def __init__(self, expected: str, value: Any) -> None:
         super().__init__(f"expected {expected}, got {str(value)[:80]!r}")
@@ -74,7 +74,7 @@ class _Unexpected(Exception):
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """The function that reads a value as ``kind``: made once per type, since a file holds thousands of each."""
+    """The function that reads a value as ``kind``, made once per type: a file holds thousands of values."""
     origin = get_origin(kind)
     if kind is Any:
         return lambda value: value
@@ -128,7 +128,7 @@ def _tuple_reader(item: Any) -> Reader:
 
 
 def _union_reader(choices: tuple[Any, ...]) -> Reader:
-    """Optional values, and unions of dataclasses, told apart by their fields."""
+    """The reader of optional values and of unions of dataclasses, which are told apart by their fields."""
     optional, kinds = type(None) in choices, [kind for kind in choices if kind is not type(None)]
     by_fields = {frozenset(_hints(kind)): _reader(kind) for kind in kinds if is_dataclass(kind)}
     readers = [_reader(kind) for kind in kinds]

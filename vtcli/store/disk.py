@@ -14,7 +14,7 @@ from pathlib import Path
 from vtcli.errors import InputError
 
 LEFTOVER = ".vtcli-tmp"
-"""The end of every temporary file's name."""
+"""The ending of temporary files' names."""
 
 _held: set[int] = set()
 
@@ -31,14 +31,14 @@ _REMEDIES = {
 
 
 def io_error(error: OSError, path: Path | str, doing: str) -> InputError:
-    """The user's version of an ``OSError``: what was tried, where, why it failed, what to do."""
+    """An ``OSError`` for the user: the attempt, the place, the cause, and the remedy."""
     remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.")
     return InputError(f"Cannot {doing} {path}: {error.strerror or error}. {remedy}")
 
 
 @contextmanager
 def checked(path: Path | str, doing: str = "write") -> Generator[None]:
-    """Turns any ``OSError`` of the block into an ``InputError`` that names ``path``."""
+    """Turn any ``OSError`` of the block into an ``InputError`` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def checked(path: Path | str, doing: str = "write") -> Generator[None]:
 
 
 def fsync_dir(path: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Make the names in a folder durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -55,7 +55,7 @@ def fsync_dir(path: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Makes a file's content durable."""
+    """Make a file's content durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -64,12 +64,12 @@ def fsync_file(path: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """A name beside ``path`` to write to before renaming; what a killed process leaves is known by ``LEFTOVER``."""
+    """A name beside ``path``, to write to before renaming. ``LEFTOVER`` marks files of a killed process."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}")
 
 
 def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
-    """Writes ``data`` so that ``path`` has all of it or is untouched, whenever the process is killed.
+    """Write ``data`` so that ``path`` has all of it or is untouched, whenever the process is killed.
 
     ``durable`` also survives a power cut (fsync of file and folder). Raises ``InputError`` for any disk trouble.
     """
@@ -92,10 +92,13 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
 
 @contextmanager
 def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
-    """Holds an exclusive lock on ``path``; the kernel frees it when the process ends, however it ends.
+    """Hold an exclusive lock on ``path``. The kernel frees it when the process ends, in any way.
 
-    The file keeps the holder's process id for the error message. Raises ``InputError`` when the lock is still
-    taken after ``wait_s`` seconds; ``what`` says what it guards, for example "the work folder of sft".
+    The file keeps the holder's process id for the error message. ``what`` says what the lock guards, for example "the
+    work folder of sft".
+
+    Raises:
+        InputError: the lock is still taken after ``wait_s`` seconds.
     """
     with checked(path, "open the lock"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,7 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock ``path`` (it may not even exist)."""
+    """True if no process holds the lock ``path``, which need not exist."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -142,7 +145,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def _drop_inherited() -> None:
-    """A forked worker shares its parent's locks and would keep them when the parent is killed."""
+    """Close inherited locks in a forked worker. It would keep them when its parent is killed."""
     for handle in _held:
         os.close(handle)
     _held.clear()

@@ -42,7 +42,7 @@ class Parent:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What an artifact is and where it comes from. ``digest`` is its content: the sha256 over kind, schema version and
-    files; ``fingerprint`` is what it was asked to be: stage, config and the parents' digests."""
+    files; ``fingerprint`` is its identity: what it was asked to be and made from (``vtcli.runs.identity``)."""
 
     schema_version: int
     name: str
@@ -59,6 +59,7 @@ class Manifest:
     stage: str = ""
     run_id: str | None = None  # of MLflow
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what ``fingerprint`` is of; older: empty
 
 
 @dataclass(frozen=True, slots=True)

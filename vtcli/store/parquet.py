@@ -1,6 +1,6 @@
-"""Parquet files of samples and demonstrations: their columns, what makes a row unusable, writing and reading.
+"""Parquet files of samples and demonstrations: their columns, the check of their rows, writing and reading.
 
-Files are equal byte by byte for equal rows, and carry the features metadata with which
+Files are equal byte by byte for equal rows. They carry the features metadata with which
 ``datasets.load_dataset("parquet", data_files=...)`` decodes the images.
 """
 
@@ -22,10 +22,11 @@ from vtcli.errors import InputError
 from vtcli.store import disk, images, videos
 
 ROW_GROUP = 32
-"""Rows that are read together: small, because a row holds images and training reads rows at random."""
+"""Number of rows read together. It is small, because a row holds images and training reads rows at random."""
 
 CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
-"""What chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``; text from data must not contain it."""
+"""Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
+them."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -72,15 +73,17 @@ SAMPLE_SCHEMA = pa.schema(
 )
 
 LATER = frozenset({"videos"})
-"""Columns that older artifacts lack: their rows have none of it."""
+"""Columns that older artifacts lack; their rows are read without them."""
 
 DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
 
 
 def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
-    """Checks and writes ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; returns their number.
+    """Check and write ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; return their number. The file is complete or
+    absent.
 
-    Complete or absent. Raises ``InputError`` for an unusable row, a repeated id, and disk trouble.
+    Raises:
+        InputError: an unusable row, a repeated id, or disk trouble.
     """
     temp = disk.temporary(path)
     schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _features(schema)}})})
@@ -125,7 +128,7 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:
-    """The description that `datasets` >= 4 stores and reads."""
+    """The metadata that `datasets` >= 4 stores and reads."""
     if kind == _IMAGES.value_type:
         return {"_type": "Image"}
     if pa.types.is_list(kind):
@@ -136,8 +139,8 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 
 def row_problem(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """Why a row cannot be used, in words; None when it can. PNG images are checked by their checksums. A demonstration
-    may do without images: where there is a video, code shows them, and not everybody calls it."""
+    """The reason why a row cannot be used, in words; None when it can. PNG images are checked by their checksums. A
+    demonstration with a video may have no images: code fetches its frames, and some demonstrations fetch none."""
     if not row["id"]:
         return "it has no id"
     pngs = [image["bytes"] if image else None for image in row["images"] or ()]
@@ -186,7 +189,8 @@ def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
 
 @contextmanager
 def _readable(path: Path) -> Generator[None]:
-    """pyarrow tells of damage by its own errors, by ``ValueError``, and by ``OSError`` without a number."""
+    """Turn errors about damage into ``InputError``. pyarrow raises its own errors, ``ValueError``, and ``OSError``
+    without a number."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -198,7 +202,7 @@ def _readable(path: Path) -> Generator[None]:
 
 
 class Table:
-    """Rows of one Parquet file, all checked when it is opened, then read at random by row group."""
+    """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group."""
 
     def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
@@ -260,7 +264,7 @@ class Table:
             )
 
     def _scan(self) -> tuple[str, ...]:
-        """Fills ``ids`` and the places of the usable rows; returns a line for every other row."""
+        """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
         self.ids: list[str] = []
         self._places: list[tuple[int, int]] = []
         bad: list[str] = []

@@ -1,8 +1,8 @@
-"""Video files of an artifact: named by their content, beside its Parquet files, found again wherever the artifact lies.
+"""Video files of an artifact, named by their content and stored beside its Parquet files.
 
 A row names its video as ``videos/ab/<sha256>.mkv``, relative to the artifact's folder. A loaded ``Sample`` has the
-absolute path on this machine, and what is stored of a rollout has the name again (``portable``): it says which video of
-the dataset it was, on every machine. Nothing here decodes a video; only the sandbox does.
+absolute path on this machine. A stored rollout has the name again (``portable``), so it names the video of the dataset
+on every machine. Only the sandbox decodes videos.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ _NUMBERS = ("size", "width", "height", "frames", "frames_per_s")
 
 
 def keep(folder: Path, ref: VideoRef, data: bytes) -> dict[str, Any]:
-    """Writes a video's bytes below ``folder``, once for equal bytes, and returns its entry in a row.
+    """Write a video's bytes below ``folder``, once for equal bytes, and return its entry in a row.
 
-    Of ``ref.path`` only the ending is used. Raises ``InputError`` for a video without bytes, an ending that is none, a
-    width, height, rate or number of frames that cannot be, and disk trouble.
+    Of ``ref.path`` only the ending is used.
+
+    Raises:
+        InputError: a video without bytes, an invalid ending, an impossible width, height, rate or number of frames, or
+        disk trouble.
     """
     sha = hashlib.sha256(data).hexdigest()
     entry: dict[str, Any] = {
@@ -49,8 +52,8 @@ def keep(folder: Path, ref: VideoRef, data: bytes) -> dict[str, Any]:
 
 
 def problem(folder: Path, entries: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """Why the videos of a row cannot be used, in words; None when they can. Looks at names and sizes, not at content:
-    ``load`` does, and an artifact's own digest."""
+    """The reason why the videos of a row cannot be used, in words; None when they can. It checks names and sizes.
+    ``load`` and the artifact's digest check content."""
     for number, entry in enumerate(entries or ()):
         if wrong := _malformed(entry):
             return f"its video {number} cannot be used: {wrong}"
@@ -63,8 +66,8 @@ def problem(folder: Path, entries: Sequence[Mapping[str, Any]] | None) -> str | 
 
 
 def load(folder: Path, entries: Sequence[Mapping[str, Any]] | None) -> tuple[VideoRef, ...]:
-    """The videos of a row with their absolute paths. Raises ``InputError`` where a file is missing or is not the one
-    that the row names."""
+    """The videos of a row with their absolute paths. Raises ``InputError`` if a file is missing or differs from its
+    name."""
     if wrong := problem(folder, entries):
         raise InputError(f"A row of {folder} cannot be loaded: {wrong}. Make the artifact again.")
     found: list[VideoRef] = []
@@ -89,7 +92,7 @@ def address(ref: VideoRef) -> str:
 
 
 def portable(scored: Scored) -> Scored:
-    """What is to be stored of a rollout: its sample's videos by ``address``, not by where they lie on this machine."""
+    """A rollout as it is stored: its sample's videos by ``address``, not by their path on this machine."""
     trajectory = scored.trajectory
     if not trajectory.sample.videos:
         return scored
@@ -110,7 +113,7 @@ def _malformed(entry: Mapping[str, Any]) -> str | None:
 
 @functools.lru_cache(maxsize=65536)
 def _hash(path: Path, changed_ns: int) -> str:
-    """sha256 of a file, once for every time it was changed: several rows may show one video."""
+    """The sha256 of a file, computed once per change: several rows may show one video."""
     del changed_ns
     with disk.checked(path, "read the video"), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

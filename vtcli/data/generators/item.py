@@ -29,7 +29,6 @@ FLIP = "image_flip_tool"
 POINTS = "image_mark_points_tool"
 HLINE = "image_draw_horizontal_line_tool"
 VLINE = "image_draw_vertical_line_tool"
-ALL_TOOLS = (ZOOM, ROTATE, FLIP, POINTS, HLINE, VLINE)
 
 
 NO_PIXELS: Pixels = np.zeros((0, 0, 3), np.uint8)
@@ -66,10 +65,15 @@ class Item:
         return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
 
     def sample(
-        self, form: str, split: str, images: tuple[ImageRef, ...] = (), videos: tuple[VideoRef, ...] = ()
+        self,
+        form: str,
+        split: str,
+        images: tuple[ImageRef, ...] = (),
+        videos: tuple[VideoRef, ...] = (),
+        tools: tuple[str, ...] = (),
     ) -> Sample:
-        """The item as a question of one form: with its task's tools, or with all of them. Raises ``ConfigError`` for
-        the tool-supervised form of a task that has none."""
+        """The item as a question of one form: with its task's tools, or as a plain question with ``tools``. Raises
+        ``ConfigError`` for the tool-supervised form of a task that has none."""
         tool = form == "tool"
         if tool and not self.tool_question:
             raise ConfigError(f"the task {self.task} has no tool-supervised form; give it forms: [answer] in conf/data")
@@ -81,7 +85,7 @@ class Item:
             question=self.tool_question if tool else self.question,
             answer=self.tool_answer if tool else self.answer,
             images=images,
-            tools=self.tools if tool else ALL_TOOLS,
+            tools=self.tools if tool else tools,
             truth=self.truth,
             videos=videos,
         )

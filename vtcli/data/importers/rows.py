@@ -19,11 +19,12 @@ tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with Ch
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +96,47 @@ def generate(
     )
 
 
+def reads(split: str, items: int, *, path: str, **_: Any) -> Iterator[Path]:
+    """The file of rows, and the images and videos beside it that its first ``items`` rows name. What cannot be read is
+    left to ``generate``, which says what is wrong."""
+    file = Path(path.format(split=split))
+    yield file
+    if file.is_file():
+        for value in itertools.islice(_media(file), items):
+            named = [entry.get("path") if isinstance(entry, Mapping) else entry for entry in value.values()]
+            yield from (file.parent / name for name in named if isinstance(name, str) and name)
+
+
+def _media(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Image and video of every row, without the bytes that a Parquet file holds itself."""
+    if file.suffix in (".jsonl", ".json"):
+        for line in file.read_bytes().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            known = cast("Mapping[str, Any]", row) if isinstance(row, dict) else {}
+            yield {name: known.get(name) for name in ("image", "video")}
+        return
+    try:
+        table = pq.ParquetFile(file)
+    except (OSError, pa.ArrowException):
+        return
+    leaves = [f"{name}{end}" for name in ("image", "video") for end in ("", ".path")]
+    paths = table.schema.to_arrow_schema()
+    texts = [leaf for leaf in leaves if _is_text(paths, leaf)]
+    for batch in table.iter_batches(columns=texts) if texts else ():
+        yield from batch.to_pylist()
+
+
+def _is_text(schema: pa.Schema, leaf: str) -> bool:
+    name, _, inside = leaf.partition(".")
+    kind: Any = schema.field(name).type if name in schema.names else pa.null()
+    if inside:
+        kind = kind.field(inside).type if pa.types.is_struct(kind) and kind.get_field_index(inside) >= 0 else pa.null()
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
 def _filmed(row: Mapping[str, Any], truth: dict[str, Json], name: str, key: str, file: Path, where: str) -> Item:
     """A row with a video: code fetches its frames, and the prompt shows none."""
     if row.get("boxes") or row.get("image") not in (None, ""):
@@ -156,7 +198,8 @@ def _number(answer: Any, where: str) -> float:
 
 
 def _row(file: Path, item: int) -> Mapping[str, Any]:
-    rows, read = _opened(file)
+    stat = file.stat() if file.exists() else None
+    rows, read = _opened(file, stat and (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
     if item >= rows:
         raise InputError(
             f"{file} has {rows} rows, and row {item} is asked for. Lower the number of items of this split."
@@ -165,8 +208,9 @@ def _row(file: Path, item: int) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(file: Path) -> tuple[int, Any]:
-    """The number of rows of a file and a function that reads one."""
+def _opened(file: Path, mark: object) -> tuple[int, Any]:
+    """The number of rows of a file and a function that reads one; kept until its ``mark`` is another."""
+    del mark
     try:
         if file.suffix in (".jsonl", ".json"):
             lines = file.read_bytes().splitlines()

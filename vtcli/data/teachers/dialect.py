@@ -1,18 +1,53 @@
-"""How a scripted policy writes what it does, where it writes code: templates filled with an act's numbers. Pure."""
+"""How a scripted policy writes what it does: a native tool's call, or code by templates. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM
 from vtcli.errors import ConfigError
+from vtcli.families.calls import format_call
 from vtcli.families.templates import PLACEHOLDER, fill
 from vtcli.schema import Json
 
+ANSWER = "<answer>{answer}</answer>"
+
+
+class Dialect(Protocol):
+    """The turns of one environment, in words."""
+
+    def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
+        """The turn that carries out one act on image number ``image``; ``name`` is a native tool's or the act's own."""
+        ...
+
+    def reply(self, answer: str) -> str:
+        """The turn that answers."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class Calls:
+    """Calls of native tools, in one call syntax; the number of the image stands in a call's arguments, if anywhere."""
+
+    write: Callable[[str, dict[str, Json]], str] = format_call
+    answer: str = ANSWER
+
+    def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
+        del image
+        return self.write(name, dict(arguments))
+
+    def reply(self, answer: str) -> str:
+        return fill(self.answer, {"answer": answer})
+
+
+HERMES = Calls()
+"""Qwen's way of writing calls, see ``families.calls``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
     """``acts`` holds a whole turn per act; ``{image}`` is the number of the image that it is about.
 
     crop: ``{left} {top} {right} {bottom}``; rotate: ``{clockwise}`` and ``{counterclockwise}`` degrees; flip_horizontal
@@ -20,30 +55,31 @@ class Dialect:
     """
 
     acts: Mapping[str, str] = field(default_factory=dict[str, str])
-    answer: str = "<answer>{answer}</answer>"
+    answer: str = ANSWER
 
+    def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
+        """As ``Dialect.act``.
 
-def say(dialect: Dialect, name: str, arguments: Mapping[str, Json], image: int) -> str:
-    """The turn that carries out one act; ``name`` is a native tool's or the act's own.
+        Raises:
+            ConfigError: an act that there is no template for, or a placeholder that the act cannot fill.
 
-    Raises:
-        ConfigError: an act that the dialect has no template for, or a placeholder that the act cannot fill.
+        >>> Templates({"rotate": "image.rotate({counterclockwise})"}).act("image_rotate_tool", {"angle": 90}, 0)
+        'image.rotate(270)'
+        """
+        act, values = _act(name, arguments)
+        if act not in self.acts:
+            known = ", ".join(self.acts) or "none"
+            raise ConfigError(f"env.protocol.dialect.acts has no template for {act!r}; it has {known}")
+        values = {"image": image} | values
+        template = self.acts[act]
+        if missing := set(PLACEHOLDER.findall(template)) - set(values):
+            raise ConfigError(
+                f"env.protocol.dialect.acts.{act} holds {sorted(missing)}; known there are {', '.join(sorted(values))}"
+            )
+        return fill(template, {key: str(value) for key, value in values.items()})
 
-    >>> turn = Dialect({"rotate": "image.rotate({counterclockwise})"})
-    >>> say(turn, "image_rotate_tool", {"angle": 90}, 0)
-    'image.rotate(270)'
-    """
-    act, values = _act(name, arguments)
-    if act not in dialect.acts:
-        known = ", ".join(dialect.acts) or "none"
-        raise ConfigError(f"env.protocol.dialect.acts has no template for {act!r}; it has {known}")
-    values = {"image": image} | values
-    template = dialect.acts[act]
-    if missing := set(PLACEHOLDER.findall(template)) - set(values):
-        raise ConfigError(
-            f"env.protocol.dialect.acts.{act} holds {sorted(missing)}; known there are {', '.join(sorted(values))}"
-        )
-    return fill(template, {key: str(value) for key, value in values.items()})
+    def reply(self, answer: str) -> str:
+        return fill(self.answer, {"answer": answer})
 
 
 def _act(name: str, arguments: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:

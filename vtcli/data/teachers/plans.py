@@ -16,7 +16,7 @@ from vtcli.data.generators import dots, moving, search, turned
 from vtcli.data.generators.chart import number
 from vtcli.data.generators.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
 from vtcli.data.generators.rotflip import INVERSE, TRANSFORMS, UNDO, moved
-from vtcli.data.teachers.dialect import Dialect, say
+from vtcli.data.teachers.dialect import HERMES, Dialect
 from vtcli.data.teachers.scripted import (
     Act,
     FlatCall,
@@ -29,30 +29,20 @@ from vtcli.data.teachers.scripted import (
     snapped_box,
     some,
 )
-from vtcli.families.calls import format_call
-from vtcli.families.templates import fill
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
 
 def plan(
-    item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View, dialect: Dialect | None = None
+    item: Item, rng: np.random.Generator, form: str, teacher: Teacher, view: View, dialect: Dialect = HERMES
 ) -> Script:
     """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` says how
-    turns are written (None: as native tools' calls). Every call of a script makes one image."""
+    turns are written. Every call of a script makes one image."""
     direct = bool(rng.random() < teacher.direct)
     act = _PLANNERS[item.task](item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
     answer = _index(item, rng, teacher, len(act.calls)) if form == "tool" else act.answer
-    if dialect is None:
-        turns = [format_call(name, arguments) for name, arguments in act.calls]
-    else:
-        turns = [say(dialect, name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
-    return Script((*turns, reply(dialect, answer)), act.right)
-
-
-def reply(dialect: Dialect | None, answer: str) -> str:
-    """The turn that answers."""
-    return fill(dialect.answer if dialect else "<answer>{answer}</answer>", {"answer": answer})
+    turns = [dialect.act(name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
+    return Script((*turns, dialect.reply(answer)), act.right)
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:

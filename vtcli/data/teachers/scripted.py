@@ -28,7 +28,7 @@ class Teacher:
     decorative: float = 0.0  # where the view shows the answer: a call goes elsewhere, and the answer is right
     margin: tuple[float, float] = (0.0, 0.6)  # a right box is larger than the truth by this share of its side
     grid: int = 1  # places are named in multiples of so many pixels of the view, boxes outwards: what is left of chance
-    # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions.md)
+    # in the numbers drowns the gradient that teaches a small model where things are (docs/decisions/data.md)
 
     def __post_init__(self) -> None:
         shares(self, "direct", "index_skill", "decorative")  # skill: envs/parts.py, as a direct answer's plan has -1

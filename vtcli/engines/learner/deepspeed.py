@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed, View, collate_packed, embed
-from vtcli.engines.learner import attention
+from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.packing import batches, segments
 from vtcli.engines.learner.storing import export, storing
@@ -26,6 +26,9 @@ from vtcli.errors import EngineError, InputError
 from vtcli.schema import TrainRow
 from vtcli.store.checkpoints import Checkpoints
 
+MAX_SKIPPED = 3
+"""So many steps in succession without an update, for gradients that are not finite, end the run."""
+
 
 class TokenLogprobs(nn.Module):
     """The model with its head applied only where a token is trained on."""
@@ -33,12 +36,13 @@ class TokenLogprobs(nn.Module):
     def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
         super().__init__()
         self.model = attention.use(model)
+        head.use(self.model.lm_head)
         self.view = view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
 
-    def forward(self, batch: Packed) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``, and their entropies (N,)."""
+    def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
         hidden = self.model.model(
             inputs_embeds=embed(self.model, batch, self.view, blank=blank),
@@ -48,11 +52,7 @@ class TokenLogprobs(nn.Module):
             blocks=batch.blocks,
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
-        logits = self.model.lm_head(before).float() / self.temperature
-        logprobs = logits.log_softmax(-1)
-        with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(1, batch.targets[:, None]).squeeze(1), entropy
+        return head.token_logprobs(self.model.lm_head, before, batch.targets, self.temperature, entropy=entropy)
 
 
 @dataclass
@@ -87,6 +87,7 @@ class DeepSpeedLearner:
         self.optim, self.backend, self.total_steps = optim, backend, total_steps
         self.image_pad = image_pad
         self.steps_done = 0
+        self.skipped = 0  # steps in succession that DeepSpeed left out
         self.sharded = backend.zero_stage == 3
         self.module = TokenLogprobs(prepare(model, optim, backend), view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
@@ -136,7 +137,7 @@ class DeepSpeedLearner:
                 self._check_finite(torch.tensor(sums.norm), "gradient")
             self.engine.step()
         self.steps_done += 1
-        return self._metrics(sums)
+        return self._metrics(sums) | self._applied()
 
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
@@ -152,7 +153,7 @@ class DeepSpeedLearner:
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
-        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0}
+        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
@@ -263,7 +264,7 @@ class DeepSpeedLearner:
     ) -> Tensor:
         batch = self._packed(chunk)
         chunk = batch.rows
-        logp, entropy = self.engine(batch)
+        logp, entropy = self.engine(batch, entropy=True)
         counts = [sum(row.mask) for row in chunk]
         rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
         weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
@@ -334,6 +335,21 @@ class DeepSpeedLearner:
         zeros = None if imitate else (0.0, 0.0)
         return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
+    def _applied(self) -> dict[str, float]:
+        """Whether DeepSpeed made the update: from stage 1 on it leaves out a step whose gradient is not finite.
+
+        Raises:
+            EngineError: it left out ``MAX_SKIPPED`` steps in succession.
+        """
+        applied = bool(self.engine.was_step_applied())
+        self.skipped = 0 if applied else self.skipped + 1
+        if self.skipped >= MAX_SKIPPED:
+            raise EngineError(
+                f"the gradients of {self.skipped} steps in succession, up to step {self.steps_done - 1}, were not "
+                "finite, and none of them was applied: lower the learning rate or look at the rows of these steps"
+            )
+        return {"updated": float(applied), "skipped": float(not applied)}
+
     def _norm(self) -> float:
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(nn.utils.get_total_norm(gradients))
@@ -362,7 +378,6 @@ class DeepSpeedLearner:
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
-        out["updated"] = 1.0
         out["grad_norm"] = float(norm or 0.0)
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out

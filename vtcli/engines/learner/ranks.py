@@ -19,7 +19,8 @@ class Circle:
     def __init__(self, limit_s: float) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if self.world > 1 else 0
+        place = os.environ.get("VTCLI_NODE_RANK") or os.environ.get("LOCAL_RANK", "0")  # LOCAL_RANK names a device
+        self.local_rank = int(place) if self.world > 1 else 0
         self.local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world))) if self.world > 1 else 1
         self.gpus = torch.cuda.device_count()
         self.limit_s = limit_s

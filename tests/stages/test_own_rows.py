@@ -1,0 +1,150 @@
+"""vtcli synth on rows that are brought along: their content belongs to the artifact, and no row is lost in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from stages.synth import SynthConfig, run
+from vtcli.config import compose
+from vtcli.errors import InputError
+from vtcli.store.artifacts import Artifact
+from vtcli.store.images import ImageStore
+from vtcli.store.records import SampleSet
+
+SPLITS = ("test", "validation", "train")
+
+
+def picture(path: Path, shade: int) -> None:
+    Image.fromarray(np.full((112, 112, 3), shade, np.uint8)).save(path)
+
+
+def rows(folder: Path, counts: tuple[int, int, int] = (1, 1, 3), question: str = "Which shade?") -> None:
+    """A JSONL file for every split, with images of their own beside it."""
+    folder.mkdir(exist_ok=True)
+    shade = 0
+    for split, count in zip(SPLITS, counts, strict=True):
+        lines: list[str] = []
+        for number in range(count):
+            shade += 10
+            picture(folder / f"{split}{number}.png", shade)
+            lines.append(json.dumps({"question": question, "answer": str(shade), "image": f"{split}{number}.png"}))
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def synth(home: Path, data: Path, train: int = 3, ending: str = "jsonl", *more: str) -> Artifact:
+    task = f"{{train:{train},validation:1,test:1,forms:[answer],generate:{{_target_:vtcli.data.importers.rows.generate,"
+    task += f"path:'{data}/{{split}}.{ending}',name:mine}}}}"
+    arguments = [
+        "scale=tiny",
+        "tracker=none",
+        f"home={home}",
+        "synth.workers=1",
+        "synth.forms=[answer]",
+        "synth.sheet=0",
+    ]
+    off = [f"~data.tasks.{name}" for name in ("rotflip", "zoom", "read_value", "count")]
+    return run(compose.build(SynthConfig, compose.load("synth", [*arguments, *off, f"+data.tasks.mine={task}", *more])))
+
+
+def questions(artifact: Artifact, split: str, tmp_path: Path) -> list[str]:
+    found = SampleSet(artifact, "answer", split, ImageStore(tmp_path / "images"))
+    return [found.load(i).question for i in range(len(found))]
+
+
+def test_an_edited_row_or_image_makes_another_artifact(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    rows(data)
+    first = synth(home, data)
+    assert synth(home, data).ref == first.ref
+    picture(data / "train1.png", 99)  # of the same size: the bytes count, not the length
+    second = synth(home, data)
+    assert second.ref == "dataset:v2" and second.digest != first.digest
+    assert "train1.png changed since this command made dataset:v1" in caplog.text
+    text = (data / "train.jsonl").read_text()
+    (data / "train.jsonl").write_text(text.replace("Which shade?", "What shade?"))
+    third = synth(home, data)
+    assert third.ref == "dataset:v3" and questions(third, "train", tmp_path)[0] == "What shade?"
+    assert synth(home, data).ref == third.ref
+    files = third.manifest.identity["files"]
+    assert len([name for name in files if name.endswith(".png")]) == 5 and str(data / "test.jsonl") in files
+
+
+def test_images_that_a_parquet_file_names_count_and_those_that_it_holds_are_not_looked_for(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    rows(data)
+    for split in SPLITS:
+        table = pa.Table.from_pylist([json.loads(line) for line in (data / f"{split}.jsonl").read_text().splitlines()])
+        if split == "train":
+            held = [{"bytes": (data / name.as_py()).read_bytes(), "path": None} for name in table.column("image")]
+            table = table.set_column(table.schema.get_field_index("image"), "image", pa.array(held))
+        pq.write_table(table, data / f"{split}.parquet")
+    first = synth(home, data, ending="parquet")
+    assert sorted(Path(n).name for n in first.manifest.identity["files"] if n.endswith("png")) == [
+        "test0.png",
+        "validation0.png",
+    ]
+    picture(data / "test0.png", 98)
+    assert synth(home, data, ending="parquet").version == 2
+
+
+def test_rows_that_changed_after_a_failure_never_mix_with_old_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    rows(data, question="old")
+    with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
+        synth(home, data, train=5)
+    assert list(home.glob(".work/synth-*/artifact/answer-test.parquet"))  # a finished part
+    rows(data, (1, 1, 5), question="new")
+    made = synth(home, data, train=5)
+    assert {q for split in SPLITS for q in questions(made, split, tmp_path)} == {"new"}
+    assert "its work is dropped and all made anew" in caplog.text
+
+
+def test_rows_that_change_while_they_are_read_make_no_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    rows(data)
+    from stages import synth as stage
+
+    sheet = stage._contact_sheet
+
+    def edit_first(*given):
+        rows(data, question="new")
+        return sheet(*given)
+
+    monkeypatch.setattr(stage, "_contact_sheet", edit_first)
+    with pytest.raises(InputError, match=r"changed while it was read.*No artifact is made"):
+        synth(home, data)
+    assert not list(home.glob("dataset/v*"))
+    monkeypatch.undo()
+    assert questions(synth(home, data), "test", tmp_path) == ["new"]
+
+
+def test_dropped_rows_are_named_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    rows(data)
+    picture(data / "train1.png", 10)  # as the test image
+    made = synth(tmp_path / "home", data)
+    said = capsys.readouterr().err
+    assert "answer-train: 1 of 3 rows dropped" in said and "mine-train-000001 (as mine-test-000000)" in said
+    assert made.manifest.summary["dropped_as_seen_in_a_held_out_split"]["answer-train"] == 1
+    assert made.manifest.summary["rows"]["answer-train"] == {"mine": 2}
+    dropped = json.loads((made.path / "dropped.json").read_text())
+    assert dropped["answer-train"] == {"mine-train-000001": "mine-test-000000"}
+
+
+def test_a_training_split_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    rows(data)
+    for number in range(3):
+        picture(data / f"train{number}.png", 10 + 10 * (number % 2))
+    for _ in range(2):  # also when the part is there from an attempt before
+        with pytest.raises(InputError, match=r"answer-train: 3 of 3 rows dropped.*Nothing is left to train on"):
+            synth(tmp_path / "home", data)

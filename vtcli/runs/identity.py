@@ -1,0 +1,207 @@
+"""The identity of what a stage makes: what it was asked for, and the content of everything that it reads.
+
+``docs/decisions/store.md`` says why each part is in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from vtcli.config.binding import TARGET
+from vtcli.judging.rubrics import prompts_folder
+from vtcli.store.hashes import digests
+
+OWN = ("vtcli", "stages")
+"""The packages whose source counts as a whole."""
+
+WITHOUT_EFFECT = ("cli",)
+"""No stage may import this room (import-linter says so): it cannot change what is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Two runs with equal identities make the same artifact."""
+
+    request: str  # sha256 over stage, kind, name, seed, configuration and the parents' contents
+    files: Mapping[str, str] = field(default_factory=dict[str, str])  # outside of artifacts: name to sha256
+    code: Mapping[str, str] = field(default_factory=dict[str, str])  # not ours: module to sha256, or to a version
+    package: str = ""  # sha256 over our own source
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over all parts."""
+        value = [self.request, sorted(self.files.items()), sorted(self.code.items()), self.package]
+        return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"request": self.request, "files": dict(self.files), "code": dict(self.code), "package": self.package}
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Identity:
+        """The inverse of ``plain``; what is missing counts as empty."""
+        get = value.get
+        return cls(str(get("request", "")), get("files") or {}, get("code") or {}, str(get("package", "")))
+
+    def changes(self, now: Identity) -> list[str]:
+        """What of the outside differs in ``now``: files and modules, by name; our own package is not among them."""
+        return [
+            *_differences("the file", self.files, now.files),
+            *_differences("the module", self.code, now.code),
+        ]
+
+
+def _differences(kind: str, before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return [f"{kind} {name}" for name in names]
+
+
+def identify(request: str, config: Mapping[str, Any], inputs: Mapping[str, Path], memory: Path) -> Identity:
+    """The identity of a run that reads ``inputs`` under ``config``; ``memory`` as for ``digests``.
+
+    Files that a plug point's values name are inputs, too.
+    """
+    named = {str(path): path for path in files_of(config)}
+    return Identity(request, digests({**named, **inputs}, memory), outside_code(targets(config)), package_source())
+
+
+def listed(changes: Sequence[str], most: int = 5) -> str:
+    """Changes as a text, the first ones by name.
+
+    >>> listed(["the file a", "the file b", "the file c"], most=2)
+    'the file a, the file b and 1 more'
+    """
+    rest = len(changes) - most
+    return ", ".join(changes[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def targets(values: Any) -> Iterator[str]:
+    """The dotted path of every plug point, nested ones included."""
+    for node in _nodes(values):
+        yield str(node[TARGET])
+
+
+def files_of(values: Any) -> Iterator[Path]:
+    """Files that exist and that a plug point's own values name: a path holds a slash, or its name an ending."""
+    for node in _nodes(values):
+        for text in _texts({key: value for key, value in node.items() if key != TARGET}):
+            looks_so = len(text) < 4096 and "\n" not in text and ("/" in text or Path(text).suffix)
+            if looks_so and Path(text).is_file():
+                yield Path(text)
+
+
+def _nodes(values: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(values, Mapping):
+        mapping = cast("Mapping[str, Any]", values)
+        if TARGET in mapping:
+            yield mapping
+        for value in mapping.values():
+            yield from _nodes(value)
+    elif isinstance(values, list | tuple):
+        for value in cast("Sequence[Any]", values):
+            yield from _nodes(value)
+
+
+def _texts(values: Any) -> Iterator[str]:
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in cast("Mapping[str, Any]", values).values():
+            yield from _texts(value)
+    elif isinstance(values, list | tuple):
+        for value in cast("Sequence[Any]", values):
+            yield from _texts(value)
+
+
+@functools.cache
+def package_source() -> str:
+    """sha256 over the source of this package and of the stages, in a checkout or installed, and the judge's rubrics."""
+    found = hashlib.sha256()
+    specs = [spec for name in OWN if (spec := importlib.util.find_spec(name)) is not None]
+    folders = [Path(place) for spec in specs for place in spec.submodule_search_locations or ()]
+    for root, kind in [*((folder, "*.py") for folder in folders), (prompts_folder(), "*.yaml")]:
+        for path in sorted(root.rglob(kind)):
+            inside = path.relative_to(root)
+            if inside.parts[0] not in WITHOUT_EFFECT:
+                found.update(f"{root.name}/{inside.as_posix()}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def outside_code(paths: Iterable[str]) -> dict[str, str]:
+    """The source of functions that are not ours, by their dotted paths: module to sha256, an installed one's top
+    package to its version.
+
+    Modules are followed by their import statements, those inside functions too, through every folder of ``sys.path``
+    that is no installation. Not seen: imports by a computed name, extension modules, and files that the code opens.
+    """
+    roots, out = _roots(), dict[str, str]()
+    waiting = deque(path.rpartition(".")[0] for path in paths)
+    for top in {name.partition(".")[0] for name in waiting} - {*OWN, ""}:
+        if not any(_file(top, root) or (root / top).is_dir() for root in roots):
+            out |= _installed(top)
+    while waiting:
+        name = waiting.popleft()
+        if name in out or name.partition(".")[0] in OWN:
+            continue
+        if (path := next((file for root in roots if (file := _file(name, root))), None)) is None:
+            continue
+        source = path.read_bytes()
+        out[name] = hashlib.sha256(source).hexdigest()
+        parents = name.split(".")[:-1]
+        waiting += [".".join(parents[: n + 1]) for n in range(len(parents))]
+        waiting += _imports(source, name if path.name == "__init__.py" else ".".join(parents))
+    return dict(sorted(out.items()))
+
+
+def _imports(source: bytes, package: str) -> list[str]:
+    """Every name that may be a module: ``from a import b`` may mean the module ``a.b``."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*filter(None, base), *([node.module] if node.module else [])])
+            found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def _file(module: str, root: Path) -> Path | None:
+    base = root.joinpath(*module.split("."))
+    return next((path for path in (base / "__init__.py", base.with_name(f"{base.name}.py")) if path.is_file()), None)
+
+
+def _roots() -> list[Path]:
+    """Folders of ``sys.path`` that hold neither the standard library nor installed packages."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in kinds]
+    folders = (Path(entry or ".").resolve() for entry in sys.path)
+    return [f for f in dict.fromkeys(folders) if f.is_dir() and not any(f.is_relative_to(i) for i in installed)]
+
+
+def _installed(top: str) -> dict[str, str]:
+    """The version of the distribution that a top-level package came with; nothing for the standard library."""
+    if top in sys.stdlib_module_names:
+        return {}
+    names = importlib.metadata.packages_distributions().get(top, [top])
+    try:
+        return {top: importlib.metadata.version(names[0])}
+    except importlib.metadata.PackageNotFoundError:
+        return {}

@@ -1,0 +1,59 @@
+"""sha256 of files that lie outside the store, computed again only where a file may have changed.
+
+What is known is kept in one JSON file: path to size, times and sha256. A file that was changed less than two seconds
+before it was hashed is not kept there, because a second change within the clock's tick would not be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vtcli.errors import InputError
+from vtcli.store import disk
+from vtcli.store.manifest import hash_file
+
+MISSING = "missing"
+"""Stands for the digest of a file that does not exist: the stage that wants to read it says so."""
+
+SETTLED_S = 2.0
+"""Some file systems round times to whole seconds."""
+
+
+def digests(files: Mapping[str, Path], memory: Path) -> dict[str, str]:
+    """The sha256 of every file, by its name in ``files``; ``memory`` is the JSON file of what is known.
+
+    Size, time of change and time of the last change of the inode (which no program can set) decide whether a file is
+    hashed again. Raises ``InputError`` for a file that cannot be read.
+    """
+    if not files:
+        return {}
+    known = _load(memory)
+    before, out = dict(known), dict[str, str]()
+    for name, path in sorted(files.items()):
+        key = str(path.absolute())
+        with disk.checked(path, "read"):
+            if not path.is_file():
+                out[name] = MISSING
+                continue
+            stat = path.stat()
+            mark = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+            entry = known.get(key)
+            if not (isinstance(entry, list) and entry[:3] == mark):
+                entry = [*mark, hash_file(path)]
+                if time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_S:
+                    known[key] = entry
+            out[name] = str(entry[3])
+    if known != before:
+        disk.write_atomic(memory, json.dumps(known).encode(), durable=False)
+    return out
+
+
+def _load(memory: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(memory.read_text())) if memory.exists() else {}
+    except (OSError, ValueError, InputError):
+        return {}  # what is known can be found again
