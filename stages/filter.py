@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import shutil
@@ -14,16 +13,18 @@ from typing import Any, Literal
 from vtcli import judging
 from vtcli.config.bounds import shares
 from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import account, applying
 from vtcli.filters.applying import Decided, Filtered
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.rolling import Player, Rolling, Rollouts, StoredRates
-from vtcli.protocols import Env, Signal
-from vtcli.rollout.loop import Limits, refuse_broken
+from vtcli.protocols import Signal
+from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.identity import outside_code, targets
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import Source, source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
@@ -34,12 +35,8 @@ from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
 
 RUNTIME_KEYS = (
-    "filter.rollouts.concurrency",
-    "filter.max_broken",
-    "filter.max_unjudged",
-    "sandbox.active",
-    "sandbox.live",
-    *judging.RUNTIME_KEYS,
+    *("filter.data", "filter.rollouts.concurrency", "filter.max_broken", "filter.max_unjudged", "filter.device"),
+    *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
 """These change nothing in what is kept."""
 
@@ -56,6 +53,7 @@ class Config:
     rules: dict[str, Rule]
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
+    env: BoundCard  # conf/env
     model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
     forms: tuple[str, ...] = ("answer", "tool")
     splits: tuple[str, ...] = ("train",)
@@ -67,7 +65,6 @@ class Config:
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
-    env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -112,7 +109,9 @@ def run(config: Config) -> Artifact:
         )
     source = source_model(store, config.model) if needy and config.model else None
     parents = [data, *(source.parents if source else [])]
-    with open_run(settings, "filter", data.kind, config.job, parents, runtime_keys=RUNTIME_KEYS) as stage:
+    free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
+    scope = Scope(free, source.files if source else {})
+    with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
         if stage.reused:
             account.show(json.loads((stage.reused.path / "filter.json").read_text()))
             return stage.reused
@@ -149,7 +148,7 @@ class _Rollouts:
     def __init__(self, config: Config, stage: StageRun, data: Artifact, source: Source | None) -> None:
         self.config, self.stage, self.data, self.source = config, stage, data, source
         self.images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        self.worlds = Worlds(config.env, config.prompt, self.images, config.sandbox)
+        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
         signals = [config.signals["answer"]] if source else []
         self.measure = Measuring(signals, config.judge, self.images, stage.store.root)
         self.loop = EventLoop()
@@ -164,11 +163,14 @@ class _Rollouts:
             self._open = True
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
         stored = StoredRates(
-            self.stage.store.root / ".facts" / "pass_rate" / f"{_measurement(self.config, self.source)}.jsonl"
+            self.stage.store.root
+            / ".facts"
+            / "pass_rate"
+            / f"{_measurement(self.config, self.stage, self.source)}.jsonl"
         )
 
         def load(row: RowFacts) -> Sample:
-            return sets[row.file].load(row.index)
+            return self.worlds.offer(sets[row.file].load(row.index))
 
         config = self.config
         rates = self.loop.run(Rolling(config.rollouts, config.seed, stored, load, self._start)(rows, decided))
@@ -204,8 +206,10 @@ class _Rollouts:
         if not outcomes:
             return
         broken, unjudged = outcomes.count("broken"), outcomes.count("unjudged")
-        examples = self.player.broken if self.player else []
-        refuse_broken(broken / len(outcomes), self.config.max_broken, examples, "filter", f"filter ({self.data.ref})")
+        where, player = f"filter ({self.data.ref})", self.player
+        if player and player.roomless and player.rollouts == len(player.roomless):
+            refuse_no_room(player.roomless, self.config.limits, "filter.limits.max_tokens")
+        refuse_broken(broken / len(outcomes), self.config.max_broken, player.broken if player else [], "filter", where)
         self.measure.check(unjudged / len(outcomes), self.config.max_unjudged, "filter")
 
     def close(self) -> None:
@@ -220,26 +224,25 @@ class _Rollouts:
             self.loop.__exit__(None, None, None)
 
 
-def _measurement(config: Config, source: Source) -> str:
+def _measurement(config: Config, stage: StageRun, source: Source) -> str:
     """What a pass rate depends on beside its question, as a file's name."""
     job = codec.encode(config.job)
-    sections = {key: job.get(key) for key in MEASUREMENT}
+    sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
+    sections["answer"] = (job.get("signals") or {}).get("answer")
     for key in judging.RUNTIME_KEYS:
         section, _, name = key.partition(".")
-        if isinstance(sections.get(section), dict):
-            sections[section].pop(name, None)
-    own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, codec.encode(config.limits)]
-    answer = (job.get("signals") or {}).get("answer")
-    value = [_weights(source), sections, own, answer, config.engine.name]
+        (sections.get(section) or {}).pop(name, None)
+    limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
+    own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
+    value = [_weights(stage, source), outside_code(targets(sections)), sections, own]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _weights(source: Source) -> list[str]:
-    """Which weights: by the artifact's content, else by the folder's files, their sizes and times."""
+def _weights(stage: StageRun, source: Source) -> list[str]:
+    """Which weights, by content."""
     if source.artifact is not None:
         return [source.artifact.digest, str(source.path.relative_to(source.artifact.path))]
-    stats = [(path.name, path.stat()) for path in sorted(source.path.iterdir()) if path.is_file()]
-    return [str(source.path.resolve()), *(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)]
+    return [f"{name} {stage.identity.files[name]}" for name in sorted(source.files)]
 
 
 def _finish(
@@ -251,7 +254,7 @@ def _finish(
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
     data, source = inputs
-    policy = (source.artifact.ref if source.artifact else config.model) if source else None
+    policy = source.name if source else None
     said = account.account(found, {"data": data.ref, "policy": policy, "k": config.rollouts.k if policy else None})
     if not found.kept:
         account.show(said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import shutil
@@ -16,14 +15,14 @@ from typing import Any
 
 from aiohttp import web
 
-from vtcli.config.bounds import above, at_least, within
+from vtcli.config.bounds import above, within
 from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Env
-from vtcli.rollout.loop import Limits
+from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import Source, source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
@@ -31,7 +30,6 @@ from vtcli.serve.app import LOOPBACK, Service, application
 from vtcli.serve.requests import RequestLimits
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.tools import native_tools
 
 POLL_S = 0.05
 """How often an ending server looks whether a rollout is still under way."""
@@ -43,6 +41,7 @@ class Config:
 
     model: str  # model artifact, folder or hub name
     prompt: Mapping[str, Any]
+    env: BoundCard  # conf/env
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
     key_env: str = "VTCLI_API_KEY"
@@ -53,7 +52,6 @@ class Config:
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
-    env: functools.partial[Env] | None = None  # conf/env: the policy writes code; None: native tools
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
@@ -62,7 +60,7 @@ class Config:
 
     def __post_init__(self) -> None:
         within(self.port, "port", 0, 65535)
-        at_least(0, self, "temperature")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         above(0, self, "drain_s")
         if self.host not in LOOPBACK and not os.environ.get(self.key_env):
             raise ConfigError(
@@ -81,13 +79,14 @@ def run(config: Config) -> None:
     settings = RunSettings.of(config.job, "serve")
     source = source_model(ArtifactStore(settings.home), config.model)
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
-    with open_run(settings, "serve", "trajectories", config.job, source.parents) as stage, EventLoop() as loop:
+    scope = Scope(source.location_keys("serve"), source.files, when_changed="anew")
+    with open_run(settings, "serve", "trajectories", config.job, source.parents, scope) as stage, EventLoop() as loop:
         server = _Server(config, stage, source)
         try:
             with _until_told(server.end):
                 loop.run(server.serve())
         finally:
-            shutil.rmtree(stage.work / "images", ignore_errors=True)
+            shutil.rmtree(stage.work, ignore_errors=True)
 
 
 class _Server:
@@ -96,7 +95,7 @@ class _Server:
     def __init__(self, config: Config, stage: StageRun, source: Source) -> None:
         self.config, self.stage, self.source = config, stage, source
         self.images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        self.worlds = Worlds(config.env, config.prompt, self.images, config.sandbox)
+        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
         self.policy: Engines | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
@@ -163,10 +162,7 @@ class _Server:
         config, chat = self.config, QwenChat.load(self.source.path)
         place = Place(config.dtype, config.device)
         self.policy = open_policy(config.engine, self.source.path, chat, self.images.view, config.limits, place)
-        offered = tuple(native_tools())
-        return Agent(
-            self.policy, chat, self.worlds, self.images, config.limits, offered, config.bounds, config.temperature
-        )
+        return Agent(self.policy, chat, self.worlds, self.images, config.limits, config.bounds, config.temperature)
 
     async def _drain(self) -> None:
         """New requests are refused; those under way have ``drain_s``."""
@@ -180,7 +176,7 @@ class _Server:
 
 def _names(model: str, source: Source) -> tuple[str, ...]:
     """What clients may call the model: an id without ``/`` and ``:``, of which some make file names, then as given."""
-    whole = source.artifact.ref if source.artifact else model
+    whole = source.name
     plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")
     return tuple(dict.fromkeys((plain, whole, model)))
 

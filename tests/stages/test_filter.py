@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fakes import native_card
 
 from stages import eval as evaluation
 from stages import filter as stage
@@ -92,9 +93,10 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "model": "model:v1",
         "prompt": PROMPT,
         "signals": {"answer": by_seed},
+        "env": native_card,
         "rules": ROWS | {"pass_rate": pass_rate.mixed},
         "rollouts": Rollouts(k=4),
-        "limits": Limits(max_turns=1, max_tokens=200, max_turn_tokens=6),
+        "limits": Limits(max_turns=1, max_tokens=600, max_turn_tokens=6),
         "images": ImageLimits(56 * 56, 112 * 112),
     }
     fields |= changes
@@ -160,9 +162,9 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     clean = stage.run(config(home, "rows", rules=ROWS, model=None))  # eval refuses the image that is too narrow
     report = evaluation.run(
         evaluation.Config(
-            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, forms=("answer",),
-            split="train", samples_per_question=4, temperature=1.0,
-            limits=Limits(max_turns=1, max_tokens=200, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
+            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, env=native_card,
+            forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
+            limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
             job={"home": str(home), "name": "report"}, max_broken=1.0,
             rewards={"answer": lambda signals: [None] * len(signals)},
         )
@@ -246,6 +248,11 @@ def test_a_judge_without_verdicts_and_broken_rollouts_end_the_run(home: Path, mo
     with pytest.raises(EngineError, match=r"filter \(data:v1\): 100% of the rollouts broke.*no pixels today"):
         stage.run(config(home, "broken", seed=11))
     assert not (home / "broken").exists()
+
+
+def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"filter.limits.max_tokens: is 20, but the shortest of \d+ prompts has"):
+        stage.run(config(home, "roomless", limits=Limits(max_turns=1, max_tokens=20, max_turn_tokens=6)))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from vtcli.config.bounds import at_least
+from vtcli.config.bounds import at_least, within
 from vtcli.errors import ConfigError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
 from vtcli.protocols import Chat, OpenEnv, Policy
-from vtcli.rollout.loop import Limits, Sampling, draws, rollout
+from vtcli.rollout.loop import MAX_TEMPERATURE, Limits, Sampling, draws, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.store import disk, records
@@ -46,7 +46,7 @@ class Rollouts:
 
     def __post_init__(self) -> None:
         at_least(1, self, "k", "concurrency")
-        at_least(0, self, "temperature")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         if self.temperature == 0 and self.k > 1:
             raise ConfigError(
                 f"filter.rollouts.k={self.k} at temperature 0: all rollouts of a question would be the same. "
@@ -71,9 +71,9 @@ class StoredRates:
         self._known[rate.content] = rate
 
 
-@dataclass(frozen=True)
+@dataclass
 class Player:
-    """What rollouts are made and measured with."""
+    """What rollouts are made and measured with, and how they went."""
 
     policy: Policy
     chat: Chat
@@ -81,15 +81,20 @@ class Player:
     limits: Limits
     measure: Measure
     right: str
-    broken: list[Trajectory] = field(default_factory=list[Trajectory])
+    rollouts: int = 0
+    broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
+    roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
 
     async def outcome(self, sample: Sample, draw: Sampling) -> Outcome:
         """Raises ``VtcliError`` for what the user has to mend."""
         found = await rollout(sample, self.policy, self.chat, self.open_env, self.limits, draw)
+        self.rollouts += 1
         if found.stop is Stop.BROKEN:
-            self.broken[REASONS:] = []
-            self.broken.append(found)
+            if len(self.broken) < REASONS:
+                self.broken.append(found)
             return "broken"
+        if not found.turns and self.rollouts == len(self.roomless) + 1:
+            self.roomless.append(found)
         (signals,) = await self.measure([found])
         value = signals.values.get(self.right)
         return "unjudged" if value is None else "right" if value > 0.5 else "wrong"

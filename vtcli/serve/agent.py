@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from vtcli.config.bounds import at_least
+from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Syntax
+from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Syntax
 from vtcli.rollout.loop import Limits, Sampling, draws, rollout, why_broken
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
@@ -43,14 +44,13 @@ class Bounds:
 
 @dataclass
 class Agent:
-    """Answers requests. ``offered`` are the native tools of every question; with code they mean nothing."""
+    """Answers requests."""
 
     policy: Policy
     chat: Chat
-    open_env: OpenEnv
+    worlds: Worlds
     store: ImageStore
     limits: Limits
-    offered: tuple[str, ...]
     bounds: Bounds
     temperature: float
     rolling: int = 0  # rollouts admitted and not yet over
@@ -73,7 +73,7 @@ class Agent:
     async def sample(self, request: ChatRequest, limits: RequestLimits) -> Sample:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
         refs = await asyncio.to_thread(self._keep, request, limits)
-        return Sample(request.id, "served", "answer", "served", request.question, "", refs, self.offered)
+        return self.worlds.offer(Sample(request.id, "served", "answer", "served", request.question, "", refs, ()))
 
     def _keep(self, request: ChatRequest, limits: RequestLimits) -> tuple[ImageRef, ...]:
         """Every image's size is looked at before any is decoded."""
@@ -126,7 +126,7 @@ class Agent:
                 begin = time.perf_counter()
 
                 def open_env(sample: Sample) -> Env:
-                    return _Watched(self.open_env(sample), request.system, lambda text: tell(index, text))
+                    return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
 
                 found = await rollout(sample, self.policy, self.chat, open_env, self.limits, draw)
                 self._took.append(time.perf_counter() - begin)
