@@ -123,20 +123,24 @@ def test_commands_are_of_the_command_line() -> None:
 UNFINISHED = (
     "stages",
     "vtcli/cli",
-    "vtcli/config",
-    "vtcli/data",
+    "vtcli/config/compose.py",
+    "vtcli/data/generators/film.py",
+    "vtcli/data/generators/item.py",
+    "vtcli/data/importers",
+    "vtcli/data/inputs.py",
+    "vtcli/data/teachers",
     "vtcli/engines",
     "vtcli/envs",
     "vtcli/families",
     "vtcli/geometry.py",
     "vtcli/protocols.py",
-    "vtcli/report",
     "vtcli/rollout",
     "vtcli/runs",
     "vtcli/sandbox",
     "vtcli/schema.py",
     "vtcli/signals",
-    "vtcli/store",
+    "vtcli/store/artifacts.py",
+    "vtcli/store/manifest.py",
 )
 """Rooms and files whose docstrings are still to be rewritten; a room that is done leaves the list."""
 

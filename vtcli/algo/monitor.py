@@ -47,10 +47,7 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> str:
-    """What became of the rollouts of a step from which nothing was learnt, as the rest of a sentence.
-
-    Every rollout counts once: as broken, without a verdict, in a group of equal rewards, or left out of the choice.
-    """
+    """The fate of a step's rollouts from which nothing was learnt, as the rest of a sentence."""
     counts, ends, equal = Counter[str](), Counter[str](), set[float]()
     for group, values in zip(groups, credit, strict=True):
         same = group_std(group) == 0.0

@@ -19,12 +19,12 @@ class Selection:
 
     oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
     drop_equal: bool = False  # groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling")
-    drop_stops: tuple[Stop, ...] = ()  # trajectories that ended so
+    drop_stops: tuple[Stop, ...] = ()  # trajectories with such a stop reason
     drop_imageless: Literal["none", "called", "all"] = "none"  # trajectories in which no tool made an image: of those
     # that called one ("failing to render any image", PyVision-RL 3.3), or all (its released code, ``hasimage``)
     rank: Literal["none", "std"] = "none"  # groups of the largest deviation first; a group may be cut
-    max_rounds: int = 1  # of rollouts, until a step is full; what is there then is learnt from
-    stop_when_full: bool = False  # cancel what is left of a round once the groups at hand fill the step
+    max_rounds: int = 1  # of rollouts, until a step is full; after the last one the step learns from what it has
+    stop_when_full: bool = False  # cancel the rest of a round once its finished groups fill the step
 
     def __post_init__(self) -> None:
         if self.stop_when_full and self.rank != "none":

@@ -1,6 +1,6 @@
-"""What the numbers of a configuration may be: dataclasses check their own fields and name the one that is wrong.
+"""Bounds of a configuration's numbers. Dataclasses check their own fields and name the wrong one.
 
-NaN is below nothing and above nothing, so that ``value < 1`` lets it pass: every check here asks for a finite number.
+NaN compares false with everything, so ``value < 1`` would let it pass. Every check here asks for a finite number.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the words of a command line mean where they are not Hydra's: inputs without a key, flags of one stage; and the
-command of the running job, for what records how it was made."""
+"""Words of a command line that are not Hydra's: inputs without a key, flags of one stage. Also the command of the
+running job, for records of how a thing was made."""
 
 from __future__ import annotations
 

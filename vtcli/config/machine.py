@@ -1,4 +1,4 @@
-"""What this machine has, and whether a scale can run on it. Nothing heavy is imported."""
+"""The hardware and packages of this machine, and the check that a scale can run on it. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a scale needs on each machine that takes part; the ``needs`` section of ``conf/scale/<scale>.yaml``."""
+    """The needs of a scale on each machine; the ``needs`` section of ``conf/scale/<scale>.yaml``."""
 
     gpus: int = 0
     gpu_memory_gib: float = 0.0  # of every device
@@ -56,7 +56,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def choose_scale() -> tuple[str, str]:
-    """What ``scale=auto`` means here, and a sentence that says so."""
+    """The meaning of ``scale=auto`` here, and a sentence that states it."""
     devices = gpus()
     if not devices:
         return (
@@ -91,7 +91,7 @@ def require(scale: str, model: str | None, scales: Mapping[str, Needs]) -> None:
 
 
 def lacking(needs: Needs) -> list[str]:
-    """What of ``needs`` is not here, a line each."""
+    """The unmet needs, a line each."""
     devices, missing = gpus(), list[str]()
     wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''} of {needs.gpu_memory_gib:g} GiB memory or more"
     if needs.gpus and not devices:

@@ -1,4 +1,4 @@
-"""Which file and line set each value of a composed configuration, found out when somebody asks."""
+"""Origins: the file and line that set each value of a composed configuration, computed on demand."""
 
 from __future__ import annotations
 

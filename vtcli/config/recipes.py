@@ -1,8 +1,8 @@
-"""What the files of a recipe say before anything is composed: which data it is about, and which variants it has.
+"""Facts from a recipe's files, read before anything is composed: its data and its variants.
 
-A recipe names its data at paper size (``override /data: codev_paper``); a scale that has data of its own size
-(``override /data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where there is one.
-A variant is a file ``variant/<recipe>_<variant>.yaml`` that is laid over the recipe.
+A recipe names its data at paper size (``override /data: codev_paper``). A scale with data of its own size (``override
+/data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. A variant is a file
+``variant/<recipe>_<variant>.yaml`` that is laid over the recipe.
 """
 
 from __future__ import annotations

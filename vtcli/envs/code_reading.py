@@ -37,10 +37,10 @@ def read(reading: Reading, text: str) -> Decoded:
 
 
 def split(text: str, start: str, end: str) -> tuple[list[str], str]:
-    """What stands between each start and the end that follows it, and the text without all that.
+    """The texts between each start and the next end, and the text without them.
 
-    The first end counts, also inside a string of the code: sampling stops there (DeepEyes', CodeV's and PyVision's
-    regular expressions do the same).
+    The first end counts, also inside a string of the code: sampling stops there. The regular expressions of DeepEyes,
+    CodeV and PyVision do the same.
     """
     blocks: list[str] = []
     kept: list[str] = []

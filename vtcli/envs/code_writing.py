@@ -40,7 +40,7 @@ FALLBACK: Mapping[Status, str] = {
     Status.LIMIT: "the code wrote too much and was stopped",
     Status.REFUSED: "the code was not run",
 }
-"""What the policy is told where a run has no error text of its own."""
+"""Texts for the policy where a run has no error text of its own."""
 
 TAGS = (
     *("think", "answer", "code", "tool_call", "tool_response", "sandbox_output", "interpreter"),
@@ -54,7 +54,7 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one run gives the policy: ``kept`` of its images, and why others were left out."""
+    """The share of a run that the policy reads: ``kept`` of its images, and why others were left out."""
 
     result: RunResult
     kept: tuple[Produced, ...]
@@ -129,8 +129,8 @@ def _text(writing: Writing, shown: Shown, limit: int) -> str:
 
 
 def details(shown: Shown) -> dict[str, Json]:
-    """What is kept of a run beyond the call's result: ``run`` is its exact status; times in seconds and memory in MB as
-    measured outside the process; ``operations`` are the code's claims."""
+    """Details of a run that are stored beside the call's result. ``run`` is its exact status. Times in seconds and
+    memory in MB are measured outside the process. ``operations`` are the code's claims."""
     result = shown.result
     return {
         "run": str(result.status),
@@ -158,7 +158,7 @@ def transform(produced: Produced, image: int | None) -> dict[str, Json]:
 
 
 def parent(produced: Produced, image: int | None) -> int | None:
-    """The input image that a verified chain started from; None for claims that nobody could check."""
+    """The input image that a verified chain started from; None for unverified claims."""
     started = {operation.image for operation in produced.operations}
     if produced.verified is not True or len(started) != 1:
         return None

@@ -173,8 +173,8 @@ class ModelJudge:
         checks = [(name, check) for name in self._rubrics for check in _load(name).check]
         if not checks:
             return
-        first = await self._try(*checks[0])  # alone: whether the server is there, and knows guided decoding
-        failed: dict[tuple[str, str, str], list[str]] = {}  # by rubric and reason, as all of them may have the same
+        first = await self._try(*checks[0])  # alone: it shows whether the server answers and knows guided decoding
+        failed: dict[tuple[str, str, str], list[str]] = {}  # by rubric and reason: many checks may fail alike
         found = (first, *await asyncio.gather(*(self._try(*c) for c in checks[1:])))
         for said, (name, check) in zip(found, checks, strict=True):
             if said:

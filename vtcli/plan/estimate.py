@@ -150,7 +150,7 @@ def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
             yield "tensor_parallel", parallel
     yield "offload", True
     mean = shape(arch, work).total
-    while work.max_tokens // 2 >= max(2 * mean, 1024):  # a limit that the usual trajectory does not feel
+    while work.max_tokens // 2 >= max(2 * mean, 1024):  # a limit above the usual trajectory
         work = replace(work, max_tokens=work.max_tokens // 2)
         yield "max_tokens", work.max_tokens
         yield "batch_tokens", min(tokens, work.max_tokens)

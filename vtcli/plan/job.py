@@ -37,7 +37,7 @@ class Workload:
     """A run of ``vtcli rl``."""
 
     prompts: int  # rolled out per step, oversampling included
-    learnt: int  # of these, what the update learns from
+    learnt: int  # those of them that the update learns from
     group_size: int
     steps: int
     updates_per_step: int = 1

@@ -12,7 +12,9 @@ from vtcli.plan.job import Layout, Shape, Workload
 GIB = 2**30
 BUCKET = 500_000_000  # DeepSpeed's reduce_bucket_size: gradients that are in flight
 LIVE_PARAMETERS = 1_000_000_000  # DeepSpeed's stage3_max_live_parameters: weights that are gathered
-LOGITS = 18  # bytes per logit: as computed, in fp32, scaled, log-softmax, and their gradients (engines/deepspeed.py)
+LOGITS = (
+    18  # bytes per logit: as computed, in fp32, scaled, log-softmax, and their gradients (engines/learner/deepspeed.py)
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def memory(
     engine = layout.bytes * arch.parameters / layout.tensor_parallel
     asleep = (engine if layout.sleep else 0.0) + (kept if layout.learner_sleep else 0.0)
     if layout.serving:
-        asleep = 0.0  # nobody has to make room
+        asleep = 0.0  # both have their own memory
     usable = cluster.gpu.memory * GIB * constants.usable_memory
     policy = engine + constants.engine_gib * GIB
     row = layout.bytes * arch.kv_values / layout.tensor_parallel  # of the cache, per token

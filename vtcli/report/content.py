@@ -1,4 +1,4 @@
-"""What a report is made of: rows, curves and trajectories; every figure in it is computed from these."""
+"""Contents of a report: rows, curves and trajectories. Every figure in it is computed from these."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How the model came about, as far as it is known."""
+    """The training of the model, as far as it is known."""
 
     curves: tuple[Curve, ...] = ()
     phases: tuple[Phase, ...] = ()

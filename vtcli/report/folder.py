@@ -1,7 +1,7 @@
-"""What a report artifact holds beside its pages, so that the next report can compare with it question by question.
+"""Files of a report artifact beside its pages, with which the next report compares question by question.
 
-``trajectories.jsonl`` has every scored trajectory, ``images/`` their pictures by hash; ``series.json`` lists the
-models, oldest first, with the file of each one's rows (``series/00.jsonl``, ...); ``metrics.json`` holds every mean and
+``trajectories.jsonl`` has every scored trajectory, ``images/`` their pictures by hash. ``series.json`` lists the
+models, oldest first, with the file of each one's rows (``series/00.jsonl``, ...). ``metrics.json`` holds every mean and
 comparison that follows from the rows.
 """
 
@@ -47,7 +47,7 @@ def save_series(folder: Path, series: Sequence[Evaluation], seed: int) -> None:
 
 
 def load_series(folder: Path) -> tuple[Evaluation, ...]:
-    """What ``save_series`` wrote. Raises ``InputError`` for files that are missing or damaged."""
+    """Load what ``save_series`` wrote. Raises ``InputError`` for files that are missing or damaged."""
     path = folder / "series.json"
     with disk.checked(path, "read"):
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a call did, drawn as SVG over the image it acted on: coordinates are pixels of that image's view. Pure."""
+"""Calls drawn as SVG over the image that they acted on. Coordinates are pixels of that image's view. Pure."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def draw_truth(sample: Sample) -> str:
 
 
 def same_frame(trajectory: Trajectory, index: int) -> bool:
-    """Whether an image shows image 0's pixels at the same places, drawings aside."""
+    """True if an image shows image 0's pixels at the same places, drawings aside."""
     seen = 0
     while index != 0 and seen <= len(trajectory.images):
         ref, seen = trajectory.images[index], seen + 1

@@ -1,4 +1,4 @@
-"""What ``vtcli judge`` prints and draws: the scores of one recipe, the reward matrix of many, two judges' agreement."""
+"""Output of ``vtcli judge``: the scores of one recipe, the reward matrix of many, two judges' agreement."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def task_differences(series: Sequence[Evaluation], form: str, seed: int) -> Tabl
 
 
 def shares(series: Sequence[Evaluation], what: str, seed: int) -> Table | None:
-    """How calls split over tools (``what="tools"``) or trajectories over stop reasons (``what="stops"``)."""
+    """Shares of calls by tool (``what="tools"``), or of trajectories by stop reason (``what="stops"``)."""
     tables = [(e, s) for e in series for s in summarise(e.rows, seed) if s.task == "all"]
     counts: list[Mapping[str, int]] = [s.tools if what == "tools" else s.stops for _, s in tables]
     names = sorted({n for c in counts for n in c}, key=lambda n: -sum(c.get(n, 0) for c in counts))

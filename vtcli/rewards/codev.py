@@ -77,7 +77,7 @@ def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
     search = signals.values.get("search")
     search = steps.assume_search if search is None else search
     if steps.everywhere and signals.values.get("evidence") is not None:
-        search = True  # a judge was asked; an oracle cannot say anything where there is nothing to search
+        search = True  # a judge was asked; the oracle is asked about visual searches only
     if search is None and lines:
         raise ConfigError(
             "the reward codev.tapo needs the signal 'search', whether the task is a visual search, and the truth of "

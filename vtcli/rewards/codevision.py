@@ -43,11 +43,11 @@ class Rules:
 
     exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and no other of CORE | the same set
     optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
-    compared: Literal["optional", "any"] = "optional"  # tools that part a group into T+ and T-
+    compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
     spurious: Literal["nothing_required", "no_orientation_required"] = "nothing_required"
     poor: Literal["penalty", "scale"] = "penalty"  # a third penalty | acc times must-use, and no suggested bonus
-    negligible: float = 0.1  # IoU, or for "scale" must-use, below which evidence is none
+    negligible: float = 0.1  # IoU (for "scale": must-use) below which evidence does not count
 
 
 WEIGHTS, RULES = Weights(), Rules()

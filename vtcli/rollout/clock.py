@@ -1,4 +1,4 @@
-"""Where the wall clock of rollouts goes: to the engine, to the worlds, to the judge, or to nobody of them."""
+"""Wall clock of rollouts, shared out to the engine, the worlds, the judge, and the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 KINDS: tuple[str, ...] = ("generate", "env", "judge")
-"""What may be at work, in the order in which a moment is given to one of them. ``judge``: signals of any kind."""
+"""The parts that may be at work, in order of precedence for a moment. ``judge``: signals of any kind."""
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""What a long stage shows and keeps while it runs: a bar on a terminal, lines elsewhere, one log line a step."""
+"""Progress of a long stage: a bar on a terminal, lines elsewhere, one log line a step."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Case:
     trajectory: Facts
     total_more: float
     total_less: float
-    apart: float  # of 1: by how much of all common trajectories its rank differs
+    apart: float  # difference of its two ranks, as a share of the common trajectories
 
 
 @dataclass(frozen=True, slots=True)

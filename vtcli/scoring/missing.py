@@ -79,7 +79,7 @@ class Completer:
         return found
 
     def _lacks(self, name: str, stored: Mapping[str, Any]) -> bool:
-        names = self._names.get(name)  # unknown until it was measured once
+        names = self._names.get(name)  # unknown before the first measurement
         unjudged: Collection[str] = stored.get("unjudged") or ()
         return name in self.again or names is None or not names <= stored.keys() or not names.isdisjoint(unjudged)
 

@@ -86,7 +86,7 @@ class Scorer:
             (verdict,) = chosen.reward([signals])
         except ConfigError as error:
             return _quoted(str(error))
-        except Exception:  # said where the group is scored
+        except Exception:  # reported where the group is scored
             return set()
         return set(signals.values.get("unjudged") or ()) if verdict and verdict.total is None else set()
 

@@ -31,6 +31,6 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
 
 
 def _cut(ref: ImageRef) -> bool:
-    """Whether a part of the parent was cut out; a chain of code counts with one crop in it."""
+    """True if a part of the parent was cut out; a chain of code counts with one crop in it."""
     transform = ref.transform or {}
     return transform.get("op") == "zoom" or "crop" in map(code.canonical, code.chain_of(transform))

@@ -1,6 +1,7 @@
-"""Whether what the tools showed helps with the question: CodeV's evidence checking (arXiv 2511.19661, section 4.3).
+"""Evidence of the tools' images for the question: CodeV's evidence checking (arXiv 2511.19661, section 4.3).
 
-The judge sees the question without its options and the images that one call made; never thoughts, code or the answer.
+The judge sees the question without its options and the images that one call made. It never sees thoughts, code or the
+answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the trajectory keeps the form that a paper's reward expects: a rule for each, all of them measured."""
+"""Rules of form: True where a trajectory keeps the form that a paper's reward expects. All rules are measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which frames of a video the images of a trajectory show."""
+"""Frames of a video that the images of a trajectory show."""
 
 from __future__ import annotations
 

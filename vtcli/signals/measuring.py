@@ -55,7 +55,7 @@ class Measuring:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What a run records."""
+        """Facts about the judge that a run records."""
         return {} if self.judge is None else {"judge": self.judge.name}
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How every image of a trajectory is turned."""
+"""The orientation of every image of a trajectory."""
 
 from __future__ import annotations
 

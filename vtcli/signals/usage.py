@@ -1,4 +1,4 @@
-"""How the tools were used, and how the rollout went."""
+"""Use of the tools, and course of the rollout."""
 
 from __future__ import annotations
 

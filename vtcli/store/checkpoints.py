@@ -1,4 +1,4 @@
-"""Where a training stage stands, on disk: whole checkpoints, and logs cut back to the one they belong to."""
+"""State of a training stage on disk: whole checkpoints, and logs cut back to their checkpoint."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Checkpoints:
 
 
 def require(metrics: Mapping[str, float], name: str | None) -> bool:
-    """Whether the metric ``name`` that checkpoints are compared by is known to exist, asked of each step until it is,
-    so that a slip is told before hours are spent. A step that updated nothing has not all metrics and settles nothing.
+    """True once the metric ``name``, by which checkpoints are compared, is known to exist. It is asked of each step
+    until then, so a misspelt name is reported early. A step that updated nothing lacks metrics and decides nothing.
 
     Raises:
         ConfigError: there is no such metric.

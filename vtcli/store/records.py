@@ -71,7 +71,7 @@ def read(path: Path, *kinds: type[T]) -> Iterator[T]:
 
 
 def torn(path: Path) -> bool:
-    """Whether the last line lacks its end, which ``read`` leaves out."""
+    """True if the last line lacks its end; ``read`` leaves such a line out."""
     with disk.checked(path, "read"), path.open("rb") as file:
         return _complete_size(file) < file.seek(0, os.SEEK_END)
 
@@ -102,7 +102,7 @@ def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
 
 
 def _complete_size(file: Any) -> int:
-    """Where the last complete line ends; seeks backwards in steps."""
+    """Position of the end of the last complete line; seeks backwards in steps."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - 65536)

@@ -60,7 +60,7 @@ def blank(width: int, height: int, colour: Rgb = (255, 255, 255)) -> Pixels:
 
 
 def light(pixels: Pixels, strength: float) -> None:
-    """Darken red from left to right and blue from top to bottom by up to ``strength`` of 255, as a coloured lamp does:
+    """Darken red from left to right and blue from top to bottom, by up to ``strength`` of 255, like a coloured lamp. So
     a small model that knows only relative positions can tell from a patch where in the image it is."""
     height, width = pixels.shape[:2]
     cv2.subtract(pixels, _shade(height, width, strength), dst=pixels)  # stops at 0

@@ -37,7 +37,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class ChartSize:
-    """How large a chart is and how much is drawn on it; lengths in pixels."""
+    """Sizes of a chart and of what is drawn on it; lengths in pixels."""
 
     long_side: tuple[int, int] = (112, 112)
     aspect: tuple[float, float] = (1.0, 1.0)  # long over short side; which one is the width is drawn when not 1
@@ -244,9 +244,9 @@ def _marker(pixels: Pixels, shape: str, at: tuple[float, float], radius: float, 
 
 
 def place_labels(look: Look, points: Sequence[Point], face: canvas.ImageFont.FreeTypeFont) -> list[tuple[float, float]]:
-    """For every point the centre of its label: the first of eight directions in which the label hides no marker and
-    no other label, stays inside the chart and is clearly nearer to its own marker than to any other, else the one that
-    fails least."""
+    """The centre of each point's label, in the first of eight directions that fits. A label fits if it hides no marker
+    and no other label, stays inside the chart, and is clearly nearest to its own marker. If none fits, the least bad
+    direction is taken."""
     markers = [(p.pixel[0], p.pixel[1], look.radius * 1.4, look.radius * 1.4) for p in points]
     taken: list[tuple[float, float, float, float]] = []
     centres: list[tuple[float, float]] = []
@@ -279,13 +279,13 @@ def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float,
 
 
 def _ambiguity(label: tuple[float, float], own: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
-    """How many pixels the nearest other marker is short of twice the distance of the label's own marker."""
+    """Pixels by which the nearest other marker falls short of twice the distance of the label's own marker."""
     nearest = min((math.dist(label, other) for other in others), default=math.inf)
     return max(0.0, 2 * math.dist(label, own) - nearest)
 
 
 def _outside(a: tuple[float, float, float, float], look: Look) -> float:
-    """How many pixels a box reaches out of the plot's frame on the left and below, or of the image elsewhere."""
+    """Pixels by which a box exceeds the plot's frame on the left and below, or the image elsewhere."""
     x1, _, _, y2 = look.axes.frame
     left, right = max(0.0, x1 + 1 - (a[0] - a[2])), max(0.0, a[0] + a[2] - look.width)
     above, below = max(0.0, a[3] - a[1]), max(0.0, a[1] + a[3] - y2)

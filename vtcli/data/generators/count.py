@@ -29,7 +29,7 @@ WORDS = {">": "greater", "<": "less"}
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a chart is, how many points it shows and which comparisons are asked."""
+    """Sizes of a chart, its number of points, and the comparisons that are asked."""
 
     chart: chart.ChartSize = field(default_factory=lambda: chart.ChartSize(marker=(4.0, 4.0), steps=20))
     points: tuple[int, int] = (3, 6)  # fewest and most, the reference among them

@@ -1,9 +1,10 @@
 """Counting of mixed difficulty (CodeDance's visual counting in miniature): few large dots, or many small faint ones.
 
 An easy item has few large dots: a look is enough. A hard one has many dots, some pixels wide and hardly brighter than
-their ground, among as many of other colours: a token of 28 x 28 pixels cannot count them, but code can, exactly: a
-dot is raised in the channel of its colour and lowered in the others, so that what is above the channel's median by
-``ABOVE`` are the dots of that colour and nothing else, and its connected components are as many as there are dots.
+their ground, among as many of other colours. A token of 28 x 28 pixels cannot count them, but code can.
+
+The count by code is exact. A dot is raised in the channel of its colour and lowered in the others. So the pixels above
+the channel's median by ``ABOVE`` are the dots of that colour, and each connected component is one dot.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ABOVE = 14  # of 255: what code counts lies this far above the median of its cha
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How the dots of one difficulty look; lengths in pixels."""
+    """The look of the dots of one difficulty; lengths in pixels."""
 
     counts: tuple[int, int]  # fewest and most dots of the colour that is asked for
     others: tuple[int, int]  # the same of all other colours together
@@ -45,7 +46,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large an image is, and how its two difficulties look."""
+    """The size of an image, and the looks of its two difficulties."""
 
     width: int = 112
     height: int = 112
@@ -138,7 +139,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """Whether the dots are large or small, and of large ones how many there are: nothing that a look does not tell."""
+    """The size of the dots, large or small, and the number of large ones: facts that a look tells."""
     del view, grid
     easy = item.truth["difficulty"] == "easy"
     turns = [("Are the dots large or small?", "large" if easy else "small")]

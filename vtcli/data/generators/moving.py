@@ -1,8 +1,7 @@
 """Moving shapes: a short video, and a question about one second of it (PyVision-Video's question in miniature).
 
-Nothing of the video is in the prompt; frames are fetched by code. In every second each shape rests at a place drawn
-anew, then glides to the next one, so that only the frames of the second that is asked about tell the answer, and any
-other frame is as good as a guess.
+No frame is in the prompt; code fetches frames. In every second each shape rests at a newly drawn place and then glides
+to the next one. So only frames of the second in question tell the answer, and any other frame is as good as a guess.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ REST = 0.5  # share of every second in which a shape stays where it is
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large and long a video is and what is asked; lengths in pixels."""
+    """Sizes and length of a video, and its questions; lengths in pixels."""
 
     width: int = 112
     height: int = 112
@@ -121,8 +120,8 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 
 
 def answer_at(truth: Mapping[str, Json], frame: int) -> str:
-    """What a frame shows of the question's shape: the right answer for the frames of the truth. Of a frame in which it
-    glides, where it comes from."""
+    """The place of the question's shape in a frame: the right answer for the frames of the truth. While it glides, the
+    place where it comes from."""
     asked, second = truth["shapes"][0], frame // int(truth["frames_per_s"])
     if truth["kind"] == "colour":
         return str(asked["colours"][second])
@@ -162,8 +161,8 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
 
 
 def figure(pixels: Pixels) -> Pixels:
-    """What ``plt.imshow(pixels); plt.axis("off"); plt.show()`` gives in the sandbox. (Axes take two thirds of the time
-    that a figure takes, and a small model's view shows none of their numbers.)"""
+    """The picture that ``plt.imshow(pixels); plt.axis("off"); plt.show()`` gives in the sandbox. Axes take two thirds
+    of a figure's time, and a small model's view shows none of their numbers."""
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from vtcli.schema import Json
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a chart is, how many points it shows and what is asked."""
+    """Sizes of a chart, its number of points, and its questions."""
 
     chart: chart.ChartSize = field(default_factory=chart.ChartSize)
     points: tuple[int, int] = (1, 3)  # fewest and most

@@ -1,7 +1,7 @@
 """Rotate/Flip pages (ToolsRL 4.1, C.1): a page of text with a stamp, turned or mirrored with probability 0.7.
 
-The stamp sits in a corner, and every one of the five transforms moves every corner: a corner that is read off a
-transformed page is always wrong, so the page has to be turned upright first (or imagined so).
+The stamp sits in a corner, and every one of the five transforms moves every corner. A corner that is read off a
+transformed page is always wrong. So the page has to be turned upright first (or imagined so).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SEALS = ("PAID", "COPY", "SEEN", "FILED", "SENT", "DONE")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a page is and what is asked; lengths in pixels of the upright page."""
+    """Sizes of a page, and its questions; lengths in pixels of the upright page."""
 
     width: int = 112
     height: int = 112
@@ -113,7 +113,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 
 
 def moved(corner: str, transform: str) -> str:
-    """Where a transform puts a corner.
+    """The corner to which a transform moves ``corner``.
 
     >>> moved("top-left", "rot90")
     'top-right'

@@ -81,7 +81,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """Where the tag and a plate are, or one of them in close-up."""
+    """Questions about the places of the tag and a plate, or about one of them in close-up."""
     label, box = item.truth["tag"]["label"], item.truth["boxes"][0]["box"]
     corner = pick(rng, CORNERS)
     plate = item.truth["plates"][corner]

@@ -69,7 +69,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 
 
 def moved_box(box: list[float], transform: str, side: float) -> list[float]:
-    """Where a transform puts a box of a square picture.
+    """The box to which a transform moves a box of a square picture.
 
     >>> moved_box([0, 0, 10, 20], "rot90", 100)
     [80, 0, 100, 10]

@@ -2,18 +2,18 @@
 
 Stands for the SealVQA and VisualProbe targets of ToolsRL 4.1: a question names an element, the truth is its box.
 
-Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from how their ink is spread.
-So the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass), over
-blotches as large as a pixel of the view. In a close-up they are plain to see. In the view, a CNN trained on 5400 tags
-and told where they are reads 32 % with the defaults, and 12 %, which is chance, with ``vanish=1.6, passes=3``.
+Plain dark letters of 3 view pixels look unreadable, yet a small CNN reads 96 % of them from the spread of their ink. So
+the letters are vanishing ones: dark strokes with a pale rim whose mean is the tag's own colour (a high-pass). They lie
+over blotches as large as a pixel of the view. A close-up shows them plainly. In the view, a CNN trained on 5400 tags
+and told their places reads 32 % with the defaults. With ``vanish=1.6, passes=3`` it reads 12 %, which is chance.
 
-For models that cannot learn letters in minutes the mark is a hatching: fine lines in one of four directions, a texture
-that any patch of a close-up shows, and finer than the view can hold: a CNN reads 26 % of four directions there, chance.
-Or only one quarter of the tag is hatched, and the mark is the corner where it is: what a turn of the picture changes.
+For models that cannot learn letters in minutes the mark is a hatching: fine lines in one of four directions. Any patch
+of a close-up shows this texture, and the view cannot hold it: a CNN reads 26 % of four directions there, chance. Or
+only one quarter of the tag is hatched, and the mark is its corner, which a turn of the picture changes.
 
-In a share of the scenes tags may have a frame whose colour goes with their lines, and which the view shows: questions
-that can be answered without looking where one claims to look, as CodeV's section 3 finds them in benchmarks. The others
-still need the close-up.
+In a share of the scenes tags may have a frame, visible in the view, whose colour goes with their lines. Such questions
+can be answered without looking at the claimed place, as CodeV's section 3 finds in benchmarks. The others still need
+the close-up.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _QUARTER = ("In which corner of the {} are the lines?", "In which corners of the
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a scene is and what is asked; lengths in pixels of the full image."""
+    """Sizes of a scene, and its questions; lengths in pixels of the full image."""
 
     width: int = 672
     height: int = 672

@@ -1,1 +1,1 @@
-"""Who writes demonstrations: the scripted teacher, its plans, and the dialects that it writes in."""
+"""Writers of demonstrations: the scripted teacher, its plans, and the dialects that it writes in."""

@@ -23,7 +23,7 @@ from vtcli.errors import EngineError
 
 NAME = "vtcli_blocks"
 NO_MASKS = {"full_attention": None, "sliding_attention": None}
-"""What the model is given as masks where it is given blocks."""
+"""The masks that the model gets where it is given blocks."""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def largest(value: int) -> int:
 
 
 def random_state() -> dict[str, Any]:
-    """Where this rank's random generators stand. Nothing of ours draws from them; a plug point may."""
+    """State of this rank's random generators. Our code draws nothing from them; a plug point may."""
     gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
     return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state(), "gpu": gpu}
 

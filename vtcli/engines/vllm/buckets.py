@@ -73,7 +73,7 @@ def fill(weights: Iterable[tuple[str, Tensor]], limit: int, folder: Path | None)
 
 
 def update_info(bucket: Bucket, total: int) -> dict[str, Any]:
-    """What a vLLM worker is told of a bucket; ``total`` tensors come in all."""
+    """The message to a vLLM worker about a bucket; ``total`` tensors come in all."""
     return {
         "path": bucket.path,
         "size": bucket.size,

@@ -70,7 +70,7 @@ class Keeping:
         return Source(self.source.label, self.source.total, self.source.buckets, self.buckets.append, again=False)
 
     def later(self) -> Source:
-        """What was kept, as often as it is needed."""
+        """The kept weights, as often as they are needed."""
         return Source(self.source.label, self.source.total, lambda: iter(self.buckets), lambda _: None)
 
     def close(self) -> None:

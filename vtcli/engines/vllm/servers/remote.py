@@ -91,7 +91,7 @@ class Remote:
             raise Odd(f"a reply that is no JSON: {text[:100]!r}") from error
 
     async def rpc(self, method: str, limit_s: float, *given: str) -> list[Any]:
-        """What a method of the workers returns, of each of them."""
+        """Call a method of all workers and return the result of each."""
         asked = {"method": method, "args": list(given), "timeout": limit_s}
         return (await self.ask("POST", "/collective_rpc", limit_s, asked) or {"results": []})["results"]
 
@@ -128,7 +128,7 @@ class Remote:
 
 
 def _message(text: str) -> str:
-    """What an error's body says, short."""
+    """The message in an error's body, shortened."""
     try:
         found: Any = json.loads(text)
         error = found.get("error", found)
