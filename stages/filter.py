@@ -17,7 +17,7 @@ from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import account, applying
-from vtcli.filters.applying import Decided, Filtered
+from vtcli.filters.applying import Decided, Subset
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.rolling import Player, Rolling, Rollouts, StoredRates
 from vtcli.protocols import Signal
@@ -250,7 +250,7 @@ def _finish(
     stage: StageRun,
     inputs: tuple[Artifact, Source | None],
     tables: Mapping[str, parquet.Table],
-    found: Filtered,
+    found: Subset,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
     data, source = inputs

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import Filtered
+from vtcli.filters.applying import Subset
 from vtcli.filters.facts import PassRate, PassRates
 from vtcli.store import codec, disk
 
@@ -25,7 +25,7 @@ BAR = 40
 PASS_RATES = "facts/pass_rate.jsonl"
 
 
-def account(found: Filtered, facts: Mapping[str, Any]) -> dict[str, Any]:
+def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What ``filter.json`` says: ``facts`` of the run, counts of every rule, and the pass rates that were measured."""
     seen = found.steps[0].seen if found.steps else len(found.kept)
     rules = [
@@ -60,7 +60,7 @@ def histogram(rates: PassRates) -> list[dict[str, Any]]:
     return [{"rate": rate, "questions": count} for rate, count in sorted(found.items())]
 
 
-def write(folder: Path, found: Filtered, said: Mapping[str, Any]) -> None:
+def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
     """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why) and, where measured, ``facts/pass_rate.jsonl``: a
     line a question with its rate and Wilson interval, of dropped ones too. Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())

@@ -29,7 +29,9 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class Subset:
+    """What the rules left, what each of them did, and the pass rates that they looked at."""
+
     kept: tuple[RowFacts, ...]
     steps: tuple[Step, ...]
     pass_rates: PassRates
@@ -40,7 +42,7 @@ def needs_rollouts(rules: Mapping[str, Rule]) -> list[str]:
     return [name for name, rule in rules.items() if MEASURED in inspect.signature(cast(Any, rule)).parameters]
 
 
-def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure, k: int) -> Filtered:
+def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure, k: int) -> Subset:
     """Every rule in order; ``measure`` gives the pass rates of the rows that are left when a rule wants them, over
     ``k`` rollouts each.
 
@@ -63,7 +65,7 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure,
         dropped = tuple((row, reason) for row, reason in zip(kept, why, strict=True) if reason is not None)
         steps.append(Step(name, len(kept), dropped))
         kept = [row for row, reason in zip(kept, why, strict=True) if reason is None]
-    return Filtered(tuple(kept), tuple(steps), rates)
+    return Subset(tuple(kept), tuple(steps), rates)
 
 
 def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
