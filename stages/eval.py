@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
-
-from rich.console import Console
-from rich.progress import track
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
-from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Policy, Reward, Signal
+from vtcli.protocols import Policy, Reward, Sampling, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
+    GroupRequest,
     Limits,
-    Sampling,
+    RolloutRequest,
     refuse_broken,
     refuse_no_room,
-    rollout_group,
     why_broken,
 )
+from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.progress import StepBar
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.pool import PoolConfig
-from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.videos import portable
 
-Rollouts = Callable[[Sample], Awaitable[tuple[Trajectory, ...]]]
-Opener = Callable[[], Rollouts]
 Key = tuple[str, str]  # form and sample id
 
 
@@ -71,6 +64,7 @@ class Config:
     model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
+    dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
@@ -85,9 +79,8 @@ class Config:
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
     max_broken: float = 0.5  # a larger share of broken rollouts ends the run; below it they are left out of all means
-    concurrency: int = 64  # questions at a time; finished ones survive a kill
-    dtype: str = "float32"
-    device: str = "cpu"
+    concurrency: int = 64  # rollouts at a time; finished ones survive a kill
+    device: str | None = None  # torch's name of where engine=hf computes; null: a GPU where there is one
     seed: int = 0
     bad_rows: Literal["error", "skip"] = "error"
     sandbox: PoolConfig = field(default_factory=PoolConfig)
@@ -133,13 +126,11 @@ def run(config: Config) -> Artifact:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
-        card, weights = read_card(config.env), source.path
-        worlds = Worlds(card, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=config.tools == "offered")
         samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
-        doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:
-            found = loop.run(_collect(doing, samples))
+            found = loop.run(_Rollouts(config, stage, source.path, images, worlds, measure).collect(samples))
         refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
@@ -160,78 +151,88 @@ def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds)
     return samples
 
 
-def _open(config: Config, weights: Path, images: ImageStore, worlds: Worlds) -> Rollouts:
-    """Loads the model; heavy libraries are imported here."""
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
-
-    chat = QwenChat.load(weights)
-    sampling = Sampling(config.temperature, config.samples_per_question, config.seed)
-    policy_of: Callable[[Sample], Policy]
-    if config.policy == "oracle":
-        from vtcli.engines.scripted import oracle
-
-        policy_of = partial(oracle, chat, images, config.seed, worlds.card)
-    else:
-        place = Place(config.dtype, config.device)
-        policy = open_policy(config.engine, weights, chat, images.view, config.limits, place)
-        policy_of = lambda _: policy  # noqa: E731
-    return lambda sample: rollout_group(sample, policy_of(sample), chat, worlds, config.limits, sampling)
-
-
 @dataclass(frozen=True, slots=True)
-class _Doing:
+class _Rollouts:
     """What the questions of one evaluation are answered and measured with."""
 
     config: Config
     stage: StageRun
+    weights: Path
+    images: ImageStore
     worlds: Worlds
     measure: Measuring
-    opener: Opener
 
-    async def start(self) -> Rollouts:
-        await self.worlds.start()
-        await self.measure.start()
-        self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
-        return await compute(self.opener)
+    async def collect(self, samples: Mapping[Key, Sample]) -> list[Scored]:
+        """Scored trajectories in the order of the questions.
 
-    async def score(self, groups: Sequence[Sequence[Trajectory]]) -> list[Scored]:
-        measured = iter(await self.measure([member for group in groups for member in group]))
-        done: list[Scored] = []
-        for group in groups:
-            signals = list(itertools.islice(measured, len(group)))
-            verdicts = self.config.rewards[group[0].sample.form](signals)
-            done += [portable(Scored(t, s, v)) for t, s, v in zip(group, signals, verdicts, strict=True)]
-        return done
+        Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
+        unless it broke; what its judge left without a verdict is measured again. The reward comes last: it is
+        arithmetic on the signals of whole groups.
+        """
+        config, path = self.config, self.stage.work / "trajectories.jsonl"
+        sampling = Sampling(config.temperature)
+        groups = [GroupRequest(s, config.samples_per_question, config.seed, sampling) for s in samples.values()]
+        stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
+        found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
+        unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged")]
+        left = [request for group in groups for request in group.members if request.id not in found]
 
-    async def close(self) -> None:
-        await self.measure.close()
-        await self.worlds.close()
+        def keep(trajectory: Trajectory, signals: Signals) -> None:
+            scored = portable(Scored(trajectory, signals, None))
+            records.append(path, [scored])
+            found[trajectory.id] = scored
 
+        try:
+            if unjudged or left:
+                await self.worlds.start()
+                await self.measure.start()
+                self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
+            for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
+                keep(trajectory, signals)
+            if left:
+                await self._roll_out(left, keep)
+        finally:
+            await self.measure.close()
+            await self.worlds.close()
+        return [scored for group in groups for scored in self._rewarded(group, found)]
 
-async def _collect(doing: _Doing, samples: Mapping[Key, Sample]) -> list[Scored]:
-    """Scored trajectories in the order of the questions; what an earlier attempt finished is not done again, but what
-    its judge left without a verdict is measured again, and a question with a broken rollout is asked again."""
-    config, path = doing.config, doing.stage.work / "trajectories.jsonl"
-    found = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-    count = Counter(_key(s) for s in found.values() if s.trajectory.stop is not Stop.BROKEN)
-    left = [key for key in samples if count[key] < config.samples_per_question]
-    open_keys = {_key(s) for s in found.values() if s.signals.values.get("unjudged")} - set(left)
-    rollouts: Rollouts | None = None
-    try:
-        if open_keys:
-            rollouts = await doing.start()
-            again = [[s.trajectory for s in found.values() if _key(s) == key] for key in sorted(open_keys)]
-            found |= {s.trajectory.id: s for s in await doing.score(again)}
-        for start in track(range(0, len(left), config.concurrency), "eval", console=Console(stderr=True)):
-            rollouts = rollouts or await doing.start()
-            groups = await asyncio.gather(*(rollouts(samples[key]) for key in left[start : start + config.concurrency]))
-            done = await doing.score(groups)
-            records.append(path, done)
-            found |= {s.trajectory.id: s for s in done}
-    finally:
-        await doing.close()
-    order = {key: i for i, key in enumerate(samples)}
-    return sorted(found.values(), key=lambda s: (order[_key(s)], s.trajectory.id))
+    async def _roll_out(self, requests: Sequence[RolloutRequest], keep: Callable[[Trajectory, Signals], None]) -> None:
+        """Loads the model and streams. Heavy libraries are imported here."""
+        from vtcli.families.qwen2_5_vl.chat import QwenChat
+
+        config, chat = self.config, QwenChat.load(self.weights)
+        opened: TrainedPolicy | None = None
+        policy: Policy
+        if config.policy == "oracle":
+            from vtcli.engines.scripted import OraclePolicy
+
+            asked = {request.seed: request.sample for request in requests}
+            policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
+        else:
+            place = Place(config.dtype, config.device)
+            policy = opened = await compute(
+                lambda: open_policy(config.engine, self.weights, chat, self.images.view, config.limits, place)
+            )
+        stream = Stream(policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None)
+        total = len(requests)
+        try:
+            with StepBar("eval", total, 0) as bar:
+
+                def finished(trajectory: Trajectory, signals: Signals) -> None:
+                    keep(trajectory, signals)
+                    bar.advance("trajectories")
+
+                await stream.each(requests, finished, config.concurrency)
+        finally:
+            if opened is not None:
+                await compute(opened.close)
+
+    def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
+        """The group's trajectories with their verdicts, by id."""
+        members = [found[request.id] for request in group.members]
+        verdicts = self.config.rewards[group.sample.form]([member.signals for member in members])
+        scored = [replace(member, verdict=verdict) for member, verdict in zip(members, verdicts, strict=True)]
+        return sorted(scored, key=lambda s: s.trajectory.id)
 
 
 def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> None:
@@ -242,10 +243,6 @@ def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> N
     refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
     if broken:
         sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
-
-
-def _key(scored: Scored) -> Key:
-    return scored.trajectory.sample.form, scored.trajectory.sample.id
 
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:

@@ -169,7 +169,7 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
 def _rows(
     config: Config, source: Source, jobs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Facts], list[RecipeTotals]]:
-    """What every recipe says; recipes with the same signals share what is measured."""
+    """The totals of every recipe. Recipes with the same signals share what is measured."""
     kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
     bound = {kind: _bind(json.loads(kind)) for kind in kinds.values()}
     scorers = {

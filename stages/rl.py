@@ -23,9 +23,9 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Advantage, Reward, Signal
-from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
-from vtcli.rollout.loop import MAX_TEMPERATURE, Limits, Sampling, derive_seed, refuse_broken, refuse_no_room
+from vtcli.protocols import Advantage, Reward, Sampling, Signal
+from vtcli.rollout.batch import Batch, Collector, Ranks, RoundRequest
+from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
@@ -198,7 +198,15 @@ class _Trainer:
         self.measure = Measuring(signals, config.judge, images, stage.store.root)
         self.collector = Collector(
             self.loop,
-            Stream(self.policy, self.chat, self.worlds, config.limits, self.measure, config.lockstep_turns),
+            Stream(
+                self.policy,
+                self.chat,
+                self.worlds,
+                config.limits,
+                self.measure,
+                self.policy.clock,
+                config.lockstep_turns,
+            ),
             self._asked,
             (config.prompts_per_step * config.group_size, config.select, config.advantage),
             Ranks(self.learner.rank, self.learner.world, gather),
@@ -313,7 +321,7 @@ class _Trainer:
         metrics = self.learner.update(rows, self.config.loss)
         return metrics | {"time/learn_s": time.perf_counter() - begin}
 
-    def _asked(self, step: int, rounds: int) -> Asked:
+    def _asked(self, step: int, rounds: int) -> RoundRequest:
         """What is rolled out in a step after so many rounds of it."""
         index, within = locate(self.lengths, step)
         phase, config = self.config.phases[index], self.config
@@ -322,10 +330,15 @@ class _Trainer:
         order = derive_seed(config.seed, index) % 2**32
         picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + rounds, order)
         seed = derive_seed(config.seed, "rollout", step, *([rounds] if rounds else []))
-        sampling = Sampling(config.temperature, config.group_size, seed)
-        return Asked(
-            lambda place: self.worlds.offer(samples.load(kept[picked[place]])), prompts, phase.reward, sampling
-        )
+        sampling = Sampling(config.temperature)
+
+        def group(place: int) -> GroupRequest:
+            repeat = picked[:place].count(picked[place])  # the data are fewer than the places of a round
+            return GroupRequest(
+                self.worlds.offer(samples.load(kept[picked[place]])), config.group_size, seed, sampling, repeat
+            )
+
+        return RoundRequest(group, prompts, phase.reward)
 
     def _export(self, folder: Path) -> None:
         from vtcli.engines.learner.distributed import barrier

@@ -21,6 +21,7 @@ from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import Episode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
@@ -62,6 +63,8 @@ class SynthConfig:
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
+        if self.shard and self.merge:
+            raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
         card = read_card(self.env)
         if self.demos:
             _ = card.spoken  # or it is refused here
@@ -69,9 +72,10 @@ class SynthConfig:
 
 def run(config: SynthConfig) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
-    if config.shard and config.merge:
-        raise ConfigError(f"synth.shard={config.shard} and synth.merge={config.merge}: expected one of the two at most")
     kind = "demos" if config.demos else "dataset"
+    data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
+    sys.stderr.writelines(f"note: {note}\n" for note in notes)
+    config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
     keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
@@ -200,7 +204,7 @@ def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
         strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
-        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train))]
+        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train or 0))]
         for task in config.data.tasks.values()
     ]
     return sheet.sheet([[sheet.cell(item) for item in row] for row in rows if row])

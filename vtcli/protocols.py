@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from vtcli.config.bounds import OutOfBounds, above, at_least, shares
 from vtcli.schema import (
     Call,
     Completion,
@@ -29,13 +30,53 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
+class TemperatureSpan:
+    """A temperature of its own for what a turn holds between two strings, the closing one included."""
+
+    opening: str
+    closing: str
+    temperature: float  # 0 is greedy
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "temperature")
+        for name in ("opening", "closing"):
+            if not (text := getattr(self, name)) or not text.isascii():
+                raise OutOfBounds(name, f"expected ASCII text, as in <code>, got {text!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The distribution that tokens are drawn from; the same in every engine.
+
+    Log-probabilities are of the whole vocabulary at the token's temperature, whatever is cut off before a token is
+    drawn (docs/decisions/rollout.md). The cuts follow each other: ``min_p``, ``top_k``, ``top_p``.
+    """
+
+    temperature: float = 1.0  # 0 is greedy; its log-probabilities are those of temperature 1
+    top_k: int = 0  # only the k likeliest tokens; 0: all
+    top_p: float = 1.0  # only the likeliest tokens that reach this share of the probability together
+    min_p: float = 0.0  # only tokens that are at least this share as likely as the likeliest
+    spans: tuple[TemperatureSpan, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "temperature", "top_k")
+        shares(self, "min_p", "top_p")
+        above(0, self, "top_p")
+
+    @property
+    def cut(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One completion to sample. ``seed`` makes the tokens independent of what else is in the batch."""
 
     token_ids: tuple[int, ...]
     images: tuple[ImageRef, ...]
     max_tokens: int
-    temperature: float  # 0 is greedy; its log-probabilities are those of temperature 1
+    sampling: Sampling
     seed: int
     stop: tuple[str, ...] = ()  # the token that completes one of these in the text is kept, as sampled, and is the last
     rollout: int = 0  # requests with the same one continue each other, and are best kept on one server; 0: none does
@@ -82,6 +123,10 @@ class Chat(Protocol):
     def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
 
     def decode(self, token_ids: Sequence[int]) -> Decoded: ...
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token; bytes that are no whole character are U+FFFD."""
+        ...
 
     def encode_turn(self, text: str) -> tuple[int, ...]: ...
 

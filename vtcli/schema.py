@@ -90,11 +90,13 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What a policy sampled: never decoded and encoded again. ``logprobs`` belongs to ``token_ids`` one to one, under
-    the model's distribution at the sampling temperature, before vision ids are banned (docs/decisions/engines.md)."""
+    the model's whole distribution at the token's temperature, before anything is banned or cut off
+    (docs/decisions/rollout.md)."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
+    scales: tuple[float, ...] | None = None  # what each token's logits were divided by; None: by one temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +237,4 @@ class TrainRow:
     logprobs: tuple[float, ...] | None = None  # (T,) sampling log-probabilities
     advantages: tuple[float, ...] | None = None  # (T,)
     anchor: tuple[float, ...] | None = None  # (T,) the learner's own log-probabilities at rollout; None: those of now
+    scales: tuple[float, ...] | None = None  # (T,) what logits are divided by; None: the run's temperature everywhere

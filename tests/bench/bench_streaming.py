@@ -30,12 +30,11 @@ import tiny_model
 from fakes import make_sample
 
 from vtcli.algo.metrics import bootstrap
-from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.protocols import Decoded, Request, Syntax
-from vtcli.rollout.clock import Clock
-from vtcli.rollout.loop import Limits, Sampling
+from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Trajectory, Verdict
@@ -84,14 +83,10 @@ class Worlds:
 class Cut:
     """Every turn has as many tokens as it may, and is then whole: random weights end none."""
 
-    def __init__(self, policy: Engines) -> None:
+    def __init__(self, policy: TrainedPolicy) -> None:
         self.policy = policy
 
     version = 0
-
-    @property
-    def clock(self) -> Clock:
-        return self.policy.clock  # type: ignore[attr-defined]
 
     async def complete(self, request: Request) -> Completion:
         return replace(await self.policy.complete(request), finish="stop")
@@ -105,7 +100,7 @@ def ones(signals_G: Sequence[Signals]) -> list[Verdict | None]:
     return [Verdict(1.0, {}) for _ in signals_G]
 
 
-def opened(folder: Path, name: str) -> tuple[Engines, QwenChat]:
+def opened(folder: Path, name: str) -> tuple[TrainedPolicy, QwenChat]:
     """An engine with a random model, whose heads are as wide as vLLM's attention on a CPU wants them."""
     sizes = replace(tiny_model.SIZES, hidden_size=96, max_positions=1024)
     tiny.build(folder, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
@@ -124,7 +119,7 @@ def rate(
 ) -> tuple[float, float]:
     """Trajectories/s that a step can learn from, and the share of the time in which the engine computed."""
     prompts = round(PROMPTS * (SPARE if how == "full" else 1.0))
-    asked = {i: replace(sample(i), id=f"{seed}-{i}") for i in range(prompts)}
+    asked = {i: GroupRequest(replace(sample(i), id=f"{seed}-{i}"), GROUP, seed) for i in range(prompts)}
     stream = replace(stream, open_env=Worlds(seed, prompts * GROUP), lockstep=how == "lockstep")
     done: list[Group] = []
 
@@ -133,7 +128,7 @@ def rate(
         return how == "full" and len(done) == PROMPTS
 
     begin = time.perf_counter()
-    found = loop.run(stream(asked, Sampling(group_size=GROUP, seed=seed), ones, full))
+    found = loop.run(stream(asked, ones, full))
     wall = time.perf_counter() - begin
     for group in found.groups.values():
         assert all(len(m.trajectory.policy_turns) == TURNS + 1 for m in group.members), group.members[0].trajectory
@@ -148,7 +143,7 @@ def compare(pairs: int, tokens: int, engine: str) -> None:
     with tempfile.TemporaryDirectory() as folder, EventLoop() as loop:
         policy, chat = opened(Path(folder) / "model", engine)
         limits = Limits(max_turns=TURNS, max_tokens=512, max_turn_tokens=tokens)
-        stream = Stream(Cut(policy), chat, Worlds(0, 0), limits, nothing)
+        stream = Stream(Cut(policy), chat, Worlds(0, 0), limits, nothing, policy.clock)
         for way in ways:
             rate(loop, stream, 999, way)  # warm
         for pair in range(pairs):

@@ -57,7 +57,7 @@ def _filled(row: TrainRow, length: int) -> TrainRow:
 def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:
     """Whole steps as ``vtcli rl`` makes them: rollouts, rewards, credit, one update, the policy's new weights."""
     from vtcli.engines.hf import HfPolicy, load_model
-    from vtcli.rollout.loop import Limits, Sampling, rollout_group
+    from vtcli.rollout.loop import GroupRequest, Limits, rollout
 
     own = learner(world)
     policy = HfPolicy(load_model(world.folder), world.chat, world.images.view)
@@ -65,10 +65,14 @@ def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:
     out: dict[str, list[float]] = {"step": [], "rollout": [], "learn": [], "rest": [], "tokens": []}
 
     async def roll(step: int) -> list[Group]:
-        sampling = Sampling(1.0, GROUP, step)
         samples = [world.sample(step * PROMPTS + i) for i in range(PROMPTS)]
         found = await asyncio.gather(
-            *(rollout_group(sample, policy, world.chat, Ask, limits, sampling) for sample in samples)
+            *(
+                asyncio.gather(
+                    *(rollout(r, policy, world.chat, Ask, limits) for r in GroupRequest(s, GROUP, step).members)
+                )
+                for s in samples
+            )
         )
         return [
             Group(s, tuple(Scored(t, Signals({}), _verdict(t)) for t in members))

@@ -94,7 +94,7 @@ def sides(folder: Path, tokens: int, loop: EventLoop) -> Iterator[tuple[str, Any
     world = World.make(folder)
     limits = Limits(max_turns=ours.TURNS, max_tokens=512, max_turn_tokens=tokens)
     policy = open_policy(Engine("hf", max_batch=COUNT), world.folder, world.chat, world.images.view, limits, Place())
-    stream = Stream(ours.Cut(policy), world.chat, ours.Worlds(0, 0), limits, ours.nothing)
+    stream = Stream(ours.Cut(policy), world.chat, ours.Worlds(0, 0), limits, ours.nothing, policy.clock)
     for how in ("stream", "lockstep"):
         yield f"vtcli, {how}", lambda seed, how=how: ours.rate(loop, stream, seed, how, world.sample)[0]
     yield "TRL's tool loop", TheirLoop(world, folder / "trl", tokens).rate

@@ -68,6 +68,12 @@ def test_every_stage_explains_its_arguments(tmp_path: Path) -> None:
         (["rl", "+recipe=toolsrl", "rl.optim.lrr=1"], "Did you mean 'rl.optim.lr'?"),
         (["rl", "+recipe=toolsrl", "seed=[1"], "cannot be read as an override"),
         (["config", "show", "rll"], "Did you mean 'rl'?"),
+        (["rl", "+recipe=own"], "For a folder of your own: --config-dir FOLDER"),
+        (["config", "validate", "scale=tiny"], "scale=tiny: expected the name of a recipe"),
+        (
+            ["rl", "+recipe=toolsrl", "scale=tiny", "rl.loss.kl_coef=0.1", "data=d:v1", "model=m:v1"],
+            "set rl.reference=true\n  rl.loss.kl_coef is set in command line: rl.loss.kl_coef=0.1\n",
+        ),
         (["artifacts", "show", "nothing:v1"], "nothing:v1"),
         (["artifacts", "lineage", "nothing@latest"], "nothing@latest"),
     ],
@@ -244,6 +250,14 @@ def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) ->
     assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
     assert "wrong" not in done.stdout
     assert "ok     +recipe=codedance scale=tiny variant=code" in done.stdout
+
+
+def test_a_recipe_may_be_written_as_every_stage_takes_it(tmp_path: Path) -> None:
+    done = vtcli("config", "validate", "+recipe=toolsr", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "configurations cannot work:\n+recipe=toolsr scale=" in done.stderr
+    assert "Did you mean 'toolsrl'?" in done.stderr
+    assert "wrong  +recipe=toolsr scale=tiny" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import typer
 
-from vtcli.cli import doctor
+from vtcli.cli import findings
+from vtcli.cli.doctor import doctor
 from vtcli.config import machine
 from vtcli.config.machine import Gpu, Needs
 from vtcli.errors import ConfigError, EngineError
@@ -92,19 +95,19 @@ def test_looking_for_a_package_does_not_import_it() -> None:
 
 
 def test_a_probe_that_fails_is_reported_with_its_last_line_and_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "PROBES", {"thing": ("raise OSError('no such thing')", "buy one")})
-    finding = doctor._probe("thing")
+    monkeypatch.setattr(findings, "PROBES", {"thing": ("raise OSError('no such thing')", "buy one")})
+    finding = findings._probe("thing")
     assert (finding.state, finding.found, finding.advice) == ("broken", "OSError: no such thing", "buy one")
 
 
 def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "TRY_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(doctor, "PROBES", {"thing": ("import time; time.sleep(60)", "wait")})
-    assert doctor._probe("thing").found == "no answer in 0 s"
+    monkeypatch.setattr(findings, "TRY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(findings, "PROBES", {"thing": ("import time; time.sleep(60)", "wait")})
+    assert findings._probe("thing").found == "no answer in 0 s"
 
 
 def test_the_machine_is_described_and_a_missing_folder_is_no_problem(tmp_path: Path) -> None:
-    found = {f.topic: f for f in doctor._machine(tmp_path / "not" / "there" / "yet")}
+    found = {f.topic: f for f in findings._machine(tmp_path / "not" / "there" / "yet")}
     assert found["python"].state == "ok"
     assert found["artifacts folder"].state == "ok"
     assert not (tmp_path / "not").exists()
@@ -113,6 +116,31 @@ def test_the_machine_is_described_and_a_missing_folder_is_no_problem(tmp_path: P
 
 def test_a_home_that_is_a_file_is_broken(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
-    found = {f.topic: f for f in doctor._machine(tmp_path / "home")}["artifacts folder"]
+    found = {f.topic: f for f in findings._machine(tmp_path / "home")}["artifacts folder"]
     assert (found.state, "home is there and is no folder" in found.found) == ("broken", True)
     assert "VTCLI_HOME" in found.advice
+
+
+def test_the_doctor_says_what_it_does_while_it_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "PROBES", {name: (f"print('{name} works')", "") for name in ("one", "two")})
+    monkeypatch.setattr(findings, "SANDBOX", "print('full', 'holds', sep=chr(9))")
+    said: list[str] = []
+    found = findings.examine(tmp_path, said.append)
+    assert said[0] == "accelerators"
+    assert set(said) == {"accelerators", "code sandbox", "one", "two"}
+    assert {"one works", "two works", "holds"} <= {finding.found for finding in found}
+
+
+def test_the_doctor_speaks_without_a_terminal_and_prints_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "x" * 120
+    monkeypatch.setattr(findings, "PROBES", {"one": (f"print('{long}')", "")})
+    monkeypatch.setattr(findings, "SANDBOX", "print('full', 'holds', sep=chr(9))")
+    with suppress(typer.Exit):
+        doctor(tmp_path, "", "", "")
+    out, err = capsys.readouterr()
+    assert "vtcli: trying one …" in err.splitlines()
+    assert "…" not in out
+    assert out.count("x") >= 120  # folded, not cut
+    assert not set(out) & set("│┃━\x1b")

@@ -11,7 +11,7 @@ import tiny_model
 import yaml
 from typer.testing import CliRunner
 
-from vtcli.cli import plan as planning
+from vtcli.cli import cost
 from vtcli.cli.main import app
 from vtcli.engines import calibrate
 from vtcli.errors import ConfigError, InputError, VtcliError
@@ -109,13 +109,13 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(VtcliError) as caught:
-        planning.run([*PAPER, f"home={tmp_path}", *argv])
+        cost.run([*PAPER, f"home={tmp_path}", *argv])
     assert words in str(caught.value)
 
 
 def test_a_recipe_without_rl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="says nothing about rl"):
-        planning.run(["cluster=1x8xH200", f"home={tmp_path}"])
+        cost.run(["cluster=1x8xH200", f"home={tmp_path}"])
 
 
 def test_measured_constants_are_used_where_they_belong(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_measured_constants_are_used_where_they_belong(tmp_path: Path) -> None:
 def test_a_broken_file_of_constants_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "plan.json").write_text(content)
     with pytest.raises(InputError, match=r"plan\.json"):
-        planning.run([*PAPER, "cluster=4x8xH200", f"home={tmp_path}"])
+        cost.run([*PAPER, "cluster=4x8xH200", f"home={tmp_path}"])
 
 
 @pytest.mark.slow
 def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None:
     sizes = yaml.safe_load((ROOT / "conf" / "model" / "tiny.yaml").read_text())["architecture"]
     calibrate.write(tmp_path / "plan.json", sizes)
-    found = planning.run(["+recipe=toolsrl", "scale=tiny", "cluster=1x1xCPU", f"home={tmp_path}"])
+    found = cost.run(["+recipe=toolsrl", "scale=tiny", "cluster=1x1xCPU", f"home={tmp_path}"])
     assert found.memory.fits
     assert {"matmul_efficiency", "layer_overhead_s", "decode_overhead_s", "tool_latency_s"} <= set(
         found.constants.measured

@@ -12,7 +12,7 @@ import pytest
 from fakes import make_sample, make_trajectory
 
 from stages import judge, rl
-from vtcli.cli import main as cli
+from vtcli.cli.config import validate
 from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.scoring.stored import Score
@@ -78,7 +78,7 @@ def test_it_trains_under_its_own_reward_at_every_scale(own: Path) -> None:
     (phase,) = compose.build(rl.Config, job).phases
     assert (phase.name, phase.steps) == ("short", 50)  # the scale's steps
     assert job.origins["rl.phases.0.reward.per_call"] == f"{own}/recipe/mypaper.yaml:10"
-    cli.config_validate(["mypaper"], config_dir=own)
+    validate(["mypaper"], config_dir=own)
 
 
 def test_it_scores_what_is_stored_alone_and_among_all_recipes(own: Path, tmp_path: Path, given: str) -> None:

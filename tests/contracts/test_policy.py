@@ -17,9 +17,9 @@ import torch
 from transformers import AutoModelForImageTextToText
 from wide_model import LIMITS, ask, changed, chat, check, folder, logits, prompts, reference, requests, view
 
-from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.errors import EngineError, InputError
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
 
 without_vllm = pytest.mark.skipif(
@@ -29,27 +29,27 @@ without_vllm = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", params=["hf", *(pytest.param(e, marks=without_vllm) for e in ("vllm", "vllm_server"))])
-def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedPolicy]:
     opened = open_policy(Engine(request.param, cache_gib=0.25), folder(), chat(), view, LIMITS, Place())
     yield opened
     opened.close()
 
 
 @pytest.fixture(autouse=True)
-def _same_weights(policy: Engines) -> Iterator[None]:
+def _same_weights(policy: TrainedPolicy) -> Iterator[None]:
     yield
     if policy.version:
         policy.update(reference().state_dict(), 0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 0.0])
-def test_log_probabilities_are_those_of_a_plain_forward(policy: Engines, temperature: float) -> None:
+def test_log_probabilities_are_those_of_a_plain_forward(policy: TrainedPolicy, temperature: float) -> None:
     asked = requests(temperature)
     for request, completion in zip(asked, ask(policy, asked), strict=True):
         check(reference(), request, completion)
 
 
-def test_greedy_takes_the_likeliest_id_that_is_not_banned(policy: Engines) -> None:
+def test_greedy_takes_the_likeliest_id_that_is_not_banned(policy: TrainedPolicy) -> None:
     asked = requests(0.0)
     for request, completion in zip(asked, ask(policy, asked), strict=True):
         seen = logits(reference(), request, completion.token_ids)
@@ -57,7 +57,7 @@ def test_greedy_takes_the_likeliest_id_that_is_not_banned(policy: Engines) -> No
         assert completion.token_ids == tuple(seen.argmax(-1).tolist())
 
 
-def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: Engines) -> None:
+def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: TrainedPolicy) -> None:
     asked = requests()
     together = ask(policy, asked)
     assert [c.token_ids for c in ask(policy, asked[::-1])[::-1]] == [c.token_ids for c in together]
@@ -69,14 +69,14 @@ def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: Engines
     assert len({c.token_ids for c in members}) > 1
 
 
-def test_every_policy_says_the_same(policy: Engines) -> None:
+def test_every_policy_says_the_same(policy: TrainedPolicy) -> None:
     """They draw with the same numbers, so engines can be exchanged."""
     other = open_policy(Engine("hf"), folder(), chat(), view, LIMITS, Place())
     asked = requests()
     assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in ask(other, asked)]
 
 
-def test_a_completion_ends_at_an_end_id_or_its_limit(policy: Engines) -> None:
+def test_a_completion_ends_at_an_end_id_or_its_limit(policy: TrainedPolicy) -> None:
     many = [replace(requests()[1], seed=seed, max_tokens=30) for seed in range(48)]
     done = ask(policy, many)
     assert {c.finish for c in done} == {"stop", "length"}
@@ -88,7 +88,7 @@ def test_a_completion_ends_at_an_end_id_or_its_limit(policy: Engines) -> None:
     assert len(ask(policy, [replace(many[0], max_tokens=1)])[0].token_ids) == 1
 
 
-def test_the_token_that_completes_a_stop_string_is_the_last(policy: Engines) -> None:
+def test_the_token_that_completes_a_stop_string_is_the_last(policy: TrainedPolicy) -> None:
     free = ask(policy, [replace(requests()[0], seed=seed, max_tokens=30) for seed in range(16)])
     text = chat().decode(free[0].token_ids).text
     strings = (text[3:6], text[8:9])
@@ -114,7 +114,7 @@ def wanting_banned_ids() -> Any:
     return model
 
 
-def test_banned_ids_are_never_said_and_keep_their_mass(policy: Engines) -> None:
+def test_banned_ids_are_never_said_and_keep_their_mass(policy: TrainedPolicy) -> None:
     model = wanting_banned_ids()
     policy.update(model.state_dict(), 1)
     asked = requests() + requests(0.0)
@@ -128,7 +128,7 @@ def test_banned_ids_are_never_said_and_keep_their_mass(policy: Engines) -> None:
     assert max(shares) > 0.1  # else a log-probability after the ban would pass as well
 
 
-def test_new_weights_are_seen_by_the_next_request_with_the_same_images(policy: Engines) -> None:
+def test_new_weights_are_seen_by_the_next_request_with_the_same_images(policy: TrainedPolicy) -> None:
     asked = requests()
     before = ask(policy, asked)
     model = changed()
@@ -142,7 +142,7 @@ def test_new_weights_are_seen_by_the_next_request_with_the_same_images(policy: E
     assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in before]
 
 
-def test_weights_of_another_model_are_refused_and_change_nothing(policy: Engines) -> None:
+def test_weights_of_another_model_are_refused_and_change_nothing(policy: TrainedPolicy) -> None:
     weights = dict(reference().state_dict())
     name = next(iter(weights))
     before = ask(policy, requests())
@@ -156,7 +156,7 @@ def test_weights_of_another_model_are_refused_and_change_nothing(policy: Engines
     assert [c.token_ids for c in ask(policy, requests())] == [c.token_ids for c in before]
 
 
-def test_a_prompt_is_read_as_the_learner_reads_it(policy: Engines) -> None:
+def test_a_prompt_is_read_as_the_learner_reads_it(policy: TrainedPolicy) -> None:
     from vtcli.engines.inputs import seen
 
     for request in requests():
@@ -164,18 +164,18 @@ def test_a_prompt_is_read_as_the_learner_reads_it(policy: Engines) -> None:
         assert ours.differences(policy.seen(request)) == []
     ids, images = prompts()["one"]
     other = seen(ids, (tiny_model.image(2),), view=view, image_pad=chat().image_pad)  # as many tokens, in one column
-    found = other.differences(policy.seen(Request(ids, images, 1, 1.0, 0)))
+    found = other.differences(policy.seen(Request(ids, images, 1, Sampling(), 0)))
     assert [line.split(":")[0] for line in found] == ["pixels", "positions"]
 
 
-def test_a_prompt_with_too_few_images_is_refused(policy: Engines) -> None:
+def test_a_prompt_with_too_few_images_is_refused(policy: TrainedPolicy) -> None:
     ids, images = prompts()["two"]
     with pytest.raises(InputError, match="image placeholders"):
-        ask(policy, [Request(ids, images[:1], 4, 1.0, 0)])
+        ask(policy, [Request(ids, images[:1], 4, Sampling(), 0)])
     assert ask(policy, requests()[:1])  # and it goes on
 
 
-def test_a_rollout_that_is_given_up_holds_nothing(policy: Engines) -> None:
+def test_a_rollout_that_is_given_up_holds_nothing(policy: TrainedPolicy) -> None:
     async def give_up() -> Completion:
         slow = asyncio.ensure_future(policy.complete(replace(requests()[0], max_tokens=200)))
         await asyncio.sleep(0.01)
@@ -185,7 +185,7 @@ def test_a_rollout_that_is_given_up_holds_nothing(policy: Engines) -> None:
     assert asyncio.run(give_up()).token_ids == ask(policy, [requests()[1]])[0].token_ids
 
 
-def test_weights_are_not_taken_while_a_request_is_open(policy: Engines) -> None:
+def test_weights_are_not_taken_while_a_request_is_open(policy: TrainedPolicy) -> None:
     """Its tokens would be of two versions."""
 
     async def ask_and_update() -> Completion:
@@ -200,8 +200,8 @@ def test_weights_are_not_taken_while_a_request_is_open(policy: Engines) -> None:
     assert done.token_ids == ask(policy, [replace(requests()[0], max_tokens=200)])[0].token_ids
 
 
-def test_an_engine_tells_how_long_it_has_computed(policy: Engines) -> None:
-    clock = getattr(policy, "clock", None)  # not in the protocol
+def test_an_engine_tells_how_long_it_has_computed(policy: TrainedPolicy) -> None:
+    clock = policy.clock
     if clock is None:
         pytest.skip("computes elsewhere: a stream counts the time that it is waited for")
     before = clock.read()["generate"]
@@ -209,7 +209,7 @@ def test_an_engine_tells_how_long_it_has_computed(policy: Engines) -> None:
     assert clock.read()["generate"] > before
 
 
-def test_what_does_not_come_in_time_is_named(policy: Engines) -> None:
+def test_what_does_not_come_in_time_is_named(policy: TrainedPolicy) -> None:
     if not isinstance(getattr(policy, "options", None), Engine):
         pytest.skip("computes and never waits for anybody")
     patient = policy.options

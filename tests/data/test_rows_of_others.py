@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -13,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from vtcli.data import sheet
-from vtcli.data.generators import canvas, film
+from vtcli.data.generators import canvas, film, zoom
+from vtcli.data.generators.item import Survey
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers.rows import generate
-from vtcli.errors import InputError
+from vtcli.data.importers.rows import generate, survey
+from vtcli.envs.counts import counted
+from vtcli.envs.parts import Data, Task
+from vtcli.errors import ConfigError, InputError
 from vtcli.schema import VideoRef
 
 PICTURE = np.arange(20 * 30 * 3, dtype=np.uint8).reshape(20, 30, 3)
@@ -79,12 +83,61 @@ def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
         ({"question": ""}, "no question"),
         ({"boxes": [{"label": "sign", "box": [2, 3, 100, 9]}]}, "not inside the image of 30 x 20"),
         ({"boxes": [{"label": "", "box": [2, 3, 9, 9]}]}, "needs a label"),
+        ({"boxes": [[2, 3, 9, 9]]}, r"needs a label and four numbers, .* got \[2, 3, 9, 9\]"),
+        ({"boxes": [{"label": "sign", "box": 7}]}, "needs a label and four numbers"),
+        ({"boxes": "none"}, "expected a list"),
+        ({"answer": ["a", "b"]}, r'its answer is \["a", "b"\]; expected text or a number.* one reference answer'),
+        ({"answer": False}, "its answer is false; expected text or a number.*yes"),
+        ({"question": 7}, "its question is 7; expected text"),
+        ({"image": {"bytes": b"GIF", "path": None}}, "^The image of row 0"),
     ],
 )
 def test_bad_rows_are_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = parquet(tmp_path, [{**row, **change} for row in rows(1)])
     with pytest.raises(InputError, match=message):
         generate(0, 0, "train", path=path, name="doc")
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("box", "boxes"), ("questoin", "question"), ("choises", "choices")])
+def test_a_column_that_looks_like_a_slip_is_refused(wrong: str, right: str, tmp_path: Path) -> None:
+    values = [{key: value for key, value in row.items() if key != right} | {wrong: "x"} for row in rows(1)]
+    path = parquet(tmp_path, values)
+    for look in (lambda: generate(0, 0, "train", path=path, name="own"), lambda: survey("train", path=path)):
+        with pytest.raises(InputError, match=f"a column '{wrong}', which is not known. Did you mean '{right}'"):
+            look()
+
+
+def test_a_survey_counts_rows_and_names_what_is_not_read(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(9, source="web"))
+    assert survey("train", path=path, name="own") == Survey(str(tmp_path / "train.parquet"), 9, ("source",))
+    lines = [json.dumps(row_of_file(tmp_path) | more) for more in ({}, {"images": 3}, {"level": 1})]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    assert survey("train", path=str(tmp_path / "{split}.jsonl")).unread == ("images", "level")
+
+
+def own_task(path: str, **counts: int | None) -> Data:
+    return Data({"own": Task(functools.partial(generate, path=path, name="own"), forms=("answer",), **counts)})
+
+
+def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(9, source="web"))
+    data, notes = counted(own_task(path, train=None))
+    assert data.tasks["own"].train == 9
+    assert notes == [f"{tmp_path}/train.parquet has columns that are not read: source"]
+    data, notes = counted(own_task(path, train=4))
+    assert data.tasks["own"].train == 4
+    assert "has 9 rows; the first 4 are used (data.tasks.own.train=4; null takes all)" in notes[0]
+    with pytest.raises(InputError, match=r"has 9 rows, and data\.tasks\.own\.train=10 asks for more"):
+        counted(own_task(path, train=10))
+    with pytest.raises(InputError, match=r"test\.parquet cannot be read"):
+        counted(own_task(path, train=4, test=None))
+
+
+def test_a_generator_without_an_end_has_no_all() -> None:
+    with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null means all rows"):
+        counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=None)}))
+    data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=3)}))
+    assert (data.tasks["zoom"].train, notes) == (3, [])
 
 
 def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:

@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 import tiny_model
 import torch
+from fakes import make_sample
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
+from vtcli.algo.pack import to_row
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.errors import InputError
 from vtcli.families.qwen2_5_vl.chat import patches
-from vtcli.protocols import Request
-from vtcli.schema import TrainRow
+from vtcli.protocols import Request, Sampling, TemperatureSpan
+from vtcli.rollout.spans import scales
+from vtcli.schema import PolicyTurn, Stop, TrainRow, Trajectory
 
 
 def learner(**changes):
@@ -43,7 +46,7 @@ def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
     rows = tiny_model.rows()
     cut = [r.mask.index(1) for r in rows]
     return [
-        Request(r.token_ids[:n], r.images[:1], t, temperature, seed)
+        Request(r.token_ids[:n], r.images[:1], t, Sampling(temperature), seed)
         for seed, (r, n, t) in enumerate(zip(rows, cut, tokens, strict=True))
     ]
 
@@ -208,3 +211,29 @@ def test_a_folder_whose_weights_cannot_be_loaded_is_one_error(spoil: Callable[[P
     spoil(folder)
     with pytest.raises(InputError, match=r"cannot load a Qwen2.5-VL model from .*copy or download the folder again"):
         load_model(folder)
+
+
+def test_the_learner_recomputes_what_was_drawn_at_several_temperatures():
+    """Stored log-probabilities are those of each token's own temperature, also where a span is greedy or cut."""
+    chat = tiny_model.chat()
+    free = policy().generate([replace(requests()[1], seed=s, max_tokens=40) for s in range(6)])
+    text = "".join(chat.decode(c.token_ids).text for c in free)
+    letters = sorted({c for c in text if c.isascii() and c.isalpha()}, key=text.count)
+    spans = (TemperatureSpan(letters[-1], letters[-2], 0.0), TemperatureSpan(letters[-3], letters[-4], 0.4))
+    sampling = Sampling(1.3, top_k=300, spans=spans)
+    asked = [replace(requests()[1], seed=s, max_tokens=40, sampling=sampling) for s in range(6)]
+    rows, kinds = [], set()
+    for nth, (request, done) in enumerate(zip(asked, policy().generate(asked), strict=True)):
+        sample = make_sample(images=request.images)
+        told = replace(done, scales=scales(done.token_ids, sampling, chat.piece))
+        turn = PolicyTurn(told, "", (), None, 0)
+        found = Trajectory(f"{nth}", sample, request.token_ids, request.images, (turn,), Stop.ANSWERED, 0)
+        rows.append(to_row(found, (1.0,)))
+        kinds |= set(told.scales or ())
+    assert kinds == {1.3, 1.0, 0.4}
+    found = learner(batch_tokens=400).logprobs(rows)
+    for row in rows:
+        stored = [value for value, m in zip(row.logprobs, row.mask, strict=True) if m]
+        assert found[row.id] == pytest.approx(stored, abs=1e-4)
+    plain = learner(batch_tokens=400).logprobs([replace(row, scales=None) for row in rows])
+    assert any(plain[row.id] != pytest.approx(found[row.id], abs=1e-2) for row in rows)

@@ -87,7 +87,7 @@ def test_the_limit_depends_on_the_dtype_and_nothing_passes_that_is_no_number() -
 
 
 def test_the_doctor_compares_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    from vtcli.cli.main import doctor
+    from vtcli.cli.doctor import doctor
 
     doctor(parity=str(tiny_model.folder()))
     out = capsys.readouterr().out

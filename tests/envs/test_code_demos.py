@@ -24,7 +24,7 @@ from vtcli.envs.code import open_env
 from vtcli.envs.demonstrate import Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
@@ -56,7 +56,7 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
     world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact")
     policy = oracle(tiny_model.chat(), images, 0, env_card(name), sample)
     limits = Limits(max_turns=4, max_tokens=20_000, max_turn_tokens=2000, max_images=6)
-    return await rollout(sample, policy, tiny_model.chat(), world, limits, Sampling(seed=1))
+    return await rollout(RolloutRequest(sample, 1), policy, tiny_model.chat(), world, limits)
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:

@@ -36,7 +36,7 @@ from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.qwen2_5_vl.chat import check_images
 from vtcli.protocols import Env, HasSyntax
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
 from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
 from vtcli.store import records
@@ -78,7 +78,7 @@ def step(env, text, images=None):
 def play(name, sample, turns, *results, limits=LIMITS):
     env, runner = env_of(name, sample, *results)
     policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
-    return asyncio.run(rollout(sample, policy, chat, lambda _: env, limits, Sampling(seed=5))), runner
+    return asyncio.run(rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, limits)), runner
 
 
 @pytest.mark.parametrize("name", CODE_CARDS)

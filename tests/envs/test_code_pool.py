@@ -13,7 +13,7 @@ from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, tagge
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Stop, VideoRef
 
@@ -46,7 +46,7 @@ def play_all(plays):
     async def play(pool, name, sample, turns):
         env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
-        return await rollout(sample, policy, chat, lambda _: env, LIMITS, Sampling(seed=5))
+        return await rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, LIMITS)
 
     return asyncio.run(asyncio.wait_for(run(), 200))
 

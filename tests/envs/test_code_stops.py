@@ -14,7 +14,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import HfPolicy
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.scripted import ScriptedPolicy
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.schema import TrainRow
 
 
@@ -22,7 +22,7 @@ def asked(count, tokens=30, stop=()):
     rows = tiny_model.rows()
     cut = [row.mask.index(1) for row in rows]
     return [
-        Request(rows[i % 4].token_ids[: cut[i % 4]], rows[i % 4].images[:1], tokens, 1.0, seed, stop)
+        Request(rows[i % 4].token_ids[: cut[i % 4]], rows[i % 4].images[:1], tokens, Sampling(), seed, stop)
         for seed, i in enumerate(range(count))
     ]
 
@@ -142,7 +142,7 @@ def test_completes_is_what_decoding_everything_says(ids, data):
 )
 def test_a_scripted_policy_stops_as_well(turn, kept):
     chat = tiny_model.chat()
-    request = Request((1,), (), 200, 0.0, 0, ("</code>",))
+    request = Request((1,), (), 200, Sampling(0.0), 0, ("</code>",))
     found = asyncio.run(ScriptedPolicy(chat, [turn]).complete(request))
     assert found.finish == "stop"
     assert chat.decode(found.token_ids).text.startswith(kept)

@@ -22,7 +22,7 @@ from vtcli.envs.demonstrate import Episode, Setting, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
@@ -64,7 +64,11 @@ async def play_all(folder: Path) -> Plays:
         card = code_card(CARDS[task])
         env = open_env(sample, protocol=card, runner=pool, images=store, style="compact")
         return await rollout(
-            sample, oracle(chat, store, 0, env_card(CARDS[task]), sample), chat, lambda sample: env, LIMITS, Sampling()
+            RolloutRequest(sample, 0),
+            oracle(chat, store, 0, env_card(CARDS[task]), sample),
+            chat,
+            lambda sample: env,
+            LIMITS,
         )
 
     done: Plays = {}

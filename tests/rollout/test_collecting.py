@@ -15,9 +15,9 @@ from fakes import make_sample, make_scored, make_trajectory
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import Selection
 from vtcli.errors import ConfigError, EngineError
-from vtcli.rollout.batch import Asked, Batch, Collector, Ranks
-from vtcli.rollout.loop import Sampling
-from vtcli.rollout.stream import Streamed
+from vtcli.rollout.batch import Batch, Collector, Ranks, RoundRequest
+from vtcli.rollout.loop import GroupRequest
+from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion, Group, Sample
 
@@ -44,17 +44,15 @@ class FakeStream:
         self.asked: list[list[int]] = []
         self.version = 0
 
-    async def __call__(
-        self, asked: Mapping[int, Sample], sampling: Sampling, reward: Any, full: Any = None
-    ) -> Streamed:
+    async def __call__(self, asked: Mapping[int, GroupRequest], reward: Any, full: Any = None) -> StreamResult:
         self.asked.append(list(asked))
         done: dict[int, Group] = {}
-        for place, sample in asked.items():
+        for place, request in asked.items():
             await asyncio.sleep(0)
-            done[place] = group(sample, self.table[int(sample.id)], self.version)
+            done[place] = group(request.sample, self.table[int(request.sample.id)], self.version)
             if full is not None and full(done[place]):
                 break
-        return Streamed(done, (len(asked) - len(done)) * G, SECONDS)
+        return StreamResult(done, (len(asked) - len(done)) * G, SECONDS)
 
 
 @pytest.fixture
@@ -67,9 +65,9 @@ ALONE = Ranks(0, 1, lambda value: [value])
 
 
 def collector(loop: EventLoop, stream: Any, wanted: int = 4, ranks: Ranks = ALONE, **chosen: Any) -> Collector:
-    def asked(step: int, rounds: int) -> Asked:
-        return Asked(
-            lambda place: make_sample(id=str(10 * rounds + place)), 4, lambda _: [], Sampling(group_size=G, seed=step)
+    def asked(step: int, rounds: int) -> RoundRequest:
+        return RoundRequest(
+            lambda place: GroupRequest(make_sample(id=str(10 * rounds + place)), G, step), 4, lambda _: []
         )
 
     return Collector(loop, stream, asked, (wanted, Selection(**chosen), group_mean), ranks)
@@ -129,7 +127,7 @@ def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
     learning, rolling = threading.Event(), threading.Event()
 
     class Both(FakeStream):
-        async def __call__(self, *args: Any) -> Streamed:
+        async def __call__(self, *args: Any) -> StreamResult:
             rolling.set()
             assert await asyncio.to_thread(learning.wait, 20)
             return await super().__call__(*args)
@@ -150,7 +148,7 @@ def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> No
     ended = []
 
     class Endless(FakeStream):
-        async def __call__(self, *args: Any) -> Streamed:
+        async def __call__(self, *args: Any) -> StreamResult:
             try:
                 return await asyncio.sleep(3600)
             finally:
@@ -169,7 +167,7 @@ def test_rollouts_that_fail_wait_for_the_learner(loop: EventLoop) -> None:
     learnt = []
 
     class Dead(FakeStream):
-        async def __call__(self, *args: Any) -> Streamed:
+        async def __call__(self, *args: Any) -> StreamResult:
             raise EngineError("the judge is gone")
 
     made = collector(loop, Dead({}))

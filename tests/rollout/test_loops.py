@@ -15,7 +15,7 @@ import tiny_model
 
 from vtcli.engines.hf import HfPolicy
 from vtcli.errors import EngineError
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.rollout.threads import EventLoop, compute
 
 WORD = contextvars.ContextVar("WORD", default="none")
@@ -44,7 +44,7 @@ def test_the_policy_samples_in_the_thread_that_waits() -> None:
     threads = set[int]()
     chat = tiny_model.chat()
     policy = Telling(tiny_model.model(), chat, tiny_model.store().view)
-    request = Request(chat.prompt("", "What?", ()), (), 3, 1.0, 0)
+    request = Request(chat.prompt("", "What?", ()), (), 3, Sampling(), 0)
     with EventLoop() as loop:
         apart = loop.run(policy.complete(request))
     assert threads == {threading.get_ident()}

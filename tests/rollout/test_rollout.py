@@ -18,20 +18,20 @@ from vtcli.errors import EngineError
 from vtcli.families.qwen2_5_vl.chat import image_tokens
 from vtcli.protocols import Decoded, Request
 from vtcli.rollout.loop import (
+    GroupRequest,
     Limits,
-    Sampling,
+    RolloutRequest,
     derive_seed,
     refuse_broken,
     refuse_no_room,
     rollout,
-    rollout_group,
     why_broken,
 )
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 DONE = "<answer>K</answer>"
-DRAW = Sampling(seed=5)
+SEED = 5
 
 
 class World:
@@ -64,7 +64,13 @@ def play(turns: Sequence[str], limits: Limits | None = None, world: World | None
     sample = make_sample(images=(tiny_model.image(0),))
     policy = policy or ScriptedPolicy(tiny_model.chat(), turns)
     found = asyncio.run(
-        rollout(sample, policy, tiny_model.chat(), lambda _: world, limits or Limits(timeout_s=0.05), DRAW)
+        rollout(
+            RolloutRequest(sample, SEED),
+            policy,
+            tiny_model.chat(),
+            lambda _: world,
+            limits or Limits(timeout_s=0.05),
+        )
     )
     assert world.closed
     return found
@@ -217,16 +223,18 @@ def test_members_of_a_group_have_their_own_seeds() -> None:
             ids = tiny_model.chat().encode_turn(DONE)
             return Completion(ids, (-1.0,) * len(ids), "stop")
 
-    def group(seed: int) -> tuple[Trajectory, ...]:
-        sample = make_sample(images=(tiny_model.image(0),))
+    def group(seed: int, repeat: int = 0) -> list[Trajectory]:
+        request = GroupRequest(make_sample(images=(tiny_model.image(0),)), 4, seed, repeat=repeat)
         engine = Recorder(Completion((), (), "stop"))
-        sampling = Sampling(group_size=4, seed=seed)
-        return asyncio.run(rollout_group(sample, engine, tiny_model.chat(), lambda _: World(), Limits(), sampling))
+        return [
+            asyncio.run(rollout(member, engine, tiny_model.chat(), lambda _: World(), Limits()))
+            for member in request.members
+        ]
 
-    first, again, other = group(1), group(1), group(2)
+    first, again, other, twin = group(1), group(1), group(2), group(1, repeat=1)
     assert first == again
-    assert len({t.id for t in first + other}) == 8
-    assert len(set(seen)) == 8
+    assert len({t.id for t in first + other + twin}) == 12
+    assert len(set(seen)) == 12
     assert derive_seed(1, 23) != derive_seed(12, 3)
     assert 0 <= derive_seed("x") < 2**63
 

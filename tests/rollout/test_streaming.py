@@ -17,13 +17,12 @@ from vtcli.errors import EngineError
 from vtcli.protocols import Decoded, Request, Syntax
 from vtcli.rollout import clock as clocks
 from vtcli.rollout.clock import Clock
-from vtcli.rollout.loop import Limits, Sampling
-from vtcli.rollout.stream import Stream, Streamed
+from vtcli.rollout.loop import GroupRequest, Limits
+from vtcli.rollout.stream import Stream, StreamResult
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Stop, Trajectory, Verdict
 
 LIMITS = Limits(max_tokens=500, max_turn_tokens=12, max_turns=3)
-SAMPLING = Sampling(group_size=2, seed=5)
 
 
 class Seeded:
@@ -90,23 +89,27 @@ def equal(signals_G: Sequence[Signals]) -> list[Verdict | None]:
     return [Verdict(1.0, {}) for _ in signals_G]
 
 
-def samples(*names: str) -> dict[int, Sample]:
-    return {place: make_sample(id=name, images=(tiny_model.image(0),)) for place, name in enumerate(names)}
+def groups(*names: str) -> dict[int, GroupRequest]:
+    asked = [make_sample(id=name, images=(tiny_model.image(0),)) for name in names]
+    return {place: GroupRequest(sample, 2, seed=5) for place, sample in enumerate(asked)}
 
 
 def stream(worlds: Worlds, policy: Any = None, **changes: Any) -> Stream:
-    return replace(Stream(policy or Seeded(), tiny_model.chat(), worlds, LIMITS, nothing), **changes)
+    return replace(
+        Stream(policy or Seeded(), tiny_model.chat(), worlds, LIMITS, nothing, getattr(policy, "clock", None)),
+        **changes,
+    )
 
 
-def play(work: Awaitable[Streamed]) -> Streamed:
-    async def limited() -> Streamed:
+def play(work: Awaitable[StreamResult]) -> StreamResult:
+    async def limited() -> StreamResult:
         async with asyncio.timeout(60):
             return await work
 
     return asyncio.run(limited())
 
 
-def members(found: Streamed) -> list[Trajectory]:
+def members(found: StreamResult) -> list[Trajectory]:
     return [member.trajectory for group in found.groups.values() for member in group.members]
 
 
@@ -122,7 +125,7 @@ def test_a_group_has_its_verdict_while_another_is_at_work() -> None:
         rewarded.set()
         return equal(signals_G)
 
-    found = play(stream(Worlds(slow=slow))(samples("slow", "quick"), SAMPLING, reward))
+    found = play(stream(Worlds(slow=slow))(groups("slow", "quick"), reward))
     assert list(found.groups) == [0, 1]  # in the order of the questions all the same
     assert [len(group.members) for group in found.groups.values()] == [2, 2]
     assert found.cancelled == 0
@@ -140,7 +143,7 @@ def test_a_trajectory_is_measured_while_another_of_its_group_is_at_work() -> Non
         measured.set()
         return await nothing(trajectories)
 
-    found = play(stream(Worlds(slow=slow), measure=measure)(samples("one"), SAMPLING, equal))
+    found = play(stream(Worlds(slow=slow), measure=measure)(groups("one"), equal))
     assert all(t.stop is Stop.ANSWERED for t in members(found))
 
 
@@ -157,7 +160,7 @@ def test_a_slow_judge_holds_its_own_group_only() -> None:
             others.set()
         return False
 
-    found = play(stream(Worlds(), measure=measure)(samples("hard", "easy"), SAMPLING, equal, full))
+    found = play(stream(Worlds(), measure=measure)(groups("hard", "easy"), equal, full))
     assert len(found.groups) == 2
 
 
@@ -169,8 +172,8 @@ def test_a_full_step_cancels_the_rest_and_closes_it() -> None:
             await never.wait()
 
     worlds, policy = Worlds(slow=slow), Seeded()
-    asked = samples("one", "endless", "two")
-    found = play(stream(worlds, policy)(asked, SAMPLING, equal, lambda group: group.sample.id == "two"))
+    asked = groups("one", "endless", "two")
+    found = play(stream(worlds, policy)(asked, equal, lambda group: group.sample.id == "two"))
     assert 1 not in found.groups and 2 in found.groups
     assert found.cancelled == 2 * (3 - len(found.groups))
     assert worlds.opened == 6
@@ -187,11 +190,11 @@ def test_requests_that_are_given_up_leave_the_engine_and_it_takes_new_weights() 
 
     with asyncio.Runner() as loop:
         shared = stream(worlds, policy, limits=replace(LIMITS, max_turn_tokens=400))
-        found = loop.run(shared(samples(*"abcdef"), SAMPLING, equal, full))
+        found = loop.run(shared(groups(*"abcdef"), equal, full))
         assert len(found.groups) < 6
         assert worlds.open == 0
         policy.update(policy.model.state_dict(), 1)  # refuses while a request is open
-        again = loop.run(shared(samples("a"), SAMPLING, equal))
+        again = loop.run(shared(groups("a"), equal))
         assert {turn.version for t in members(again) for turn in t.policy_turns} == {1}
     policy.close()
 
@@ -211,7 +214,7 @@ def test_a_run_of_code_that_is_cancelled_leaves_no_episode() -> None:
 
             limits = Limits(max_tokens=20_000, max_turn_tokens=4000)
             shared = Stream(Coder(), tiny_model.chat(), opened, limits, nothing)
-            running = asyncio.ensure_future(shared(samples("endless"), SAMPLING, equal))
+            running = asyncio.ensure_future(shared(groups("endless"), equal))
             async with asyncio.timeout(60):
                 while pool.stats.opened == 0:  # one of two members runs its code
                     await asyncio.sleep(0.01)
@@ -234,7 +237,7 @@ def test_a_dead_engine_ends_everything_with_its_own_error() -> None:
 
     worlds = Worlds(slow=slow)
     with pytest.raises(EngineError, match="the judge is gone"):
-        play(stream(worlds)(samples("dead", "endless"), SAMPLING, equal))
+        play(stream(worlds)(groups("dead", "endless"), equal))
     assert worlds.opened == 4
     assert worlds.open == 0
 
@@ -247,7 +250,7 @@ def test_lock_step_waits_at_every_turn_and_a_stream_does_not() -> None:
     def run(lockstep: bool) -> tuple[list[Trajectory], list[int]]:
         """The trajectories, and which turn of its trajectory every request was for, in the order of the requests."""
         policy = Seeded()
-        found = play(stream(Worlds(slow=late), policy, lockstep=lockstep)(samples("slow", "quick"), SAMPLING, equal))
+        found = play(stream(Worlds(slow=late), policy, lockstep=lockstep)(groups("slow", "quick"), equal))
         start = tiny_model.chat().im_start
         return members(found), [sum(token == start for token in request.token_ids) for request in policy.asked]
 
@@ -265,14 +268,14 @@ def test_a_trajectory_that_ends_early_does_not_hold_the_lock_step() -> None:
             world.turn = 2 if sample.id == "short" else 0  # answers at once
             return world
 
-    found = play(stream(Uneven(), lockstep=True)(samples("short", "long"), SAMPLING, equal))
+    found = play(stream(Uneven(), lockstep=True)(groups("short", "long"), equal))
     assert [len(t.policy_turns) for t in members(found)] == [1, 1, 3, 3]
 
 
 def test_lock_step_on_transformers_gives_the_same_trajectories() -> None:
     def run(lockstep: bool) -> list[Trajectory]:
         policy = HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
-        found = play(stream(Worlds(), policy, lockstep=lockstep)(samples(*"abc"), SAMPLING, equal))
+        found = play(stream(Worlds(), policy, lockstep=lockstep)(groups(*"abc"), equal))
         policy.close()
         return members(found)
 
@@ -288,7 +291,7 @@ def test_weights_that_change_within_a_turn_are_noticed() -> None:
             self.version += 1
             return done
 
-    found = members(play(stream(Worlds(), Hasty())(samples("one"), SAMPLING, equal)))
+    found = members(play(stream(Worlds(), Hasty())(groups("one"), equal)))
     assert all(t.stop is Stop.BROKEN for t in found)
     assert "from version 0 to 1 while a turn was sampled" in str(found[0].error)
 
@@ -307,3 +310,25 @@ def test_a_moment_counts_once_for_the_first_that_is_at_work(monkeypatch: pytest.
     with clock.during("generate"):
         now = 20.5
     assert clock.read() == {"generate": 5.5, "env": 3.0, "judge": 0.0}
+
+
+def test_each_trajectory_is_told_while_another_is_at_work_and_no_more_than_wanted_are_open() -> None:
+    told, most = list[str](), list[int]()
+    first = asyncio.Event()
+    worlds = Worlds(slow=lambda sample, turn: first.wait() if sample == "slow" else asyncio.sleep(0))
+
+    def finished(trajectory: Trajectory, signals: Signals) -> None:
+        told.append(trajectory.sample.id)
+        most.append(worlds.open)
+        first.set()  # whoever waits for the slow one before the others are told never ends
+
+    requests = [member for group in groups("slow", "a", "b", "c").values() for member in group.members]
+
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            await stream(worlds).each(requests, finished, 3)
+
+    asyncio.run(run())
+    assert sorted(told) == ["a", "a", "b", "b", "c", "c", "slow", "slow"]
+    assert told[0] != "slow"
+    assert max(most) < 3

@@ -112,7 +112,7 @@ def test_a_script_outside_of_slurm_says_what_to_do(script: Path) -> None:
 
 
 def test_every_stage_has_a_script_that_requeues_and_names_no_site() -> None:
-    from vtcli.cli.main import STAGES
+    from vtcli.cli.stages import STAGES
 
     assert {path.stem for path in SCRIPTS} == {*STAGES, "synth_merge"}
     for path in SCRIPTS:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vtcli.cli import doctor
+from vtcli.cli import findings
 from vtcli.sandbox.kernel import SUPPORTED
 
 needs_confinement = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
@@ -64,7 +64,7 @@ def test_the_layers_are_shown_with_what_was_tried() -> None:
 
 @needs_confinement
 def test_the_doctor_says_what_holds() -> None:
-    found = doctor._sandbox()
+    found = findings._sandbox()
     assert found.state == "ok"
     assert found.found.split()[0] in ("full", "landlock")
 
@@ -80,7 +80,7 @@ def test_the_doctor_says_what_holds() -> None:
 def test_the_doctor_takes_a_weak_tier_as_absent(
     monkeypatch: pytest.MonkeyPatch, program: str, state: str, found: str
 ) -> None:
-    monkeypatch.setattr(doctor, "SANDBOX", program)
-    finding = doctor._sandbox()
+    monkeypatch.setattr(findings, "SANDBOX", program)
+    finding = findings._sandbox()
     assert (finding.state, finding.found) == (state, found)
     assert bool(finding.advice)

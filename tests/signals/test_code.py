@@ -13,7 +13,7 @@ from fakes import called, code_card, make_pixels, make_sample, make_trajectory, 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
 from vtcli.geometry import compose, map_point, placed
-from vtcli.rollout.loop import Limits, Sampling, rollout
+from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.signals import code, red_lines, usage
 from vtcli.signals.code import canonical, required, search
@@ -85,7 +85,7 @@ def played():
         sample = replace(make_sample(tiny_model.store(), pixels=make_pixels(3, 150, 100)), truth=truth)
         env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, limits = ScriptedPolicy(tiny_model.chat(), [*turns, DONE]), Limits(10, 20_000, 4000, 32)
-        return await rollout(sample, policy, tiny_model.chat(), lambda _: env, limits, Sampling(seed=5))
+        return await rollout(RolloutRequest(sample, 5), policy, tiny_model.chat(), lambda _: env, limits)
 
     async def run():
         async with await Pool.start(PoolConfig()) as pool:

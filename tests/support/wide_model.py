@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.families.qwen2_5_vl.chat import QwenChat, grid, patches
-from vtcli.protocols import Policy, Request
+from vtcli.protocols import Policy, Request, Sampling
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
 
@@ -79,7 +79,7 @@ def prompts() -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
 
 def requests(temperature: float = 1.0, max_tokens: int = 20, stop: tuple[str, ...] = ()) -> list[Request]:
     return [
-        Request(ids, images, max_tokens - nth, temperature, 100 + nth, stop)
+        Request(ids, images, max_tokens - nth, Sampling(temperature), 100 + nth, stop)
         for nth, (ids, images) in enumerate(prompts().values())
     ]
 
@@ -105,7 +105,7 @@ def logits(model: Any, request: Request, said: tuple[int, ...]) -> torch.Tensor:
 
 def check(model: Any, request: Request, completion: Completion) -> None:
     """The log-probabilities are the model's at the temperature, before any id is banned."""
-    scale = request.temperature or 1.0
+    scale = request.sampling.temperature or 1.0
     expected = (logits(model, request, completion.token_ids) / scale).log_softmax(-1)
     found = [float(row[token]) for row, token in zip(expected, completion.token_ids, strict=True)]
     assert completion.logprobs == pytest.approx(found, abs=1e-4)

@@ -20,6 +20,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
     mask = [0] * len(ids)
     logprobs = [0.0] * len(ids)
     values = [0.0] * len(ids)
+    scales = [1.0] * len(ids)
     credit = iter(advantage)
     for turn in trajectory.turns:
         n = len(turn.token_ids)
@@ -30,10 +31,15 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
             mask += [1] * n
             logprobs.extend(turn.completion.logprobs)
             values += [next(credit)] * n
+            scales += turn.completion.scales or ()
         else:
             mask += [0] * n
             logprobs += [0.0] * n
             values += [0.0] * n
+            scales += [1.0] * n
+    scaled = [turn.completion.scales is not None for turn in trajectory.policy_turns]
+    if any(scaled) and (not all(scaled) or len(scales) != len(ids)):
+        raise ValueError(f"{trajectory.id}: not every sampled token has the temperature that it was drawn at")
     return TrainRow(
         id=trajectory.id,
         token_ids=tuple(ids),
@@ -41,6 +47,7 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
         images=trajectory.images,
         logprobs=tuple(logprobs),
         advantages=tuple(values),
+        scales=tuple(scales) if any(scaled) else None,
     )
 
 

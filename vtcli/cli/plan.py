@@ -1,192 +1,32 @@
-"""vtcli plan: from a command line of ``vtcli rl`` to what the run would need. Loads no model and writes nothing."""
+"""``vtcli plan``: what ``vtcli rl`` would need, before anything is spent."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from vtcli.algo.select import Selection
-from vtcli.config import compose
-from vtcli.config.binding import convert
-from vtcli.envs.card import BoundCard, read_card
-from vtcli.errors import ConfigError, InputError
-from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
-from vtcli.plan.constants import ON_ANY_DEVICE, Constants
-from vtcli.plan.estimate import Plan, estimate
-from vtcli.plan.hardware import Gpu, parse_cluster
-from vtcli.plan.job import Layout, Lengths, Workload
-from vtcli.rollout.loop import Limits
-from vtcli.runs.sources import source_model
-from vtcli.store.artifacts import ArtifactStore
-from vtcli.store.images import ImageLimits
+import typer
 
-MEASURED = "plan.json"
-"""File of measured constants in the home of artifacts."""
+from vtcli.cli.stages import HYDRA_ARGUMENTS
+
+app = typer.Typer()
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What ``vtcli plan --measure`` wrote: constants, and a device that the table does not know (a CPU)."""
+@app.command(context_settings=HYDRA_ARGUMENTS)
+def plan(
+    ctx: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
+    constants: Annotated[
+        Path | None, typer.Option(help="Measured constants. Default: plan.json in VTCLI_HOME.")
+    ] = None,
+) -> None:
+    """Say what `vtcli rl` would need before anything is spent: memory, time, GPU-hours, and what to change.
 
-    kind: str
-    where: str
-    constants: Mapping[str, float]
-    gpu: Gpu | None = None
-
-
-def run(argv: Sequence[str], constants: Path | None = None) -> Plan:
-    """The plan of ``vtcli rl`` with these arguments and ``cluster=``; ``scale`` is paper unless given.
-
-    Raises:
-        ConfigError: keys, a cluster, a model or a layout that cannot be.
-        InputError: a model folder or a file of constants that cannot be read.
+    Takes rl's arguments and cluster=NODESxGPUSxKIND, say `vtcli plan +recipe=toolsrl cluster=4x8xH200`; the scale is
+    paper unless given. Exit code 3: it does not fit.
     """
-    own = [f"plan.{a}" if a.startswith("cluster=") else a for a in argv]
-    if not any(a.lstrip("+").startswith("scale=") for a in own):
-        own.append("scale=paper")
-    job = compose.load("plan", own)
-    return plan(job.values, constants or Path(str(job.values["home"])) / MEASURED, given=constants is not None)
+    from vtcli.cli import cost
 
-
-def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> Plan:
-    """The plan of a composed configuration, with the constants of the file ``measured`` where it is there."""
-    section = values["plan"]
-    if section["cluster"] == compose.MISSING:
-        raise ConfigError("vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200.")
-    found = read_measured(measured) if given or measured.is_file() else None
-    cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
-    constants = Constants()
-    if found:
-        applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
-        constants = constants.with_measured(applies, found.where)
-    return estimate(architecture(values), workload(values), layout(values), cluster, constants)
-
-
-def architecture(values: Mapping[str, Any]) -> Architecture:
-    """Of ``model=``: a folder, an artifact, a hub name that is known; of conf/model/tiny.yaml's sizes without one."""
-    model = values["model"]
-    name = values["plan"]["model"] or model["path"]
-    if name is None:
-        return from_sizes("tiny", model["architecture"])
-    name = str(name)
-    if Path(name).is_dir() and not (Path(name) / "manifest.json").is_file():
-        return from_folder(Path(name))
-    if re.search(r":v\d+|@latest", name) or Path(name).is_dir():
-        return from_folder(source_model(ArtifactStore(Path(str(values["home"]))), name).path)
-    found = known(name)
-    if found is None:
-        raise ConfigError(
-            f"model={name}: neither a folder, an artifact, nor a model whose sizes are known: {', '.join(KNOWN)} and "
-            "what is named after them. For another Qwen2.5-VL or Qwen3-VL give a folder with its config.json."
-        )
-    return found
-
-
-def workload(values: Mapping[str, Any]) -> Workload:
-    """Of the sections rl, images, env and plan.lengths."""
-    rl = values["rl"]
-    if compose.MISSING in (rl["prompts_per_step"], rl["group_size"], rl["phases"]):
-        raise ConfigError("this configuration says nothing about rl: choose a recipe that does, say +recipe=toolsrl.")
-
-    def number(value: Any, where: str) -> int:
-        found = convert(value, int, where)
-        if found < 1:
-            raise ConfigError(f"{where}={found}: at least 1 is needed.")
-        return found
-
-    limits = convert(rl["limits"], Limits, "rl.limits")
-    learnt = number(rl["prompts_per_step"], "rl.prompts_per_step")
-    updates = number(rl["updates_per_step"], "rl.updates_per_step")
-    images = convert(values["images"], ImageLimits, "images")
-    return Workload(
-        prompts=round(learnt * convert(rl["select"], Selection, "rl.select").oversample),
-        learnt=learnt,
-        group_size=number(rl["group_size"], "rl.group_size"),
-        steps=sum(number(p["steps"], f"rl.phases.{i}.steps") for i, p in enumerate(rl["phases"])),
-        updates_per_step=updates,
-        old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
-        reference=bool(rl.get("reference")) or rl["loss"]["kl_coef"] > 0,
-        code=read_card(convert(values["env"], BoundCard, "env")).runner,
-        max_turns=limits.max_turns,
-        max_tokens=limits.max_tokens,
-        max_turn_tokens=limits.max_turn_tokens,
-        min_pixels=images.min_pixels,
-        max_pixels=images.max_pixels,
-        lengths=convert(values["plan"]["lengths"], Lengths, "plan.lengths"),
-    )
-
-
-def layout(values: Mapping[str, Any]) -> Layout:
-    """Of plan.layout; what is null there is the engine's: vLLM servers have GPUs of their own."""
-    section, engine = dict(values["plan"]["layout"]), values["engine"]
-    if section["tensor_parallel"] is None:
-        section["tensor_parallel"] = engine.get("tensor_parallel", 1)
-    if section["serving"] is None:
-        section["serving"] = engine["servers"] * engine["tensor_parallel"] if engine["name"] == "vllm_server" else 0
-    if section["keep_weights"] is None:
-        section["keep_weights"] = bool(engine.get("keep_weights"))
-    if section["ahead"] is None:
-        section["ahead"] = values["rl"]["steps_ahead"] > 0
-    return convert(section, Layout, "plan.layout")
-
-
-def read_measured(path: Path) -> Measured:
-    """Raises ``InputError`` for a file that ``--measure`` did not write."""
-    try:
-        found = json.loads(path.read_text())
-        gpu = Gpu(**found["gpu"]) if found.get("gpu") else None
-        return Measured(str(found["kind"]), f"{found['kind']}, {path}", dict(found["constants"]), gpu)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} holds no measured constants ({error}): make it with `vtcli plan --measure`."
-        ) from error
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Options of the command."""
-
-    json: bool
-    check: bool
-    measure: bool
-    constants: Path | None
-
-
-def command(argv: Sequence[str], asked: Asked) -> int:
-    """What the command prints, and its exit code: 3 for a run that does not fit."""
-    from rich.console import Console
-
-    from vtcli.plan import published, show
-
-    console = Console()
-    if asked.measure:
-        from vtcli.engines import calibrate
-
-        tiny = compose.load("plan", ["scale=tiny", *(a for a in argv if a.startswith("home="))]).values
-        path = asked.constants or Path(str(tiny["home"])) / MEASURED
-        calibrate.write(path, tiny["model"]["architecture"])
-        console.print(f"written to {path}")
-        if not any(a.startswith("cluster=") for a in argv) and not asked.check:
-            console.print(show.constants(_constants(path)))
-            return 0
-    if asked.check:
-        rows = published.compare(Constants())
-        found = [{**vars(r), "case": r.case.name, "source": r.case.source, "ratio": r.ratio} for r in rows]
-        console.print_json(json.dumps(found)) if asked.json else console.print(show.comparison(rows))
-        return 0
-    made = run(argv, asked.constants)
-    if asked.json:
-        console.print_json(json.dumps(made.as_json()))
-    else:
-        for part in show.tables(made):
-            console.print(part, highlight=False)
-    return 0 if made.memory.fits else 3
-
-
-def _constants(path: Path) -> Constants:
-    found = read_measured(path)
-    return Constants().with_measured(found.constants, found.where)
+    raise typer.Exit(cost.command(ctx.args, cost.Asked(json, check, measure, constants)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -189,6 +190,8 @@ def build(cls: type[T], job: Job) -> T:
         return stage(cls, job.values, job.stage)
     except KeyProblem as problem:
         raise ConfigError(_with_origin(problem, job.origins)) from None
+    except ConfigError as problem:  # of several keys: the message names them
+        raise ConfigError("\n".join([str(problem), *_set_in(str(problem), job.origins)])) from None
 
 
 def check_plug_points(job: Job) -> int:
@@ -318,7 +321,7 @@ def _check_choices(choices: Sequence[Override], options_of: Callable[[str], list
                 places = " and ".join(str(place / group) for place in (*([own] if own else []), folder()))
                 raise ConfigError(
                     f"{override.input_line}: there is no {group} {str(choice)!r}.{nearest(str(choice), known)} "
-                    f"The files are in {places}."
+                    f"The files are in {places}." + ("" if own else " For a folder of your own: --config-dir FOLDER.")
                 )
 
 
@@ -364,6 +367,12 @@ def _elsewhere(key: str, known: set[str], stage: str) -> str | None:
 def _with_origin(problem: KeyProblem, origins: Mapping[str, str]) -> str:
     origin = origins.get(problem.key) or next((o for k, o in origins.items() if k.startswith(f"{problem.key}.")), None)
     return f"{problem}\n  set in {origin}" if origin else str(problem)
+
+
+def _set_in(message: str, origins: Mapping[str, str]) -> list[str]:
+    """A line for every key that a message names: where its value was set."""
+    named = dict.fromkeys(re.findall(r"\w+(?:\.\w+)+", message))
+    return [f"  {key} is set in {origins[key]}" for key in named if key in origins]
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:

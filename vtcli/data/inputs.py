@@ -1,4 +1,4 @@
-"""Which files a generator reads: their content belongs to the identity of what is made from them."""
+"""Files that a generator reads. Their content belongs to the identity of what is made from them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Reads = Callable[..., Iterable[Path]]
 
 
 def files(generate: Generate, split: str, items: int) -> Iterator[Path]:
-    """What ``reads`` of the generator's own module says, called with the generator's keyword values; nothing where
-    there is no such function. Files that a keyword names in full are known without it."""
+    """The result of ``reads`` of the generator's own module, called with the generator's keyword values; empty without
+    such a function. Files that a keyword names in full are known without it."""
     bound = cast("Any", generate)
     function = bound.func if isinstance(bound, functools.partial) else bound
     reads: Reads | None = getattr(sys.modules.get(function.__module__), "reads", None)

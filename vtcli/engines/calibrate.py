@@ -30,7 +30,7 @@ from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.hardware import GPUS, Gpu
 from vtcli.plan.steptime import head_flops, text_flops
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup
 from vtcli.schema import ImageRef, TrainRow
@@ -164,7 +164,7 @@ def _decoding(bench: _Bench, rows: int = 32, tokens: int = 32) -> float:
 
     def sample(count: int) -> float:
         ids = tuple(bench.prompt)
-        wanted = [Request(ids, (bench.picture,), max_tokens=count, temperature=1.0, seed=i) for i in range(rows)]
+        wanted = [Request(ids, (bench.picture,), max_tokens=count, sampling=Sampling(), seed=i) for i in range(rows)]
         return _seconds(lambda: policy.generate(wanted), 3)
 
     return max((sample(tokens) - sample(2)) / (tokens - 2), 1e-6)

@@ -23,13 +23,14 @@ from torch.nn import functional
 from transformers import Cache, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.engines import growing
-from vtcli.engines.drawing import draw, temperatures, uniforms
+from vtcli.engines.drawing import Distributions, distributions, draw, uniforms
 from vtcli.engines.inputs import Seen, View, collate, embed, seen
 from vtcli.engines.learner import attention
 from vtcli.errors import EngineError, InputError
 from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.protocols import Request
 from vtcli.rollout.clock import Clock
+from vtcli.rollout.spans import SpanReader
 from vtcli.rollout.threads import compute
 from vtcli.schema import Completion
 
@@ -39,8 +40,8 @@ GIVEN_UP_S = 600.0
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") -> Any:
-    """A Qwen2.5-VL from a local folder or the hub's cache.
+def load_model(folder: str | Path, dtype: str = "float32", device: str | None = "cpu") -> Any:
+    """A Qwen2.5-VL from a local folder or the hub's cache. ``device`` None: a GPU where torch has one.
 
     Raises:
         InputError: no such model here.
@@ -56,7 +57,11 @@ def load_model(folder: str | Path, dtype: str = "float32", device: str = "cpu") 
             f"cannot load a Qwen2.5-VL model from {folder}: {told[:300]} Expected config.json and weights that go with "
             "it, whole: copy or download the folder again."
         ) from error
-    return _with_linear_patches(attention.use(cast(Any, model).to(device).eval()))
+    return _with_linear_patches(attention.use(cast(Any, model).to(device or _torch_device()).eval()))
+
+
+def _torch_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _with_linear_patches(model: Any) -> Any:
@@ -243,26 +248,34 @@ class _Sampler:
         self.stopped = np.zeros(len(requests), dtype=bool)
         self.end_ids = set(chat.end_ids)
         self.banned = torch.tensor(chat.banned_ids, device=device)
-        self.temperature, self.greedy = temperatures([r.temperature for r in requests], device)
+        self.readers = [SpanReader(r.sampling, chat.piece) if r.sampling.spans else None for r in requests]
 
     def take(
         self, logits: Tensor, given_up: Callable[[int], bool]
     ) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
         """One token for every row (rows, vocabulary) → ids (rows,) and which rows go on."""
-        rows = torch.from_numpy(self.rows).to(logits.device)
         steps = [min(len(self.ids[i]), len(self.uniforms[i]) - 1) for i in self.rows]
         u = torch.tensor([self.uniforms[i][s] for i, s in zip(self.rows, steps, strict=True)], device=logits.device)
-        tokens, taken = draw(logits, self.temperature[rows], self.greedy[rows], u, self.banned)
+        tokens, taken = draw(logits, self._distributions(logits.device), u, self.banned)
         for row, (token, logprob) in enumerate(zip(tokens.tolist(), taken.tolist(), strict=True)):
             self._append(int(self.rows[row]), token, logprob)
             self.done[self.rows[row]] |= given_up(int(self.rows[row]))
         return tokens, ~self.done[self.rows]
+
+    def _distributions(self, device: Any) -> Distributions:
+        rows = self.rows.tolist()
+        samplings = [self.requests[i].sampling for i in rows]
+        readers = [self.readers[i] for i in rows]
+        now = [s.temperature if r is None else r.temperature for s, r in zip(samplings, readers, strict=True)]
+        return distributions(samplings, now, device)
 
     def _append(self, i: int, token: int, logprob: float) -> None:
         if self.done[i]:
             return
         self.ids[i].append(token)
         self.logprobs[i].append(logprob)
+        if (reader := self.readers[i]) is not None:
+            reader.read((token,))
         self.stopped[i] = token in self.end_ids or self.chat.completes(self.ids[i], self.requests[i].stop)
         self.done[i] = self.stopped[i] or len(self.ids[i]) >= self.requests[i].max_tokens
 

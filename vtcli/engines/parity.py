@@ -15,10 +15,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vtcli.engines.inputs import View, seen
-from vtcli.engines.policies import IMAGES, ROOM, Engine, Engines, Place, open_policy
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Place, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
 from vtcli.families.qwen2_5_vl.chat import QwenChat
-from vtcli.protocols import Pixels, Request
+from vtcli.protocols import Pixels, Request, Sampling
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop, Runs
 from vtcli.schema import ImageRef, TrainRow
@@ -73,7 +73,7 @@ def probe(nth: int) -> ImageRef:
 
 
 def agreements(
-    loop: Runs, policy: Engines, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
+    loop: Runs, policy: TrainedPolicy, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
 ) -> list[Agreement]:
     """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
 
@@ -140,7 +140,7 @@ def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
         policy.close()
 
 
-async def _rows(policy: Engines, chat: QwenChat, temperature: float) -> list[TrainRow]:
+async def _rows(policy: TrainedPolicy, chat: QwenChat, temperature: float) -> list[TrainRow]:
     said = "What is it?"
     asked = {
         "no image": (said, ()),
@@ -156,7 +156,7 @@ async def _rows(policy: Engines, chat: QwenChat, temperature: float) -> list[Tra
 
 
 async def _row(
-    policy: Engines,
+    policy: TrainedPolicy,
     chat: QwenChat,
     what: tuple[str, float],
     asked: tuple[str, Sequence[ImageRef]],
@@ -173,17 +173,17 @@ async def _row(
             text = text if ids[-1] in chat.end_ids else (chat.end_ids[0], *text)
             ids, mask, logprobs = ids + list(text), mask + [0] * len(text), logprobs + [0.0] * len(text)
             shown += seen_now
-        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, temperature, nth))
+        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, Sampling(temperature), nth))
         ids, mask = ids + list(done.token_ids), mask + [1] * len(done.token_ids)
         logprobs += done.logprobs
     return TrainRow(name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
-def _compared(policy: Engines, row: TrainRow, known: Sequence[float], chat: QwenChat, view: View) -> Agreement:
+def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], chat: QwenChat, view: View) -> Agreement:
     sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
     gaps = np.array(known) - np.array(sampled)
     ours = seen(row.token_ids, row.images, view=view, image_pad=chat.image_pad)
-    theirs = policy.seen(Request(row.token_ids, row.images, 1, 1.0, 0))
+    theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
     return Agreement(
         name=row.id,
         images=len(row.images),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
+from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 
 if TYPE_CHECKING:
@@ -65,23 +66,34 @@ class Engine:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and in which numbers the policy computes."""
+    """Where and in which numbers the policy computes. ``device`` None: torch's, a GPU where there is one."""
 
     dtype: str = "float32"
-    device: str = "cpu"
+    device: str | None = None
 
 
-class Engines(Policy, Protocol):
-    """A policy whose weights are ours: it takes new ones, and tells what it makes of a prompt."""
+class TrainedPolicy(Policy, Protocol):
+    """A policy whose weights are ours: what every engine is. Rollouts need the ``Policy`` in it and nothing else."""
 
-    def update(self, weights: Mapping[str, Any], version: int) -> None: ...
+    @property
+    def clock(self) -> Clock | None:
+        """Counts while it computes; None for an engine that computes elsewhere."""
+        ...
 
-    def seen(self, request: Request) -> Seen: ...
+    def update(self, weights: Mapping[str, Any], version: int) -> None:
+        """Take over weights by name."""
+        ...
+
+    def seen(self, request: Request) -> Seen:
+        """The ids, pixels and positions that a prompt is read as."""
+        ...
 
     def close(self) -> None: ...
 
 
-def open_policy(engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> Engines:
+def open_policy(
+    engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place
+) -> TrainedPolicy:
     """The policy of ``folder``'s weights; ``limits`` are those of the rollouts that it is for.
 
     Raises:

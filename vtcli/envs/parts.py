@@ -27,9 +27,9 @@ class Task:
     """A generator with its sizes, how many items each split has, and the forms in which they are asked."""
 
     generate: Generate
-    train: int = 0
-    validation: int = 0
-    test: int = 0
+    train: int | None = 0  # None: all rows of a generator that has an end
+    validation: int | None = 0
+    test: int | None = 0
     forms: tuple[str, ...] = FORMS
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ def sample_parts(
                 Chunk(task.generate, name, split, form, items, seed, tools=tools)
                 for name, task in data.tasks.items()
                 if form in task.forms
-                for items in _pieces(_shard(getattr(task, split), shard))
+                for items in _pieces(_shard(getattr(task, split) or 0, shard))
             ]
             parts.append(Part(f"{form}-{split}", split, tuple(chunks)))
     return parts

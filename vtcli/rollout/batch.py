@@ -19,10 +19,10 @@ from vtcli.algo import pack
 from vtcli.algo.monitor import describe
 from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
 from vtcli.protocols import Advantage, Reward
-from vtcli.rollout.loop import Sampling
+from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import Runs, compute
-from vtcli.schema import Credit, Group, Sample, Scored, TrainRow
+from vtcli.schema import Credit, Group, Scored, TrainRow
 from vtcli.signals.measuring import unjudged_share
 from vtcli.store import disk, records
 
@@ -39,19 +39,18 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One round of a step: the samples of all its places, which ranks share out; their reward, and how to draw."""
+class RoundRequest:
+    """One round of a step: the groups of all its places, which ranks share out, and their reward."""
 
-    load: Callable[[int], Sample]
+    group: Callable[[int], GroupRequest]
     places: int
     reward: Reward
-    sampling: Sampling
 
 
 @dataclass(frozen=True)
 class Part:
     """What this rank has of a step: its groups by their places among those of all ranks, how many rollouts it
-    cancelled, and seconds of wall clock (``streaming.Streamed``), none of which are known after a resume."""
+    cancelled, and seconds of wall clock (``StreamResult``), none of which are known after a resume."""
 
     mine: Mapping[int, Group]
     cancelled: int
@@ -127,7 +126,7 @@ class Collector:
         self,
         loop: Runs,
         stream: Stream,
-        asked: Callable[[int, int], Asked],
+        asked: Callable[[int, int], RoundRequest],
         choice: tuple[int, Selection, Advantage],
         ranks: Ranks,
     ) -> None:
@@ -169,10 +168,10 @@ class Collector:
     async def _round(self, step: int, number: int, lacking: int) -> Part:
         asked, ranks = self.asked(step, number), self.ranks
         first = number * asked.places
-        samples = {first + i: asked.load(i) for i in range(ranks.rank, asked.places, ranks.world)}
+        groups = {first + i: asked.group(i) for i in range(ranks.rank, asked.places, ranks.world)}
         share = math.ceil(lacking / ranks.world)  # that of every rank: none waits to hear of the others
         full = self._until(share) if self.selection.stop_when_full else None
-        found = await self.stream(samples, asked.sampling, asked.reward, full)
+        found = await self.stream(groups, asked.reward, full)
         return Part(found.groups, found.cancelled, found.seconds)
 
     def _until(self, share: int) -> Callable[[Group], bool]:

@@ -7,13 +7,14 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vtcli.config.binding import KeyProblem
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError, VtcliError
-from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Syntax
+from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Sampling, Syntax
+from vtcli.rollout.spans import scales
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
 _T = TypeVar("_T")
@@ -39,12 +40,38 @@ MAX_TEMPERATURE = 10.0
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How trajectories are drawn. ``temperature`` 0 is greedy."""
+class RolloutRequest:
+    """One trajectory to be drawn: of which sample, from which distribution, with which seed."""
 
-    temperature: float = 1.0
-    group_size: int = 1
-    seed: int = 0
+    sample: Sample
+    seed: int
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @property
+    def id(self) -> str:
+        """The trajectory's id."""
+        return f"{self.sample.id}/{self.sample.form}/{self.seed:016x}"
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """The group of one sample: ``size`` trajectories, whose seeds depend on the seed given, the sample and the member.
+
+    ``repeat`` counts how often the same sample came before in the same step: its groups differ, too.
+    """
+
+    sample: Sample
+    size: int
+    seed: int
+    sampling: Sampling = field(default_factory=Sampling)
+    repeat: int = 0
+
+    @property
+    def members(self) -> tuple[RolloutRequest, ...]:
+        """One request per member."""
+        again = (self.repeat,) if self.repeat else ()
+        seeds = [derive_seed(self.seed, self.sample.id, self.sample.form, n, *again) for n in range(self.size)]
+        return tuple(RolloutRequest(self.sample, seed, self.sampling) for seed in seeds)
 
 
 @dataclass
@@ -66,35 +93,20 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def draws(sample: Sample, sampling: Sampling) -> list[Sampling]:
-    """How each of the G members of a sample is drawn: its seed depends on the seed given, the sample and its number."""
-    seeds = [derive_seed(sampling.seed, sample.id, sample.form, member) for member in range(sampling.group_size)]
-    return [Sampling(sampling.temperature, 1, seed) for seed in seeds]
-
-
-async def rollout_group(
-    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, sampling: Sampling
-) -> tuple[Trajectory, ...]:
-    """The G trajectories of one sample, see ``draws``."""
-    members = (rollout(sample, policy, chat, open_env, limits, draw) for draw in draws(sample, sampling))
-    return tuple(await asyncio.gather(*members))
-
-
-async def rollout(
-    sample: Sample, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits, draw: Sampling
-) -> Trajectory:
-    """One trajectory, with ``draw.seed``. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
+async def rollout(request: RolloutRequest, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits) -> Trajectory:
+    """One trajectory. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
     Its world is closed however it ends, also when it is cancelled.
 
     Raises:
         VtcliError: what the user has to mend (a dead engine, an unusable row).
     """
+    sample = request.sample
     state = _State((), list(sample.images), [])
     env: Env | None = None
     stop, error = Stop.BROKEN, None
     try:
         env = open_env(sample)
-        stop = await _alternate(state, env, policy, chat, limits, draw)
+        stop = await _alternate(state, request, env, policy, chat, limits)
     except VtcliError:
         raise
     except Exception as problem:
@@ -106,13 +118,13 @@ async def rollout(
             except Exception as problem:
                 stop, error = Stop.BROKEN, error or f"{type(problem).__name__}: {problem}"
     return Trajectory(
-        id=f"{sample.id}/{sample.form}/{draw.seed:016x}",
+        id=request.id,
         sample=sample,
         prompt_ids=state.prompt_ids,
         images=tuple(state.images),
         turns=tuple(state.turns),
         stop=stop,
-        seed=draw.seed,
+        seed=request.seed,
         error=error,
     )
 
@@ -147,7 +159,9 @@ def why_broken(found: Iterable[Trajectory]) -> str:
     return f"The commonest reason, of {count} of {reasons.total()}: {reason[:300]}." if count else ""
 
 
-async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits: Limits, draw: Sampling) -> Stop:
+async def _alternate(
+    state: _State, wanted: RolloutRequest, env: Env, policy: Policy, chat: Chat, limits: Limits
+) -> Stop:
     syntax = env.syntax if isinstance(env, HasSyntax) else Syntax()
     system, question = await _within(limits.timeout_s, env.reset(), "reset")
     state.prompt_ids = chat.prompt(system, question, state.images)
@@ -159,16 +173,18 @@ async def _alternate(state: _State, env: Env, policy: Policy, chat: Chat, limits
             token_ids=state.ids,
             images=tuple(state.images),
             max_tokens=min(room, limits.max_turn_tokens),
-            temperature=draw.temperature,
-            seed=derive_seed(draw.seed, turn),
+            sampling=wanted.sampling,
+            seed=derive_seed(wanted.seed, turn),
             stop=syntax.stop,
-            rollout=draw.seed,
+            rollout=wanted.seed,
         )
         version = policy.version
         completion = await policy.complete(request)
         if policy.version != version:
             raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
         _check(completion, request, chat)
+        if wanted.sampling.spans:
+            completion = replace(completion, scales=scales(completion.token_ids, wanted.sampling, chat.piece))
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             decoded = syntax.read(decoded.text)

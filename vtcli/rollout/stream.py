@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
 from vtcli.rollout.clock import Clock
-from vtcli.rollout.loop import Limits, Sampling, draws, rollout
+from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
 
 
@@ -27,7 +27,7 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamResult:
     """What a stream brought: the finished groups by their places, in order; how many rollouts were cancelled; and
     seconds of wall clock: ``rollout`` in all, ``generate`` while the engine computed (one that does not tell: while
     requests were open), ``env`` while it did not and a world was at work, ``judge`` while neither was and signals were
@@ -42,6 +42,7 @@ class Streamed:
 class Stream:
     """What all rollouts of a run share.
 
+    ``clock`` is that of an engine that counts its own time; None: time counts while requests are open.
     ``lockstep``, for comparisons alone: a turn begins when every trajectory that is still going is ready for its own.
     """
 
@@ -50,57 +51,72 @@ class Stream:
     open_env: OpenEnv
     limits: Limits
     measure: Measure
+    clock: Clock | None = None
     lockstep: bool = False
 
     async def __call__(
         self,
-        asked: Mapping[int, Sample],
-        sampling: Sampling,
+        requests: Mapping[int, GroupRequest],
         reward: Reward,
         full: Callable[[Group], bool] | None = None,
-    ) -> Streamed:
-        """Rolls out, measures and rewards a group of every sample. ``full`` is told each group as it is finished; when
-        it says yes, the others are cancelled.
+    ) -> StreamResult:
+        """Rolls out, measures and rewards groups. ``full`` is told each group as it is finished; when it says yes, the
+        others are cancelled.
 
         Raises:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
         """
-        run = _Run(self, reward, full, len(asked) * sampling.group_size)
+        run = _Run(self, sum(request.size for request in requests.values()))
         begin, before = time.perf_counter(), run.clock.read()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for place, sample in asked.items():
-                    members = [tasks.create_task(run.member(sample, draw)) for draw in draws(sample, sampling)]
-                    run.members += members
-                    tasks.create_task(run.group(place, sample, members))
-        except BaseExceptionGroup as problems:
-            raise _first(problems) from None
+        async with _mendable(), asyncio.TaskGroup() as tasks:
+            for place, request in requests.items():
+                members = [tasks.create_task(run.member(member)) for member in request.members]
+                run.members += members
+                tasks.create_task(run.group(place, members, reward, full))
         seconds = {kind: value - before[kind] for kind, value in run.clock.read().items()}
         seconds["rollout"] = time.perf_counter() - begin
-        cancelled = (len(asked) - len(run.done)) * sampling.group_size
-        return Streamed(dict(sorted(run.done.items())), cancelled, seconds)
+        cancelled = sum(request.size for place, request in requests.items() if place not in run.done)
+        return StreamResult(dict(sorted(run.done.items())), cancelled, seconds)
+
+    async def each(
+        self, requests: Sequence[RolloutRequest], finished: Callable[[Trajectory, Signals], None], concurrency: int
+    ) -> None:
+        """Rolls out and measures trajectories, at most ``concurrency`` at a time. ``finished`` is told each one as soon
+        as it is measured.
+
+        Raises:
+            VtcliError: what the user has to mend. Nothing goes on in the background then.
+        """
+        run, room = _Run(self, len(requests)), asyncio.Semaphore(concurrency)
+
+        async def one(request: RolloutRequest) -> None:
+            async with room:
+                finished(*await run.member(request))
+
+        async with _mendable(), asyncio.TaskGroup() as tasks:
+            for request in requests:
+                tasks.create_task(one(request))
 
 
 _Member = asyncio.Task[tuple[Trajectory, Signals]]
 
 
 class _Run:
-    """One call of a stream."""
+    """One call of a stream, of ``live`` trajectories."""
 
-    def __init__(self, stream: Stream, reward: Reward, full: Callable[[Group], bool] | None, live: int) -> None:
-        self.stream, self.reward, self.full = stream, reward, full
-        own: Clock | None = getattr(stream.policy, "clock", None)
-        self.clock = own or Clock()
+    def __init__(self, stream: Stream, live: int) -> None:
+        self.stream = stream
+        self.clock = stream.clock or Clock()
         self.turns = _Turns(live) if stream.lockstep else None
-        self.policy = _Policy(stream.policy, None if own else self.clock, self.turns)
+        self.policy = _Policy(stream.policy, None if stream.clock else self.clock, self.turns)
         self.members: list[_Member] = []
         self.done: dict[int, Group] = {}
 
-    async def member(self, sample: Sample, draw: Sampling) -> tuple[Trajectory, Signals]:
+    async def member(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
         """One trajectory and what is measured of it, which waits for no other."""
         shared = self.stream
         try:
-            found = await rollout(sample, self.policy, shared.chat, self.open_env, shared.limits, draw)
+            found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
         finally:
             if self.turns is not None:
                 self.turns.leave()
@@ -108,13 +124,15 @@ class _Run:
             (signals,) = await shared.measure([found])
         return found, signals
 
-    async def group(self, place: int, sample: Sample, members: Sequence[_Member]) -> None:
+    async def group(
+        self, place: int, members: Sequence[_Member], reward: Reward, full: Callable[[Group], bool] | None
+    ) -> None:
         """The verdict, once all members are there."""
         found = await asyncio.gather(*members)
-        verdicts = self.reward([signals for _, signals in found])
-        scored = (Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
-        self.done[place] = group = Group(sample, tuple(scored))
-        if self.full is not None and self.full(group):
+        verdicts = reward([signals for _, signals in found])
+        scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
+        self.done[place] = group = Group(scored[0].trajectory.sample, scored)
+        if full is not None and full(group):
             for member in self.members:
                 member.cancel()  # nothing to one that is done
 
@@ -186,8 +204,16 @@ class _World:
             await self._env.close()
 
 
+@asynccontextmanager
+async def _mendable() -> AsyncGenerator[None]:
+    """Raises one of several failures alone: one that the user can mend, if there is one."""
+    try:
+        yield
+    except BaseExceptionGroup as problems:
+        raise _first(problems) from None
+
+
 def _first(problems: BaseExceptionGroup) -> BaseException:
-    """What is told of several failures: one that the user can mend, if there is one."""
     flat: list[BaseException] = []
     for problem in problems.exceptions:
         flat.append(_first(problem) if isinstance(problem, BaseExceptionGroup) else problem)

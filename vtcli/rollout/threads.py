@@ -1,9 +1,9 @@
-"""An event loop in a thread of its own; the thread that waits for it does the work on tensors.
+"""An event loop in its own thread; the thread that waits for it computes on tensors.
 
-OpenMP keeps a team of threads for every thread that asks for one. As soon as there are more of them than cores, its
-teams sleep between any two operations instead of spinning, and waking them takes longer than most operations of a
-small model: sampling in one thread and learning in another made both twice as slow (docs/decisions/rollout.md). So
-rollouts go on in the loop's thread, and whatever computes comes back to the caller's.
+OpenMP keeps a team of threads for every thread that asks for one. With more of them than cores, the teams sleep between
+any two operations instead of spinning. Waking them takes longer than most operations of a small model. So sampling in
+one thread and learning in another made both twice as slow (docs/decisions/rollout.md). Here rollouts run in the loop's
+thread, and computations come back to the caller's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vtcli.errors import EngineError
 T = TypeVar("T")
 
 END_S = 30.0
-"""What is still open when the loop is closed has so long to end."""
+"""Seconds that open tasks have to end when the loop is closed."""
 
 
 class Runs(Protocol):
@@ -63,7 +63,7 @@ class EventLoop:
         self._thread.join(END_S)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns or raises.
+        """The result of a coroutine, or its exception.
 
         Raises:
             EngineError: the loop has ended.
@@ -99,7 +99,7 @@ class EventLoop:
                 raise EngineError("the event loop has ended")
 
     def _give_up(self) -> None:
-        """What a signal has interrupted."""
+        """Fail the work that a signal has interrupted."""
         interrupted, self._doing = self._doing, None
         if interrupted is not None and not interrupted.done.done():
             interrupted.done.set_exception(EngineError("interrupted"))

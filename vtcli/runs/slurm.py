@@ -1,4 +1,4 @@
-"""What a task of ``srun`` is told by Slurm, as torch wants to hear it; and whether Slurm started this job again."""
+"""The place of an ``srun`` task in its job, in the variables that torch reads, and the restarts of the job."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FIRST_PORT, PORTS = 20_000, 12_000
 """Ports of rendezvous: below those that kernels hand out by themselves (from 32768)."""
 
 REQUEUED_WAIT_S = 120.0
-"""How long a job that was requeued waits for its own lock: on network file systems a node that died holds it until its
-lease ends, some 90 s later."""
+"""Seconds that a requeued job waits for its own lock. On network file systems a dead node holds it until its lease
+ends, some 90 s later."""
 
 
 def adopt_ranks(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -59,7 +59,7 @@ def require_one_process(stage: str, environ: Mapping[str, str] = os.environ) -> 
 
 
 def was_requeued(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a later attempt of the same job."""
+    """True in a later attempt of the same job."""
     return int(environ.get("SLURM_RESTART_COUNT") or 0) > 0
 
 

@@ -1,4 +1,4 @@
-"""Where a model comes from: an artifact, a folder inside one, a folder, or the hub."""
+"""Sources of a model: an artifact, a folder inside one, a folder, or the hub."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class UpdateCount:
-    """How many steps have updated the weights; ``log`` is ``metrics.jsonl``, which knows of the attempts before."""
+    """The number of steps that updated the weights. ``log`` is ``metrics.jsonl``, which holds earlier attempts too."""
 
     def __init__(self, log: Path, quiet: bool = False) -> None:
         lines = log.read_text().splitlines() if log.exists() else []

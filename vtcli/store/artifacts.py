@@ -145,8 +145,8 @@ class ArtifactStore:
         artifact = load(self._folder(ref, kind))
         if kind is not None and artifact.kind != kind:
             raise InputError(
-                f"{ref} is an artifact of kind {artifact.kind}; a {kind} is needed here. "
-                f"`vtcli artifacts ls` shows the kinds; `{_maker(kind, artifact.name)}` makes a {kind}."
+                f"{ref} is an artifact of kind {artifact.kind}; expected one of kind {kind}. "
+                f"`vtcli artifacts ls` shows the kinds; `{_maker(kind, artifact.name)}` makes one."
             )
         if verify and (problems := file_problems(artifact)):
             shown = "; ".join(problems[:5])

@@ -21,7 +21,7 @@ from wide_model import LIMITS, SIZES, ask, changed, chat, check, folder, prompts
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.engines.vllm.servers.policy import ServerPolicy
 from vtcli.families.qwen2_5_vl import tiny
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,7 +49,7 @@ def many() -> list[Request]:
     out: list[Request] = []
     for seed in range(40):
         ids, images = list(prompts().values())[seed % 6]
-        out.append(Request(ids, images, min(120, 255 - len(ids)), 1.0, seed, rollout=seed + 1))
+        out.append(Request(ids, images, min(120, 255 - len(ids)), Sampling(), seed, rollout=seed + 1))
     return out
 
 

@@ -17,7 +17,7 @@ from vllm_stand_in import StandIn, policy
 
 from vtcli.engines.vllm.servers.policy import LostError, ServerPolicy
 from vtcli.errors import EngineError, InputError, VtcliError
-from vtcli.protocols import Request
+from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
 
 
@@ -37,7 +37,7 @@ def stand_in() -> Iterator[Callable[..., StandIn]]:
 def request(seed: int = 0, images: int = 0, rollout: int = 0, max_tokens: int = 20) -> Request:
     shown = tuple(tiny_model.image(nth) for nth in range(images))
     ids = tiny_model.chat().prompt("You are kind.", "<image>" * images + "Where is the tag?", shown)
-    return Request(ids, shown, max_tokens, 1.0, seed, rollout=rollout)
+    return Request(ids, shown, max_tokens, Sampling(), seed, rollout=rollout)
 
 
 def ask(opened: ServerPolicy, *asked: Request) -> list[Completion]:

@@ -44,7 +44,7 @@ class Clip:
     frames_per_s: int
 
     def ref(self, path: str = NAME) -> VideoRef:
-        """What a sample says of the video once it is the file ``path``."""
+        """The sample's reference to the video, stored as the file ``path``."""
         count, height, width, _ = self.frames.shape
         return VideoRef(path, width, height, count, float(self.frames_per_s))
 
@@ -85,7 +85,7 @@ class Footage:
         return cls(data, name, found.width, found.height, found.frames, found.frames_per_s)
 
     def ref(self, path: str | None = None) -> VideoRef:
-        """What a sample says of the video once it is the file ``path``."""
+        """The sample's reference to the video, stored as the file ``path``."""
         return VideoRef(path or self.name, self.width, self.height, self.frames, self.frames_per_s)
 
     def file(self) -> bytes:

@@ -92,9 +92,21 @@ class Item:
 
 
 class Generate(Protocol):
-    """A generator with its size bound: the same arguments give the same bytes on every machine and in every process."""
+    """A generator with its size bound: the same arguments give the same bytes on every machine and in every process.
+
+    One that has no end is a function alone. One that reads rows has a function ``survey(split, **keywords)`` beside it
+    in its module, with the same keywords, which returns a ``Survey``."""
 
     def __call__(self, seed: int, item: int, split: str, *, form: str = "answer") -> Item: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a generator of own rows finds for one split."""
+
+    source: str  # the file, for messages
+    rows: int
+    unread: tuple[str, ...] = ()  # columns that it does not read
 
 
 def stream(seed: int, task: str, split: str, item: int, purpose: int = 0) -> np.random.Generator:

@@ -18,11 +18,13 @@ tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with Ch
 
 from __future__ import annotations
 
+import difflib
 import functools
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,13 +33,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtcli.data.generators.film import NAME, Footage
-from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, item_id, stream
+from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
 from vtcli.store import images
+
+COLUMNS = ("question", "answer", "image", "video", "boxes", "choices", "numeric", "required", "search")
+
+
+def survey(split: str, *, path: str, **_: object) -> Survey:
+    """How many rows the file of a split has, and which of its columns ``generate`` does not read.
+
+    Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
+    """
+    file = Path(path.format(split=split))
+    rows, read = _rows(file)
+    if file.suffix in (".jsonl", ".json"):
+        columns = list(dict.fromkeys(name for i in range(rows) for name in read(i)))
+    else:
+        columns = list(pq.read_schema(file).names)
+    _refuse_slips(columns, str(file))
+    return Survey(str(file), rows, tuple(name for name in columns if name not in COLUMNS))
 
 
 def generate(
@@ -59,9 +78,8 @@ def generate(
     """
     file = Path(path.format(split=split))
     row, where = _row(file, item), f"row {item} of {file}"
-    for column in ("question", "answer"):
-        if row.get(column) in (None, ""):
-            raise InputError(f"{where} has no {column}. Every row needs question, answer and an image or a video.")
+    _refuse_slips(row, where)
+    _check_text(row, where)
     truth = _said(row, where)
     if row.get("video") not in (None, ""):
         if turn or form == "tool":
@@ -71,7 +89,7 @@ def generate(
         return _filmed(row, truth, name, item_id(name, split, item), file, where)
     if row.get("image") in (None, ""):
         raise InputError(f"{where} has no image. Every row needs question, answer and an image or a video.")
-    pixels = images.decode(_bytes(row["image"], "image", file, where), f"the image of {where}")
+    pixels = images.decode(_bytes(row["image"], "image", file, where), f"of {where}")
     boxes = _boxes(row.get("boxes"), pixels, where)
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
@@ -158,6 +176,35 @@ def _filmed(row: Mapping[str, Any], truth: dict[str, Json], name: str, key: str,
     )
 
 
+def _check_text(row: Mapping[str, Any], where: str) -> None:
+    """One question and one answer, as text or a number."""
+    for column, kinds in (("question", str), ("answer", str | int | float | Decimal)):
+        value = row.get(column)
+        if value in (None, ""):
+            raise InputError(f"{where} has no {column}. Every row needs question, answer and an image or a video.")
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            shown = json.dumps(value, default=str)[:100]
+            advice = ""
+            if column == "answer" and isinstance(value, list):
+                advice = " A row has one reference answer: keep the best of them, or give each a row."
+            elif column == "answer" and isinstance(value, bool):
+                advice = ' Write what the model shall say, for example "yes" or "no".'
+            expected = "text or a number" if column == "answer" else "text"
+            raise InputError(f"{where}: its {column} is {shown}; expected {expected}.{advice}")
+
+
+def _refuse_slips(columns: Iterable[str], where: str) -> None:
+    """Raises ``InputError`` for an unknown column whose nearest known one is not there: ``questoin``, ``box``."""
+    given = set(columns)
+    for name in sorted(given - set(COLUMNS)):
+        near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.75)
+        if near and near[0] not in given:
+            raise InputError(
+                f"{where} has a column {name!r}, which is not known. Did you mean {near[0]!r}? "
+                f"Columns are {', '.join(COLUMNS)}."
+            )
+
+
 def _no_tool_form(where: str) -> InputError:
     return InputError(f"{where} has neither boxes nor turn: true, so it has no tool-supervised form: forms: [answer].")
 
@@ -198,13 +245,19 @@ def _number(answer: Any, where: str) -> float:
 
 
 def _row(file: Path, item: int) -> Mapping[str, Any]:
-    stat = file.stat() if file.exists() else None
-    rows, read = _opened(file, stat and (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    rows, read = _rows(file)
     if item >= rows:
         raise InputError(
-            f"{file} has {rows} rows, and row {item} is asked for. Lower the number of items of this split."
+            f"{file} has {rows} rows, and row {item} is asked for. Lower the number of items of this split, or give "
+            "null for all rows."
         )
     return read(item)
+
+
+def _rows(file: Path) -> tuple[int, Any]:
+    """The number of rows of a file as it is now, and a function that reads one."""
+    stat = file.stat() if file.exists() else None
+    return _opened(file, stat and (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
 
 
 @functools.lru_cache(maxsize=8)
@@ -264,11 +317,18 @@ def _boxes(given: Any, pixels: Pixels, where: str) -> list[dict[str, Json]]:
     """Boxes with a label, four numbers in order, and inside the image."""
     height, width = pixels.shape[:2]
     boxes: list[dict[str, Json]] = []
+    if given is not None and not isinstance(given, list | tuple):
+        raise InputError(f"{where}: its boxes are {given!r}; expected a list.")
     for entry in given or ():
-        label, box = entry.get("label"), entry.get("box")
-        numbers = [v for v in box or () if isinstance(v, int | float) and not isinstance(v, bool)]
-        if not label or len(numbers) != 4 or len(box) != 4:
-            raise InputError(f"{where}: a box needs a label and four numbers [x1, y1, x2, y2], got {entry}.")
+        fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
+        label, box = fields.get("label"), fields.get("box")
+        values: list[Any] = list(box) if isinstance(box, list | tuple) else []
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if not label or len(numbers) != 4 or len(values) != 4:
+            raise InputError(
+                f'{where}: a box needs a label and four numbers, {{"label": "sign", "box": [x1, y1, x2, y2]}}, '
+                f"got {entry}."
+            )
         x1, y1, x2, y2 = numbers
         if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
             raise InputError(f"{where}: the box {box} is not inside the image of {width} x {height} pixels.")

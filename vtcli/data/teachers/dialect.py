@@ -1,4 +1,4 @@
-"""How a scripted policy writes what it does: a native tool's call, or code by templates. Pure."""
+"""The writing of a scripted policy: a native tool's call, or code by templates. Pure."""
 
 from __future__ import annotations
 

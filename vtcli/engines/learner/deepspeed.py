@@ -52,7 +52,17 @@ class TokenLogprobs(nn.Module):
             blocks=batch.blocks,
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
-        return head.token_logprobs(self.model.lm_head, before, batch.targets, self.temperature, entropy=entropy)
+        return head.token_logprobs(self.model.lm_head, before, batch.targets, self._scale(batch), entropy=entropy)
+
+    def _scale(self, batch: Packed) -> float | Tensor:
+        """What the logits of the trained tokens are divided by: a number, or (N, 1) where rows say it of each."""
+        if all(row.scales is None for row in batch.rows):
+            return self.temperature
+        each = [row.scales or (self.temperature,) * len(row.mask) for row in batch.rows]
+        flat = [
+            v for row, scales in zip(batch.rows, each, strict=True) for v, m in zip(scales, row.mask, strict=True) if m
+        ]
+        return torch.tensor(flat, device=batch.targets.device)[:, None]
 
 
 @dataclass

@@ -18,19 +18,25 @@ CHUNK_TOKENS = 1024
 """Tokens whose logits exist at a time: 0.6 GB in fp32 at a vocabulary of 152 064."""
 
 
+Scale = float | Tensor
+"""What logits are divided by: one temperature, or (N, 1) with one for each token."""
+
+
 class _Logprobs(torch.autograd.Function):
     """``log_softmax(hidden · weightᵀ / temperature)[target]`` of every token, and the entropies where asked."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: Scale, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         ctx.save_for_backward(hidden, weight, targets)
         ctx.temperature = temperature
         picked: list[Tensor] = []
         entropies: list[Tensor] = []
-        for states, chosen in zip(hidden.split(CHUNK_TOKENS), targets.split(CHUNK_TOKENS), strict=True):
-            logprobs = _log_softmax(states, weight, temperature)  # (chunk, V)
+        for start in range(0, max(len(hidden), 1), CHUNK_TOKENS):
+            part = slice(start, start + CHUNK_TOKENS)
+            states, chosen = hidden[part], targets[part]
+            logprobs = _log_softmax(states, weight, _of(temperature, part))  # (chunk, V)
             picked.append(logprobs.gather(1, chosen[:, None]).squeeze(1))
             if with_entropy:
                 entropies.append(-(logprobs.exp() * logprobs).sum(-1))
@@ -51,9 +57,11 @@ class _Logprobs(torch.autograd.Function):
         for start in range(0, len(hidden), CHUNK_TOKENS):
             part = slice(start, start + CHUNK_TOKENS)
             states, given = hidden[part], grad[part].float()
-            logits_grad = _log_softmax(states, weight, ctx.temperature).exp_().mul_(-given[:, None])  # (chunk, V)
+            logits_grad = (
+                _log_softmax(states, weight, _of(ctx.temperature, part)).exp_().mul_(-given[:, None])
+            )  # (chunk, V)
             logits_grad[torch.arange(len(given), device=given.device), targets[part]] += given
-            logits_grad = logits_grad.div_(ctx.temperature).to(hidden.dtype)
+            logits_grad = logits_grad.div_(_of(ctx.temperature, part)).to(hidden.dtype)
             if hidden_grad is not None:
                 hidden_grad[part] = logits_grad @ weight
             if weight_grad is not None:
@@ -61,14 +69,19 @@ class _Logprobs(torch.autograd.Function):
         return hidden_grad, None if weight_grad is None else weight_grad.to(weight.dtype), None, None, None
 
 
-def _log_softmax(states: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def _of(temperature: Scale, part: slice) -> Scale:
+    return temperature[part] if isinstance(temperature, Tensor) else temperature
+
+
+def _log_softmax(states: Tensor, weight: Tensor, temperature: Scale) -> Tensor:
     return (functional.linear(states, weight).float() / temperature).log_softmax(-1)
 
 
 def token_logprobs(
-    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, *, entropy: bool
+    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: Scale, *, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities (N,) of ``targets`` (N,) after ``hidden`` (N, H), in fp32, and entropies (N,) in nats.
+    ``temperature`` is a number or (N, 1).
 
     ``head`` is called once, so that ZeRO-3 gathers its weight once, however many chunks there are.
     """
@@ -85,7 +98,7 @@ def use(head: Any) -> nn.Linear:
         raise TypeError(f"expected a head that is a linear layer without bias, got {head}")
 
     def forward(
-        self: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+        self: nn.Linear, hidden: Tensor, targets: Tensor, temperature: Scale, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         return _Logprobs.apply(hidden, self.weight, targets, temperature, with_entropy)
 

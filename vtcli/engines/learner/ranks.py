@@ -1,4 +1,4 @@
-"""What the ranks of a learner tell each other beside the learning: with a limit of its own, and errors told, too."""
+"""Messages between the ranks of a learner beside the learning. They have a limit of their own, and carry errors too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Circle:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s + 60))
 
     async def share(self, work: Coroutine[Any, Any, Any] | None) -> list[Any]:
-        """What the work of every rank has come to, by rank, on every rank. Who has none waits for the others.
+        """Share the results of every rank's work, by rank, on every rank. A rank without work waits for the others.
 
         Raises:
             EngineError: the work of some rank has failed, or some rank does not come.

@@ -10,39 +10,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates  # pyright: ignore[reportMissingImports]
 
-from vtcli.engines.drawing import draw, temperatures, uniforms
+from vtcli.engines.drawing import distributions, draw, uniforms
+from vtcli.families.pieces import piece
+from vtcli.protocols import Sampling, TemperatureSpan
+from vtcli.rollout.spans import SpanReader
 
 KEY = "vtcli"
-"""In a request's ``extra_args``: seed, temperature, max_tokens and banned ids."""
+"""In a request's ``extra_args``: seed, sampling, max_tokens and banned ids."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Row:
     """One sequence of the batch; ``said`` is vLLM's own list of its tokens, which grows."""
 
     numbers: npt.NDArray[np.float64]
-    temperature: float
+    sampling: Sampling
     banned: tuple[int, ...]
     said: Sequence[int]
+    reader: SpanReader | None
+    read: int = 0  # tokens said that the reader has had
 
     @property
     def number(self) -> float:
         return float(self.numbers[min(len(self.said), len(self.numbers) - 1)])
+
+    def temperature(self) -> float:
+        """Of the next token, after everything said."""
+        if self.reader is None:
+            return self.sampling.temperature
+        self.reader.read(self.said[self.read :])
+        self.read = len(self.said)
+        return self.reader.temperature
 
 
 class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
     """Rows of requests that carry ``KEY``; others are left to vLLM."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.device = device
+        self.device, self.folder = device, vllm_config.model_config.model
+        self._tokenizer: Tokenizer | None = None
         self.rows: dict[int, _Row] = {}
         self._banned: dict[tuple[int, ...], Tensor] = {}
 
@@ -50,7 +66,7 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        process_dict_updates(self.rows, batch_update, _row)
+        process_dict_updates(self.rows, batch_update, self._row)
 
     def apply(self, logits: Tensor) -> Tensor:
         """(rows of the batch, vocabulary), in fp32, changed in place."""
@@ -58,9 +74,9 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
             at = sorted(i for i, row in self.rows.items() if row.banned == banned)
             rows = [self.rows[i] for i in at]
             places = torch.tensor(at, device=logits.device)
-            temperature, greedy = temperatures([row.temperature for row in rows], logits.device)
+            how = distributions([row.sampling for row in rows], [row.temperature() for row in rows], logits.device)
             numbers = torch.tensor([row.number for row in rows], dtype=torch.float64, device=logits.device)
-            tokens, logprobs = draw(logits[places], temperature, greedy, numbers, self._tensor(banned))
+            tokens, logprobs = draw(logits[places], how, numbers, self._tensor(banned))
             logits[places] = float("-inf")
             logits[places, tokens] = logprobs
         return logits
@@ -70,11 +86,20 @@ class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
             self._banned[banned] = torch.tensor(banned, dtype=torch.long, device=self.device)
         return self._banned[banned]
 
+    def _row(self, params: Any, prompt: Sequence[int] | None, said: Sequence[int]) -> _Row | None:
+        """A new sequence of vLLM's batch; None for one that is not ours."""
+        own = cast(Mapping[str, Any], (params.extra_args or {}).get(KEY))
+        if not own:
+            return None
+        numbers = uniforms(int(own["seed"]), int(own["max_tokens"]))
+        given = cast("dict[str, Any]", own["sampling"])
+        spans = tuple(TemperatureSpan(**span) for span in given["spans"])
+        values: dict[str, Any] = {**given, "spans": spans}
+        sampling = Sampling(**values)
+        return _Row(numbers, sampling, tuple(own["banned"]), said, SpanReader(sampling, self._piece) if spans else None)
 
-def _row(params: Any, prompt: Sequence[int] | None, said: Sequence[int]) -> _Row | None:
-    """A new sequence of vLLM's batch; None for one that is not ours."""
-    own = cast(Mapping[str, Any], (params.extra_args or {}).get(KEY))
-    if not own:
-        return None
-    numbers = uniforms(int(own["seed"]), int(own["max_tokens"]))
-    return _Row(numbers, float(own["temperature"]), tuple(own["banned"]), said)
+    def _piece(self, token_id: int) -> str:
+        """The text of a token, by the tokenizer of the model's folder."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.from_file(str(Path(self.folder) / "tokenizer.json"))
+        return piece(self._tokenizer, token_id)

@@ -10,6 +10,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from PIL import Image
@@ -55,7 +56,7 @@ def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
     """What ``vllm_draw`` draws the request's tokens with."""
     return {
         "seed": request.seed,
-        "temperature": request.temperature,
+        "sampling": asdict(request.sampling),
         "max_tokens": request.max_tokens,
         "banned": list(chat.banned_ids),
     }

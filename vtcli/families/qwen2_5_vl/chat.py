@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families.pieces import piece
 from vtcli.protocols import Decoded, Pixels
 from vtcli.schema import ImageRef
 
@@ -142,6 +143,10 @@ class QwenChat:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         return Decoded(text=text, calls=parse_calls(text), answer=parse_answer(text))
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token; bytes that are no whole character are U+FFFD."""
+        return piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Whether one of the strings ends in the last of these ids, given that none ended before it.

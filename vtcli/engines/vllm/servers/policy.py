@@ -27,6 +27,7 @@ from vtcli.engines.vllm.start import arguments, statistics, tensors
 from vtcli.errors import EngineError, InputError, VtcliError
 from vtcli.families.qwen2_5_vl.chat import QwenChat, check_images
 from vtcli.protocols import Request
+from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
 
@@ -45,6 +46,7 @@ class ServerPolicy:
 
     def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
+        self.clock: Clock | None = None  # it computes in other processes
         self.chat, self.view, self.options = chat, view, engine
         self._names, self._statistics = tensors(folder), statistics(folder)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))

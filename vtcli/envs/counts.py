@@ -1,0 +1,61 @@
+"""How many items a task has where its rows are somebody's own: all of them or as many as asked for; what is left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from vtcli.data.generators.item import Survey
+from vtcli.envs.parts import HELD_OUT_FIRST, Data, Task
+from vtcli.errors import ConfigError, InputError
+
+
+def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
+    """``data`` with a number for every count of null, and a sentence for everything that the files have beyond that.
+    Where shards are ``merged`` the files are looked at for null alone: they may be elsewhere.
+
+    Raises:
+        ConfigError: null where the generator has no end.
+        InputError: fewer rows than asked for, a file that cannot be read.
+    """
+    tasks: dict[str, Task] = {}
+    notes: list[str] = []
+    for name, task in data.tasks.items():
+        counts: dict[str, int] = {}
+        for split in HELD_OUT_FIRST:
+            key, wanted = f"data.tasks.{name}.{split}", getattr(task, split)
+            found = _survey(task, split) if wanted is None or (wanted > 0 and not merged) else None
+            if found is None:
+                if wanted is None:
+                    raise ConfigError(f"{key}: null means all rows, but this generator has no end. Give a number.")
+                continue
+            if wanted is not None and wanted > found.rows:
+                raise InputError(
+                    f"{found.source} has {found.rows} rows, and {key}={wanted} asks for more. Lower it, or give null "
+                    "for all rows."
+                )
+            counts[split] = found.rows if wanted is None else wanted
+            notes += _left(found, key, counts[split])
+        tasks[name] = replace(task, **counts)
+    return replace(data, tasks=tasks), notes
+
+
+def _left(found: Survey, key: str, used: int) -> list[str]:
+    notes: list[str] = []
+    if used < found.rows:
+        notes.append(f"{found.source} has {found.rows} rows; the first {used} are used ({key}={used}; null takes all)")
+    if found.unread:
+        notes.append(f"{found.source} has columns that are not read: {', '.join(found.unread)}")
+    return notes
+
+
+def _survey(task: Task, split: str) -> Survey | None:
+    """What the ``survey`` beside a task's generator finds; None where there is none."""
+    generate: Any = task.generate
+    function: Any = generate.func if isinstance(generate, partial) else generate
+    keywords: Mapping[str, Any] = generate.keywords if isinstance(generate, partial) else {}
+    survey: Callable[..., Survey] | None = getattr(sys.modules[function.__module__], "survey", None)
+    return survey(split, **keywords) if survey else None
