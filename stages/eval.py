@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
@@ -17,6 +16,8 @@ from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.family import Family
+from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Reward, Sampling, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -87,6 +88,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     engine: Engine = field(default_factory=Engine)
     images: ImageLimits = field(default_factory=ImageLimits)
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -125,12 +127,13 @@ def run(config: Config) -> Artifact:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
-        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
+        family = open_family(source.path, config.families)
+        images = ImageStore(stage.work / "images", family.sizing(config.images))
         worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=config.tools == "offered")
         samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:
-            found = loop.run(_Rollouts(config, stage, source.path, images, worlds, measure).collect(samples))
+            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure).collect(samples))
         refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
@@ -157,7 +160,7 @@ class _Rollouts:
 
     config: Config
     stage: StageRun
-    weights: Path
+    family: Family
     images: ImageStore
     worlds: Worlds
     measure: Measuring
@@ -198,9 +201,7 @@ class _Rollouts:
 
     async def _roll_out(self, requests: Sequence[RolloutRequest], keep: Callable[[Trajectory, Signals], None]) -> None:
         """Loads the model and streams. Heavy libraries are imported here."""
-        from vtcli.families.qwen2_5_vl.chat import QwenChat
-
-        config, chat = self.config, QwenChat.load(self.weights)
+        config, chat = self.config, self.family.chat
         opened: TrainedPolicy | None = None
         policy: Policy
         if config.policy == "oracle":
@@ -211,7 +212,7 @@ class _Rollouts:
         else:
             place = Place(config.dtype, config.device)
             policy = opened = await compute(
-                lambda: open_policy(config.engine, self.weights, chat, self.images.view, config.limits, place)
+                lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )
         stream = Stream(policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None)
         total = len(requests)

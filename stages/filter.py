@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.config.bounds import shares
-from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
 from vtcli.filters import account, applying
 from vtcli.filters.applying import Decided, Subset
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
@@ -31,7 +32,7 @@ from vtcli.schema import Sample
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import codec, disk, parquet, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.images import ImageLimits, ImageStore, as_given
 from vtcli.store.records import SampleSet
 
 RUNTIME_KEYS = (
@@ -62,8 +63,9 @@ class Config:
     max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
     max_broken: float = 0.5  # a larger share of broken rollouts ends the run
     bad_rows: Literal["error", "skip"] = "error"
-    dtype: str = "float32"
-    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
+    device: str | None = None  # null: a GPU where there is one
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
@@ -147,12 +149,14 @@ class _Rollouts:
 
     def __init__(self, config: Config, stage: StageRun, data: Artifact, source: Source | None) -> None:
         self.config, self.stage, self.data, self.source = config, stage, data, source
-        self.images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
+        self.family = open_family(source.path, config.families) if source else None
+        sizing = self.family.sizing(config.images) if self.family else as_given
+        self.images = ImageStore(stage.work / "images", sizing)
         self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
         signals = [config.signals["answer"]] if source else []
         self.measure = Measuring(signals, config.judge, self.images, stage.store.root)
         self.loop = EventLoop()
-        self.policy: Engines | None = None
+        self.policy: TrainedPolicy | None = None
         self.player: Player | None = None
         self._open = False
 
@@ -192,13 +196,10 @@ class _Rollouts:
 
     def _load(self) -> Player:
         """Heavy libraries are imported here."""
-        from vtcli.families.qwen2_5_vl.chat import QwenChat
-
-        assert self.source is not None
-        config, chat = self.config, QwenChat.load(self.source.path)
-        place = Place(config.dtype, config.device)
-        self.policy = open_policy(config.engine, self.source.path, chat, self.images.view, config.limits, place)
-        return Player(self.policy, chat, self.worlds, config.limits, self.measure, config.rollouts.right)
+        assert self.family is not None
+        config, place = self.config, Place(self.config.dtype, self.config.device)
+        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        return Player(self.policy, self.family.chat, self.worlds, config.limits, self.measure, config.rollouts.right)
 
     def _check(self, rates: PassRates) -> None:
         """Too many rollouts without a verdict end the run."""

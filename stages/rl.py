@@ -23,6 +23,7 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
 from vtcli.protocols import Advantage, Reward, Sampling, Signal
 from vtcli.rollout.batch import Batch, Collector, Ranks, RoundRequest
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
@@ -93,6 +94,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -169,29 +171,28 @@ class _Trainer:
         from vtcli.engines.learner.deepspeed import DeepSpeedLearner
         from vtcli.engines.learner.distributed import barrier, gather
         from vtcli.engines.parity import probing
-        from vtcli.families.qwen2_5_vl.chat import QwenChat
 
         self.config, self.stage, self.start = config, stage, start
         self.lengths = [phase.steps for phase in config.phases]
         self.total = sum(self.lengths)
-        self.chat = QwenChat.load(start)
+        self.family = family = open_family(start, config.families)
         dtype = config.backend.dtype
-        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=500)
+        images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
         self.images = images
         self.view = probing(images.view)
         self.learner = DeepSpeedLearner(
-            load_model(start, dtype),
+            load_model(family, dtype),
+            family,
             self.view,
-            image_pad=self.chat.image_pad,
             optim=config.optim,
             backend=config.backend,
             total_steps=self.total * config.updates_per_step,
             temperature=config.temperature,
-            reference=load_model(start, dtype) if config.reference else None,
+            reference=load_model(family, dtype) if config.reference else None,
         )
         barrier()  # the first rank has made the work folder
         place = Place(dtype, str(self.learner.engine.device))
-        self.policy = open_policy(config.engine, start, self.chat, self.view, config.limits, place)
+        self.policy = open_policy(config.engine, family, self.view, config.limits, place)
         self.worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
         self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
@@ -200,7 +201,7 @@ class _Trainer:
             self.loop,
             Stream(
                 self.policy,
-                self.chat,
+                family.chat,
                 self.worlds,
                 config.limits,
                 self.measure,
@@ -276,7 +277,7 @@ class _Trainer:
         from vtcli.engines.learner.distributed import gather
 
         temperature = self.config.temperature
-        own = parity.agreements(self.loop, self.policy, self.learner, self.chat, self.view, temperature)
+        own = parity.agreements(self.loop, self.policy, self.learner, self.family, self.view, temperature)
         parity.require([a for part in gather(own) for a in part], self.config.backend.dtype)
 
     def _resume(self) -> tuple[int, Batch | None]:

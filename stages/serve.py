@@ -11,15 +11,16 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 
 from vtcli.config.bounds import above, within
-from vtcli.engines.policies import Engine, Engines, Place, open_policy
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -49,8 +50,9 @@ class Config:
     drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
-    dtype: str = "float32"
-    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
+    device: str | None = None  # null: a GPU where there is one
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     limits: Limits = field(default_factory=Limits)
@@ -94,9 +96,10 @@ class _Server:
 
     def __init__(self, config: Config, stage: StageRun, source: Source) -> None:
         self.config, self.stage, self.source = config, stage, source
-        self.images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
+        self.family = open_family(source.path, config.families)
+        self.images = ImageStore(stage.work / "images", self.family.sizing(config.images))
         self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
-        self.policy: Engines | None = None
+        self.policy: TrainedPolicy | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self.service = Service(
@@ -157,12 +160,11 @@ class _Server:
 
     def _open(self) -> Agent:
         """Heavy libraries are imported here."""
-        from vtcli.families.qwen2_5_vl.chat import QwenChat
-
-        config, chat = self.config, QwenChat.load(self.source.path)
-        place = Place(config.dtype, config.device)
-        self.policy = open_policy(config.engine, self.source.path, chat, self.images.view, config.limits, place)
-        return Agent(self.policy, chat, self.worlds, self.images, config.limits, config.bounds, config.temperature)
+        config, place = self.config, Place(self.config.dtype, self.config.device)
+        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        return Agent(
+            self.policy, self.family.chat, self.worlds, self.images, config.limits, config.bounds, config.temperature
+        )
 
     async def _drain(self) -> None:
         """New requests are refused; those under way have ``drain_s``."""

@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
+from vtcli.config.binding import convert
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import ConfigError
-from vtcli.families.messages import rows_from_demos, texts_of
-from vtcli.families.qwen2_5_vl.sizes import TinyModel
+from vtcli.families.family import Family
+from vtcli.families.messages import rows_from_demos
+from vtcli.families.table import find_family, open_family
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
@@ -52,7 +54,9 @@ class Config:
     checkpoint_best_mode: Literal["max", "min"] = "max"
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
-    architecture: TinyModel | None = None
+    family: str | None = None  # of what is built: its model_type
+    architecture: dict[str, Any] | None = None  # its sizes, as the family has them
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     images: ImageLimits = field(default_factory=ImageLimits)
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -60,8 +64,21 @@ class Config:
     def __post_init__(self) -> None:
         if self.model is None and self.architecture is None:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
+        if self.architecture is not None:
+            self.built()
         at_least(1, self, "rows_per_step", "checkpoint_every", "checkpoint_keep")
         above(0, self, "epochs")
+
+    def built(self) -> tuple[type[Family], Any]:
+        """The family of the model that is built, and its sizes, checked before any library is loaded.
+
+        Raises:
+            ConfigError: no such family, or sizes that it does not have.
+        """
+        if self.family is None:
+            raise ConfigError("model.family is not given: name the family of the model.architecture to build")
+        kind = find_family(self.family, self.families)
+        return kind, convert(self.architecture or {}, kind.Architecture, "sft.architecture")
 
 
 # These change nothing in what is learnt.
@@ -82,54 +99,52 @@ def run(config: Config) -> Artifact:
     if source is not None:
         parents += source.parents
     # What RL or a generator would do changes nothing here, so that a finished model is found again.
-    made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale")}
+    made_from = {key: config.job.get(key) for key in ("sft", "model", "images", "scale", "families")}
     free = (*RUNTIME_KEYS, *(source.location_keys("sft") if source else ()))
     free += () if config.checkpoint_best else ("sft.checkpoint_every",)  # the best is chosen among what was kept
     files = source.files if source else {}
     with open_run(settings, "sft", "model", made_from, parents, Scope(free, files)) as stage:
         if stage.reused:
             return stage.reused
-        images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels, cache_mb=2000)
+        family = open_family(source.path, config.families) if source is not None else None
+        sizing = (family or config.built()[0]).sizing(config.images)
+        images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
         train, held = (DemoSet(data, split, images) for split in ("train", "validation"))
-        start = source.path if source is not None else _build(config, stage, train)
-        return _train(config, stage, start, (train, held), images)
+        family = family or open_family(_build(config, stage, train), config.families)
+        return _train(config, stage, family, (train, held), images)
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     """A fresh model in the work folder, built by the first rank; complete or absent."""
     from vtcli.engines.learner.distributed import barrier, init_distributed
-    from vtcli.families.qwen2_5_vl.tiny import build, train_tokenizer
 
     folder = stage.work / "init"
     rank, _ = init_distributed()
     if rank == 0 and not folder.is_dir():
-        sizes = config.architecture or TinyModel()
+        kind, sizes = config.built()
         draft = stage.work / "init.draft"
         shutil.rmtree(draft, ignore_errors=True)
         used = min(len(demos), 4000)  # spread evenly: rows are in order of their tasks
-        texts = (text for i in range(used) for text in texts_of(demos.messages(i * len(demos) // used)))
-        build(draft, sizes, train_tokenizer(texts, sizes.vocab_size), config.seed)
+        kind.build(draft, sizes, (demos.messages(i * len(demos) // used) for i in range(used)), config.seed)
         draft.rename(folder)
     barrier()
     return folder
 
 
 def _train(
-    config: Config, stage: StageRun, start: Path, demos: tuple[DemoSet, DemoSet], images: ImageStore
+    config: Config, stage: StageRun, family: Family, demos: tuple[DemoSet, DemoSet], images: ImageStore
 ) -> Artifact:
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
 
-    chat = QwenChat.load(start)
-    train, held = (rows_from_demos(part, chat) for part in demos)
+    train, held = (rows_from_demos(part, family.chat) for part in demos)
     schedule = Schedule.of(train, config)
     steps = schedule.steps
     learner = DeepSpeedLearner(
-        load_model(start),
+        load_model(family),
+        family,
         images.view,
-        image_pad=chat.image_pad,
         optim=config.optim,
         backend=config.backend,
         total_steps=steps,
@@ -155,10 +170,10 @@ def _train(
                 learner.checkpoint(checkpoints, step + 1, metrics.get(config.checkpoint_best or ""))
             bar.advance(f"loss {metrics['loss']:.3f}")
     folder = stage.work / "model"
-    learner.export(start, folder)
+    learner.export(family.folder, folder)
     if (best := checkpoints.best()) is not None:
         learner.load_checkpoint(best)
-        learner.export(start, folder / "best")
+        learner.export(family.folder, folder / "best")
     if learner.rank != 0:
         return wait_for_commit(stage)
     shutil.copyfile(log, folder / "metrics.jsonl")

@@ -27,6 +27,7 @@ from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, inputs, sampl
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import find_family
 from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.pool import PoolConfig
@@ -50,7 +51,9 @@ class SynthConfig:
     data: Data
     images: ImageLimits  # the resize that demonstrations are shown with; coordinates refer to it
     prompt: dict[str, Any]
+    model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
     env: BoundCard  # conf/env: what demonstrations are played in
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
@@ -78,8 +81,14 @@ def run(config: SynthConfig) -> Artifact:
     config = replace(config, data=data)
     whole = RunSettings.of(config.job, kind)
     settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
-    keys = ("data", "synth", "scale", "images", "prompt", "env") if config.demos else ("data", "synth", "scale")
+    keys = (
+        ("data", "synth", "scale", "images", "prompt", "env", "families")
+        if config.demos
+        else ("data", "synth", "scale")
+    )
     made_from = {key: config.job.get(key) for key in keys}
+    if config.demos:
+        made_from["family"] = config.model.get("family")
     parts = _parts(config)
     store = ArtifactStore(settings.home)
     refs = config.merge
@@ -97,9 +106,12 @@ def run(config: SynthConfig) -> Artifact:
 def _parts(config: SynthConfig) -> list[Part]:
     if config.demos is None:
         return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
-    least, most, wanted = config.images.min_pixels, config.images.max_pixels, config.demos
+    if not config.model.get("family"):
+        raise ConfigError("model.family is not given: name the family that the demonstrations are for")
+    sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
+    wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
-    setting = Setting(card, wanted.teacher, prompt, least, most, wanted.perceive_with_tools)
+    setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     # Nobody lies in a demonstration: what its code did need not be checked.
     sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)

@@ -28,6 +28,9 @@ from vtcli.schema import (
 Pixels = npt.NDArray[np.uint8]
 """(H, W, 3) RGB."""
 
+View = Callable[[ImageRef], Pixels]
+"""An image as the model sees it: resized once, in the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class TemperatureSpan:
@@ -116,6 +119,19 @@ class Chat(Protocol):
         """End a policy turn."""
         ...
 
+    @property
+    def image_pad(self) -> int:
+        """The id whose places take the features of images."""
+        ...
+
+    def image_tokens(self, ref: ImageRef) -> int:
+        """How many ``image_pad`` ids an image takes."""
+        ...
+
+    def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
+        """Raises ``InputError`` where the placeholders of a row and its images disagree."""
+        ...
+
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
 
     def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
@@ -129,6 +145,10 @@ class Chat(Protocol):
         ...
 
     def encode_turn(self, text: str) -> tuple[int, ...]: ...
+
+    def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Whether one of the strings ends in the last of these ids, given that none ended before it."""
+        ...
 
 
 class Images(Protocol):

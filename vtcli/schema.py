@@ -44,7 +44,7 @@ class ImageRef:
     view: str  # sha256 of the stored PNG; equals ``full`` when no resize was needed
     width: int  # of full, pixels
     height: int
-    view_width: int  # multiples of 28 for the Qwen2.5-VL family
+    view_width: int  # by the rule of the model's family
     view_height: int
     parent: int | None = None  # index in the trajectory of the image that this one was made from
     transform: Mapping[str, Json] | None = None  # the operation on the parent, see ``tools``

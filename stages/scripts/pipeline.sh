@@ -29,7 +29,8 @@ scale=$(printf '%s\n' "$@" | sed -n 's/^+\{0,1\}scale=//p')
 [ -n "$scale" ] || fail "say scale=tiny, gpu, node or paper: where jobs run is not where they are submitted"
 
 name=${NAME:-$recipe} shards=${SHARDS:-4} model=${MODEL-}
-taught=${SFT_RECIPE-$([ "$scale" != tiny ] || { [ -e "$stages/../conf/recipe/tiny_$recipe.yaml" ] && echo "tiny_$recipe" || echo tiny_base; })}
+for conf in "$stages/../conf" "$stages/../vtcli/conf"; do [ ! -d "$conf/recipe" ] || break; done # of a checkout, of a wheel
+taught=${SFT_RECIPE-$([ "$scale" != tiny ] || { [ -e "$conf/recipe/tiny_$recipe.yaml" ] && echo "tiny_$recipe" || echo tiny_base; })}
 [ -n "$model$taught" ] || fail "say with MODEL= which model to start from, or with SFT_RECIPE= whose demonstrations to build one on"
 
 jobs=()

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import tiny_model
 import torch
 from fakes import make_sample, make_scored, make_trajectory
 from hypothesis import given
@@ -225,7 +226,7 @@ def test_any_split_adds_up_to_the_same_loss(sizes, random, data) -> None:
     budget = data.draw(st.integers(max(len(r.token_ids) for r in rows), 60))
     shuffled = list(rows)
     random.shuffle(shuffled)
-    parts = batches(shuffled, budget, image_pad=9)
+    parts = batches(shuffled, budget, tiny_model.family())
     if any(n for n, _ in sizes):
         losses = {r.id: float(i + 1) for i, r in enumerate(rows)}  # of every token of a row
         for aggregation in ("token-mean", "seq-mean-token-mean"):

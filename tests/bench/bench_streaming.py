@@ -32,8 +32,8 @@ from fakes import make_sample
 from vtcli.algo.metrics import bootstrap
 from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.families.qwen2_5_vl import tiny
-from vtcli.families.qwen2_5_vl.chat import QwenChat
-from vtcli.protocols import Decoded, Request, Syntax
+from vtcli.families.table import open_family
+from vtcli.protocols import Chat, Decoded, Request, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
@@ -100,14 +100,14 @@ def ones(signals_G: Sequence[Signals]) -> list[Verdict | None]:
     return [Verdict(1.0, {}) for _ in signals_G]
 
 
-def opened(folder: Path, name: str) -> tuple[TrainedPolicy, QwenChat]:
+def opened(folder: Path, name: str) -> tuple[TrainedPolicy, Chat]:
     """An engine with a random model, whose heads are as wide as vLLM's attention on a CPU wants them."""
     sizes = replace(tiny_model.SIZES, hidden_size=96, max_positions=1024)
     tiny.build(folder, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
-    chat = QwenChat.load(folder)
+    family = open_family(folder)
     limits = Limits(max_tokens=512, max_images=4)
     engine = Engine("vllm", cache_gib=0.25) if name == "vllm" else Engine("hf", max_batch=32)
-    return open_policy(engine, folder, chat, tiny_model.store().view, limits, Place()), chat
+    return open_policy(engine, family, tiny_model.store().view, limits, Place()), family.chat
 
 
 def asking(nth: int) -> Sample:

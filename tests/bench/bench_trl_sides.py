@@ -16,6 +16,7 @@ from vtcli.algo import pack
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Optim
+from vtcli.families.family import Family
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Group, ImageRef, Scored, Signals, TrainRow, Verdict
 
@@ -30,16 +31,16 @@ def learner(world: World, *, lines: str = "packed", batch_tokens: int = 2048) ->
     if lines == "one":  # a switch for this comparison only: every row as long as its micro-batch's longest
         deepspeed.batches = padded
     return deepspeed.DeepSpeedLearner(
-        load_model(world.folder),
+        load_model(world.family),
+        world.family,
         world.images.view,
-        image_pad=world.chat.image_pad,
         optim=OPTIM,
         backend=Backend(batch_tokens=batch_tokens),
         total_steps=10_000,
     )
 
 
-def padded(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[list[TrainRow]]:
+def padded(rows: Sequence[TrainRow], max_tokens: int, family: Family) -> list[list[TrainRow]]:
     """Micro-batches whose rows times their longest are within the budget, filled up with tokens that nobody learns."""
     out: list[list[TrainRow]] = [[]]
     for row in sorted(rows, key=lambda row: len(row.token_ids)):
@@ -60,7 +61,7 @@ def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:
     from vtcli.rollout.loop import GroupRequest, Limits, rollout
 
     own = learner(world)
-    policy = HfPolicy(load_model(world.folder), world.chat, world.images.view)
+    policy = HfPolicy(load_model(world.family), world.family, world.images.view)
     limits = Limits(max_turns=1, max_tokens=512, max_turn_tokens=NEW_TOKENS)
     out: dict[str, list[float]] = {"step": [], "rollout": [], "learn": [], "rest": [], "tokens": []}
 
@@ -69,7 +70,7 @@ def grpo_ours(world: World, steps: int) -> dict[str, list[float]]:
         found = await asyncio.gather(
             *(
                 asyncio.gather(
-                    *(rollout(r, policy, world.chat, Ask, limits) for r in GroupRequest(s, GROUP, step).members)
+                    *(rollout(r, policy, world.family.chat, Ask, limits) for r in GroupRequest(s, GROUP, step).members)
                 )
                 for s in samples
             )
@@ -214,8 +215,8 @@ def sft_rows(world: World, step: int, pictures: Sequence[ImageRef]) -> list[Trai
     rows: list[TrainRow] = []
     for nth in range(step * ROWS, (step + 1) * ROWS):
         image = pictures[nth]
-        prompt = world.chat.prompt("You are kind.", "<image>Where is the tag?", [image])
-        segments = [(prompt, False), (world.chat.encode_turn(world.said(nth)), True)]
+        prompt = world.family.chat.prompt("You are kind.", "<image>Where is the tag?", [image])
+        segments = [(prompt, False), (world.family.chat.encode_turn(world.said(nth)), True)]
         rows.append(pack.imitation_row(str(nth), segments, [image]))
     return rows
 

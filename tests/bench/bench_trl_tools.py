@@ -93,8 +93,8 @@ def sides(folder: Path, tokens: int, loop: EventLoop) -> Iterator[tuple[str, Any
     """Name and, for a seed, trajectories/s of each side; what is opened stays open until the end."""
     world = World.make(folder)
     limits = Limits(max_turns=ours.TURNS, max_tokens=512, max_turn_tokens=tokens)
-    policy = open_policy(Engine("hf", max_batch=COUNT), world.folder, world.chat, world.images.view, limits, Place())
-    stream = Stream(ours.Cut(policy), world.chat, ours.Worlds(0, 0), limits, ours.nothing, policy.clock)
+    policy = open_policy(Engine("hf", max_batch=COUNT), world.family, world.images.view, limits, Place())
+    stream = Stream(ours.Cut(policy), world.family.chat, ours.Worlds(0, 0), limits, ours.nothing, policy.clock)
     for how in ("stream", "lockstep"):
         yield f"vtcli, {how}", lambda seed, how=how: ours.rate(loop, stream, seed, how, world.sample)[0]
     yield "TRL's tool loop", TheirLoop(world, folder / "trl", tokens).rate

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from qwen_views import sizing
 
-from vtcli.families.qwen2_5_vl.chat import QwenChat
+from vtcli.families.family import Family
 from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.table import open_family
 from vtcli.protocols import Decoded
 from vtcli.schema import ImageRef, Observation, Sample
 from vtcli.store.images import ImageStore
@@ -33,14 +35,16 @@ class World:
 
     folder: Path
     images: ImageStore
-    chat: QwenChat
+    family: Family
 
     @classmethod
     def make(cls, folder: Path) -> World:
         texts = [f"system\n{SYSTEM}", "user\n", "assistant\n", QUESTION, "\n", *WORDS] * 3
         if not (folder / "model").exists():
             build(folder / "model", TinyModel(), train_tokenizer(texts, TinyModel().vocab_size), seed=0)
-        return cls(folder / "model", ImageStore(folder / "images", 784, 1_000_000), QwenChat.load(folder / "model"))
+        return cls(
+            folder / "model", ImageStore(folder / "images", sizing(784, 1_000_000)), open_family(folder / "model")
+        )
 
     def pixels(self, nth: int) -> Any:
         return np.random.default_rng(nth).integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)

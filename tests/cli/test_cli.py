@@ -175,13 +175,12 @@ def heed_interrupts() -> None:
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_an_interrupt_is_one_line_and_its_own_code(number: int, code: int, word: str, tmp_path: Path) -> None:
-    command = stage_program("print('started', flush=True); time.sleep(60)", tmp_path)
+    command = stage_program("print('started', file=sys.stderr, flush=True); time.sleep(60)", tmp_path)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # A suite that is started in the background by a shell ignores interrupts, and so would its children.
     with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heed_interrupts, **pipes) as process:
-        assert process.stdout
         assert process.stderr
-        assert process.stdout.readline() == "started\n"
+        assert process.stderr.readline() == "started\n"
         for _ in range(3):  # Python loses what it would raise inside a destructor; a user presses again
             process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
@@ -196,15 +195,15 @@ def test_an_interrupt_is_one_line_and_its_own_code(number: int, code: int, word:
 def test_two_requests_to_end_at_once_are_one(tmp_path: Path) -> None:
     """As a step of Slurm gets them: from Slurm and from the step's srun. What a stage does when it ends is done."""
     body = "try: print('started', flush=True); time.sleep(60)\n"
-    body += "    finally: time.sleep(0.5); print('closed', flush=True)"
+    body += "    finally: time.sleep(0.5); print('closed', flush=True)"  # not a result: standard error
     command = stage_program(body, tmp_path)
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "started\n"
+        assert process.stderr
+        assert process.stderr.readline() == "started\n"
         process.terminate()
         time.sleep(0.1)
         process.terminate()
-        assert process.communicate(timeout=30)[0] == "closed\n"
+        assert process.communicate(timeout=30)[1].startswith("closed\n")
         assert process.returncode == 143
 
 
@@ -213,6 +212,16 @@ def test_what_a_stage_made_is_printed_for_scripts(tmp_path: Path) -> None:
     command = [*stage_program(body, tmp_path), "seed=4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "charts:v4\tartifacts/charts/v4\n"
+
+
+@pytest.mark.parametrize("noise", ["print('a'); import os; os.system('echo b')", "import deepspeed"])
+def test_what_libraries_print_is_no_result(noise: str, tmp_path: Path) -> None:
+    """DeepSpeed logs to standard output, a warning on every machine without a GPU among it."""
+    command = stage_program(f"{noise}; return types.SimpleNamespace(ref='charts:v1', path='x')", tmp_path)
+    environ = {key: value for key, value in os.environ.items() if key != "DS_ACCELERATOR"}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "charts:v1\tx\n"
+    assert "deepspeed" not in noise or "accelerator" in done.stderr.lower()
 
 
 def test_artifacts_are_listed_shown_verified_and_traced(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_broken_file_of_constants_is_one_clear_error(tmp_path: Path, content: 
 @pytest.mark.slow
 def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None:
     sizes = yaml.safe_load((ROOT / "conf" / "model" / "tiny.yaml").read_text())["architecture"]
-    calibrate.write(tmp_path / "plan.json", sizes)
+    calibrate.write(tmp_path / "plan.json", "qwen2_5_vl", sizes)
     found = cost.run(["+recipe=toolsrl", "scale=tiny", "cluster=1x1xCPU", f"home={tmp_path}"])
     assert found.memory.fits
     assert {"matmul_efficiency", "layer_overhead_s", "decode_overhead_s", "tool_latency_s"} <= set(

@@ -15,7 +15,7 @@ import pytest
 import tiny_model
 import torch
 from transformers import AutoModelForImageTextToText
-from wide_model import LIMITS, ask, changed, chat, check, folder, logits, prompts, reference, requests, view
+from wide_model import LIMITS, ask, changed, chat, check, family, folder, logits, prompts, reference, requests, view
 
 from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
 from vtcli.errors import EngineError, InputError
@@ -30,7 +30,7 @@ without_vllm = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=["hf", *(pytest.param(e, marks=without_vllm) for e in ("vllm", "vllm_server"))])
 def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedPolicy]:
-    opened = open_policy(Engine(request.param, cache_gib=0.25), folder(), chat(), view, LIMITS, Place())
+    opened = open_policy(Engine(request.param, cache_gib=0.25), family(), view, LIMITS, Place())
     yield opened
     opened.close()
 
@@ -71,7 +71,7 @@ def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: Trained
 
 def test_every_policy_says_the_same(policy: TrainedPolicy) -> None:
     """They draw with the same numbers, so engines can be exchanged."""
-    other = open_policy(Engine("hf"), folder(), chat(), view, LIMITS, Place())
+    other = open_policy(Engine("hf"), family(), view, LIMITS, Place())
     asked = requests()
     assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in ask(other, asked)]
 
@@ -160,10 +160,10 @@ def test_a_prompt_is_read_as_the_learner_reads_it(policy: TrainedPolicy) -> None
     from vtcli.engines.inputs import seen
 
     for request in requests():
-        ours = seen(request.token_ids, request.images, view=view, image_pad=chat().image_pad)
+        ours = seen(request.token_ids, request.images, family(), view)
         assert ours.differences(policy.seen(request)) == []
     ids, images = prompts()["one"]
-    other = seen(ids, (tiny_model.image(2),), view=view, image_pad=chat().image_pad)  # as many tokens, in one column
+    other = seen(ids, (tiny_model.image(2),), family(), view)  # as many tokens, in one column
     found = other.differences(policy.seen(Request(ids, images, 1, Sampling(), 0)))
     assert [line.split(":")[0] for line in found] == ["pixels", "positions"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import native_card
+from qwen_views import sizing
 
 from vtcli.data.generators import count, read_value, rotflip, zoom
 from vtcli.data.generators.item import Item, stream
@@ -40,7 +41,7 @@ def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERF
 
 
 def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> Episode:
-    setting = Setting(native_card(), teacher, PROMPT, 56 * 56, 112 * 112)
+    setting = Setting(native_card(), teacher, PROMPT, sizing(56 * 56, 112 * 112))
     rng = stream(0, task, "demo-train", number, purpose=1)
     return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
 

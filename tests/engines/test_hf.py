@@ -21,7 +21,8 @@ from vtcli.algo.pack import to_row
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import patches
+from vtcli.families.qwen2_5_vl.vision import patches
+from vtcli.families.table import open_family
 from vtcli.protocols import Request, Sampling, TemperatureSpan
 from vtcli.rollout.spans import scales
 from vtcli.schema import PolicyTurn, Stop, TrainRow, Trajectory
@@ -30,8 +31,8 @@ from vtcli.schema import PolicyTurn, Stop, TrainRow, Trajectory
 def learner(**changes):
     return DeepSpeedLearner(
         tiny_model.model(),
+        tiny_model.family(),
         tiny_model.store().view,
-        image_pad=tiny_model.chat().image_pad,
         optim=Optim(),
         backend=Backend(**changes),
         total_steps=3,
@@ -39,7 +40,7 @@ def learner(**changes):
 
 
 def policy():
-    return HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
+    return HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view)
 
 
 def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
@@ -137,7 +138,7 @@ def test_limits_ends_and_banned_ids():
     with torch.no_grad():  # a model that wants nothing but a banned id still does not say it
         hidden = model.get_input_embeddings().weight
         hidden[list(chat.banned_ids)] = hidden[list(chat.banned_ids)] * 30
-    for completion in HfPolicy(model, chat, tiny_model.store().view).generate(many):
+    for completion in HfPolicy(model, tiny_model.family(), tiny_model.store().view).generate(many):
         assert not set(completion.token_ids) & set(chat.banned_ids)
 
 
@@ -180,7 +181,7 @@ def test_an_exported_folder_loads_with_the_same_logits(tmp_path):
     given = tiny_model.inputs(row.token_ids, row.images)
     loaded = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
     expected = trained.module.model.eval()(**given).logits
-    assert torch.equal(load_model(tmp_path / "out")(**given).logits, expected)
+    assert torch.equal(load_model(open_family(tmp_path / "out"))(**given).logits, expected)
     written = trained.module.model.state_dict()
     assert written.keys() == loaded.state_dict().keys()
     assert all(torch.equal(value, written[name]) for name, value in loaded.state_dict().items())
@@ -208,9 +209,10 @@ def not_json(folder: Path) -> None:
 def test_a_folder_whose_weights_cannot_be_loaded_is_one_error(spoil: Callable[[Path], None], tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model.folder(), folder)
+    family = open_family(folder)
     spoil(folder)
     with pytest.raises(InputError, match=r"cannot load a Qwen2.5-VL model from .*copy or download the folder again"):
-        load_model(folder)
+        load_model(family)
 
 
 def test_the_learner_recomputes_what_was_drawn_at_several_temperatures():

@@ -19,19 +19,19 @@ from vtcli.rollout.threads import EventLoop
 
 
 def compared(policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0) -> list[parity.Agreement]:
-    chat, view = tiny_model.chat(), parity.probing(tiny_model.store().view)
+    family, view = tiny_model.family(), parity.probing(tiny_model.store().view)
     learner = DeepSpeedLearner(
         model or tiny_model.model(),
+        family,
         view,
-        image_pad=chat.image_pad,
         optim=Optim(),
         backend=Backend(),
         total_steps=1,
         temperature=temperature,
     )
-    policy = policy or HfPolicy(tiny_model.model(), chat, view)
+    policy = policy or HfPolicy(tiny_model.model(), family, view)
     with EventLoop() as loop:
-        return parity.agreements(loop, policy, learner, chat, view, temperature)
+        return parity.agreements(loop, policy, learner, family, view, temperature)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -46,7 +46,7 @@ def test_pixels_that_differ_are_named() -> None:
     def brighter(ref: Any) -> Any:
         return np.minimum(parity.probing(tiny_model.store().view)(ref), 200)
 
-    found = compared(HfPolicy(tiny_model.model(), tiny_model.chat(), brighter))
+    found = compared(HfPolicy(tiny_model.model(), tiny_model.family(), brighter))
     assert [len(a.differs) for a in found] == [0, 1, 1, 1, 1]
     with pytest.raises(EngineError, match=r"4 of 5 rows .*(?s:.)*one image: .*\n +pixels: by up to .* in patch"):
         parity.require(found, "float32")
@@ -60,8 +60,8 @@ def test_positions_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
             found = super().seen(request)
             return replace(found, positions=np.tile(np.arange(len(request.token_ids)), (3, 1)))
 
-    chat, view = tiny_model.chat(), parity.probing(tiny_model.store().view)
-    found = compared(Flat(tiny_model.model(), chat, view))
+    view = parity.probing(tiny_model.store().view)
+    found = compared(Flat(tiny_model.model(), tiny_model.family(), view))
     assert [[line.split(":")[0] for line in a.differs] for a in found] == [[], *[["positions"]] * 4]
 
 

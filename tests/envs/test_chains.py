@@ -10,6 +10,7 @@ import pytest
 from fakes import make_sample, make_trajectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qwen_views import sizing
 
 from vtcli import geometry
 from vtcli.signals import primitives
@@ -22,7 +23,7 @@ RED = (255, 0, 0)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Crops are enlarged and inputs reduced: views are multiples of 28 between 56 x 56 and 112 x 112."""
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=56 * 56, max_pixels=112 * 112)
+    return ImageStore(tmp_path_factory.mktemp("images"), sizing(56 * 56, 112 * 112))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 import tiny_model
 import yaml
 from fakes import code_card, env_card, make_pixels, make_sample
+from qwen_views import sizing
 
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM, stream
@@ -60,7 +61,7 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:
-    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, 10000, 12600)
+    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, sizing(10000, 12600))
     item = generator(name, task)(seed=0, item=number, split="demo-train")
     return await demonstrate(item, kind, stream(0, task, "demo-train", number, purpose=1), setting, pool)
 
@@ -68,7 +69,7 @@ async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any
 @pytest.fixture(scope="module")
 def played(tmp_path_factory) -> dict[str, Any]:
     """Everything that needs the sandbox, over one pool: best scripts, demonstrations twice, single acts."""
-    images = ImageStore(tmp_path_factory.mktemp("images"), 10000, 12600)
+    images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
 
     async def run() -> dict[str, Any]:
         async with await Pool.start(PoolConfig()) as pool:

@@ -34,7 +34,6 @@ from vtcli.config.binding import bind
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.qwen2_5_vl.chat import check_images
 from vtcli.protocols import Env, HasSyntax
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.types import Operation, Produced, RunResult, Status
@@ -279,7 +278,7 @@ def test_a_rollout_reads_runs_and_answers(name, sample, tmp_path):
     assert text.startswith("<|im_end|>\n<|im_start|>user\n" if stopped else "\n<|im_start|>user\n")
     assert ("<tool_response>" in text) == (code_card(name).writing.turn == "tool")
     row = to_row(found, (1.0, 1.0))
-    check_images(row.token_ids, row.images, chat.image_pad)
+    chat.check_images(row.token_ids, row.images)
     ends = [
         i for i, (token, mask) in enumerate(zip(row.token_ids, row.mask, strict=True)) if mask and token == chat.im_end
     ]

@@ -28,7 +28,7 @@ def asked(count, tokens=30, stop=()):
 
 
 def sample(requests):
-    return HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view).generate(requests)
+    return HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view).generate(requests)
 
 
 def text_of(ids):
@@ -85,8 +85,8 @@ def test_the_learner_agrees_about_stopped_turns(stopped):
     ]
     learner = DeepSpeedLearner(
         tiny_model.model(),
+        tiny_model.family(),
         tiny_model.store().view,
-        image_pad=tiny_model.chat().image_pad,
         optim=Optim(),
         backend=Backend(batch_tokens=600),
         total_steps=1,

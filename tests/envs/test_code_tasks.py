@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_model
 from fakes import code_card, env_card, make_sample
+from qwen_views import sizing
 
 from vtcli.data.generators import dots, moving
 from vtcli.data.generators.item import Item, stream
@@ -75,7 +76,7 @@ async def play_all(folder: Path) -> Plays:
     async with await Pool.start(PoolConfig()) as pool:
         for task, card in CARDS.items():
             samples = dataset(folder / task, task)
-            setting = Setting(env_card(card), PERFECT, PROMPT, 10_000, 12_600)
+            setting = Setting(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
             rng = stream(0, task, "demo-train", 0, purpose=1)
             shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
             done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown

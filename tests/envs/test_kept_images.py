@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from qwen_views import sizing
 
 from vtcli.envs.demonstrate import MemoryImages
 from vtcli.store.images import ImageStore, decode, encode_png
@@ -15,7 +16,7 @@ TINY, PAPER = (10_000, 12_600), (3136, 2_000_000)
 
 @pytest.mark.parametrize(("limits", "kept_whole"), [(TINY, True), (PAPER, False)])
 def test_a_kept_image_has_the_same_view(tmp_path: Path, limits: tuple[int, int], kept_whole: bool) -> None:
-    store, memory = ImageStore(tmp_path, *limits), MemoryImages(*limits)
+    store, memory = ImageStore(tmp_path, sizing(*limits)), MemoryImages(sizing(*limits))
     random = np.random.default_rng(0)
     whole = 0
     for width, height in [(640, 480), (480, 640), (400, 400), (640, 360), (672, 336), (30, 90), (112, 84), (1000, 120)]:

@@ -10,7 +10,8 @@ from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import MARKERS, check_images, grid, image_tokens, mrope_positions, patches
+from vtcli.families.qwen2_5_vl.chat import MARKERS
+from vtcli.families.qwen2_5_vl.vision import grid, image_tokens, mrope_positions, patches
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +89,9 @@ def test_images_and_placeholders_must_match():
     with pytest.raises(ValueError, match="2 images but 1"):
         chat.observe("<image>", [tiny_model.image(0)] * 2)
     ids = chat.prompt("s", "<image>q", [tiny_model.image(0)])
-    check_images(ids, [tiny_model.image(0)], chat.image_pad)
+    chat.check_images(ids, [tiny_model.image(0)])
     with pytest.raises(InputError, match="4 image placeholders but 3"):
-        check_images(ids, [tiny_model.image(1)], chat.image_pad)
+        chat.check_images(ids, [tiny_model.image(1)])
 
 
 @pytest.mark.parametrize("nths", [(), (0,), (2, 1), (1, 1, 3), (3, 2, 0, 1)])

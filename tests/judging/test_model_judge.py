@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fakes import make_pixels, make_sample, make_trajectory
 from judge_server import Body, JudgeServer, Reaction, honest, pictures, quoted, text_of, verdict
+from qwen_views import sizing
 
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.endpoint import Patience
@@ -26,7 +27,7 @@ ANSWER = "deepeyes_answer"
 
 @pytest.fixture
 def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "images", min_pixels=1, max_pixels=10**6, factor=1)
+    return ImageStore(tmp_path / "images")
 
 
 def answer_case(answer: str = "an apple", rubric: str = ANSWER) -> Case:
@@ -78,7 +79,7 @@ def test_a_question_is_sent_with_guided_json_at_temperature_0(store: ImageStore)
 
 
 def test_an_image_goes_as_the_policy_saw_it(store: ImageStore) -> None:
-    small = ImageStore(store.root, min_pixels=1, max_pixels=60 * 60, factor=28)
+    small = ImageStore(store.root, sizing(1, 60 * 60))
     pixels = make_pixels(3, 100, 100)
     sample = make_sample(small, pixels=pixels)
     assert sample.images[0].view != sample.images[0].full

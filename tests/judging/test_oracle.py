@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import make_sample, make_trajectory
+from qwen_views import sizing
 
 from vtcli import geometry
 from vtcli.data.generators import rotflip
@@ -29,7 +30,7 @@ ORACLE = open_judge()
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
     """The tiny scale's: every square view is 112 × 112."""
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=10_000, max_pixels=12_600)
+    return ImageStore(tmp_path_factory.mktemp("images"), sizing(10_000, 12_600))
 
 
 def play(store: ImageStore, truth: dict[str, Any], *texts: Any, **changes: Any) -> Trajectory:

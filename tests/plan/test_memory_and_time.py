@@ -20,6 +20,7 @@ from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import segments
 from vtcli.errors import ConfigError
 from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.table import open_family
 from vtcli.plan.architecture import KNOWN, from_folder
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import Plan, estimate
@@ -67,7 +68,7 @@ def kept(layers: int, depth: int, dtype: str) -> tuple[float, float]:
     folder = Path(tempfile.mkdtemp(prefix="sizes-"))
     tokenizer = train_tokenizer(["hello there"] * 3, SMALL.vocab_size)
     build(folder, replace(SMALL, layers=layers, vision_depth=depth), tokenizer, seed=0)
-    model = load_model(folder, dtype).train()
+    model = load_model(open_family(folder), dtype).train()
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen: dict[int, tuple[int, torch.Tensor]] = {}
 
@@ -106,9 +107,9 @@ def test_products_of_matrices_are_those_that_torch_counts() -> None:
     """Attention is not in torch's count on a CPU, so it is taken out of ours."""
     row = tiny_model.row("a", "Where is the tag?", ["Look at this. It is there"] * 3, (0, 3, 0))
     arch, model = from_folder(tiny_model.folder()), tiny_model.model()
-    module = TokenLogprobs(model, tiny_model.store().view, 1.0)
-    pad = tiny_model.chat().image_pad
-    batch = collate_packed(segments([row], pad), image_pad=pad, device="cpu")
+    family = tiny_model.family()
+    module = TokenLogprobs(model, family, tiny_model.store().view, 1.0)
+    batch = collate_packed(segments([row], family), family, "cpu")
     with FlopCounterMode(display=False, depth=4) as counter:
         module(batch)
     counts = {k.removeprefix("TokenLogprobs."): sum(v.values()) for k, v in counter.get_flop_counts().items()}

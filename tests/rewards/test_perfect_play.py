@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fakes import ALL_TOOLS, make_trajectory
+from qwen_views import sizing
 
 from vtcli.config.binding import bind
 from vtcli.data.generators.item import stream
@@ -40,7 +41,7 @@ def generator(task):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """The tiny scale's views."""
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=112 * 112, max_pixels=112 * 112)
+    return ImageStore(tmp_path_factory.mktemp("images"), sizing(112 * 112, 112 * 112))
 
 
 def signals_of(store, task, number, form, teacher):

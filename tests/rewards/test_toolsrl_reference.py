@@ -37,7 +37,7 @@ SIGNALS = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Views have the size of the original."""
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=1, max_pixels=10**6, factor=1)
+    return ImageStore(tmp_path_factory.mktemp("images"))
 
 
 # The reference

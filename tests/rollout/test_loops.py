@@ -43,7 +43,7 @@ def test_the_policy_samples_in_the_thread_that_waits() -> None:
 
     threads = set[int]()
     chat = tiny_model.chat()
-    policy = Telling(tiny_model.model(), chat, tiny_model.store().view)
+    policy = Telling(tiny_model.model(), tiny_model.family(), tiny_model.store().view)
     request = Request(chat.prompt("", "What?", ()), (), 3, Sampling(), 0)
     with EventLoop() as loop:
         apart = loop.run(policy.complete(request))

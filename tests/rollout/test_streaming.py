@@ -181,7 +181,7 @@ def test_a_full_step_cancels_the_rest_and_closes_it() -> None:
 
 
 def test_requests_that_are_given_up_leave_the_engine_and_it_takes_new_weights() -> None:
-    policy = HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view, max_batch=2)
+    policy = HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view, max_batch=2)
     worlds, seen = Worlds(calls=0), list[str]()
 
     def full(group: Group) -> bool:
@@ -274,7 +274,7 @@ def test_a_trajectory_that_ends_early_does_not_hold_the_lock_step() -> None:
 
 def test_lock_step_on_transformers_gives_the_same_trajectories() -> None:
     def run(lockstep: bool) -> list[Trajectory]:
-        policy = HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
+        policy = HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view)
         found = play(stream(Worlds(), policy, lockstep=lockstep)(groups(*"abc"), equal))
         policy.close()
         return members(found)

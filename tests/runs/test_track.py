@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -208,3 +209,51 @@ def test_importing_track_does_not_import_mlflow() -> None:
     subprocess.run(
         [sys.executable, "-c", "import sys, vtcli.runs.track; assert 'mlflow' not in sys.modules"], check=True
     )
+
+
+@pytest.mark.parametrize("how", ["copied", "moved"])
+def test_a_home_that_was_copied_or_moved_keeps_its_runs_to_itself(started, tmp_path: Path, how: str) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(started[0], old, ignore=shutil.ignore_patterns("*.lock", "mlruns"))
+    (old / "mlflow.db").unlink()
+    first = track.mlflow(track.Context(old, "rl", "p"))
+    first.params({"a": 1})
+    first.close("KILLED")
+    new = tmp_path / "new"
+    if how == "copied":
+        shutil.copytree(old, new)
+    else:
+        old.rename(new)
+    before = sorted(old.rglob("*"))
+    again = track.mlflow(track.Context(new, "rl", "p", run_id=first.run_id))  # an interrupted run goes on here
+    again.params({"a": 1})
+    again.close()
+    assert again.run_id and again.run_id != first.run_id
+    assert (new / "mlruns" / again.run_id / "artifacts" / "config.json").is_file()
+    assert sorted(old.rglob("*")) == before
+    experiment = client(new).get_experiment(client(new).get_run(again.run_id).info.experiment_id)
+    assert experiment.name == f"vtcli in {new}"
+    third = track.mlflow(track.Context(new, "rl", "p", run_id=again.run_id))
+    assert third.run_id == again.run_id
+    third.close()
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from vtcli.runs import track
+home = Path(sys.argv[1])
+tracker = track.mlflow(track.Context(home, "rl", "p"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+for step in range(5):
+    tracker._flushed = float("-inf")
+    tracker.metrics({f"m{i}": 1.0 for i in range(100)}, step)
+tracker.close()
+"""
+
+
+def test_a_disk_that_takes_no_more_is_told_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-3000:]
+    assert len([line for line in lines if "cannot log metrics" in line]) == 1 and len(lines) <= 2, done.stderr[-3000:]

@@ -163,7 +163,7 @@ def test_calls_of_one_turn_share_its_number(played):
 
 
 def test_native_tools_have_the_same_names(tmp_path):
-    store = ImageStore(tmp_path, min_pixels=1, max_pixels=10**6, factor=1)
+    store = ImageStore(tmp_path)
     sample = replace(make_sample(store, pixels=make_pixels(0, 100, 80)), truth={"boxes": [{"box": [20, 20, 60, 60]}]})
     texts = [
         ("image_rotate_tool", {"angle": 90}),  # 80 x 100: x = 80 - y, y = x

@@ -11,6 +11,7 @@ import pytest
 from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
+from qwen_views import sizing
 
 from vtcli.errors import ConfigError
 from vtcli.schema import Stop
@@ -31,7 +32,7 @@ ZOOM, ROTATE, FLIP, MARK, HLINE, VLINE = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """Views have the size of the original: coordinates in these tests are both."""
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=1, max_pixels=10**6, factor=1)
+    return ImageStore(tmp_path_factory.mktemp("images"))
 
 
 def measured(signal, trajectory):
@@ -254,7 +255,7 @@ def test_drawings_are_collected_along_the_chain_of_images(store):
 
 def test_drawings_are_in_original_pixels_when_the_view_is_smaller(tmp_path):
     # 200 x 160 is shown as 112 x 84: the line at 42 of 84 rows is at 80 of 160.
-    small = ImageStore(tmp_path, min_pixels=28 * 28, max_pixels=112 * 112)
+    small = ImageStore(tmp_path, sizing(28 * 28, 112 * 112))
     sample = sample_of(small, (200, 160), task="read_value", truth={"primitives": [{"type": "hline", "y": 80}]})
     assert (sample.images[0].view_width, sample.images[0].view_height) == (112, 84)
     trajectory = make_trajectory(sample, [(HLINE, {"y_position": 42}), "<answer>1</answer>"], small)

@@ -52,7 +52,7 @@ class FakeJudge:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
-    return ImageStore(tmp_path_factory.mktemp("images"), min_pixels=1, max_pixels=10**6, factor=1)
+    return ImageStore(tmp_path_factory.mktemp("images"))
 
 
 def measured(signal: Callable[..., Any], trajectory: Trajectory, judge: FakeJudge) -> dict[str, Any]:

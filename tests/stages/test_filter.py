@@ -23,7 +23,7 @@ from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import duplicates, lengths, pass_rate, sizes
 from vtcli.filters.rolling import Rollouts
-from vtcli.rollout.loop import Limits
+from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -94,6 +94,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "prompt": PROMPT,
         "signals": {"answer": by_seed},
         "env": native_card,
+        "dtype": "float32",
         "rules": ROWS | {"pass_rate": pass_rate.mixed},
         "rollouts": Rollouts(k=4),
         "limits": Limits(max_turns=1, max_tokens=600, max_turn_tokens=6),
@@ -120,9 +121,9 @@ def count_rollouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     original = rolling.rollout
 
-    async def counted(sample: Sample, *rest: Any) -> Trajectory:
-        asked.append(sample.id)
-        return await original(sample, *rest)
+    async def counted(request: RolloutRequest, *rest: Any) -> Trajectory:
+        asked.append(request.sample.id)
+        return await original(request, *rest)
 
     monkeypatch.setattr(rolling, "rollout", counted)
     return asked
@@ -163,7 +164,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     report = evaluation.run(
         evaluation.Config(
             data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, env=native_card,
-            forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
+            dtype="float32", forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
             limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
             job={"home": str(home), "name": "report"}, max_broken=1.0,
             rewards={"answer": lambda signals: [None] * len(signals)},
@@ -259,9 +260,9 @@ def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:
     ("changes", "message"),
     [
         ({"data": "nothing:v1"}, "vtcli artifacts ls"),
-        ({"data": "model:v1"}, "a dataset is needed"),
+        ({"data": "model:v1"}, "expected one of kind dataset"),
         ({"data": "demos:v1"}, "filter.rules.pass_rate rolls questions out, and demos:v1 holds demonstrations"),
-        ({"model": "data:v1"}, "a model is needed"),
+        ({"model": "data:v1"}, "expected one of kind model"),
         ({"splits": ("validation",)}, "it has answer-test, answer-train"),
         ({"rules": {"question": partial(lengths.question, min_chars=99)}}, "no row of data:v1 stays"),
     ],

@@ -21,6 +21,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_stage_leaves_its_artifact(home: Path) -> None:
     from vtcli.engines.hf import load_model
+    from vtcli.families.table import open_family
     from vtcli.schema import Scored
     from vtcli.store.artifacts import ArtifactStore
     from vtcli.store.records import read
@@ -28,12 +29,12 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     store = ArtifactStore(home)
     base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
     for folder in (base.path, policy.path, policy.path / "phases" / "tools", policy.path / "phases" / "answers"):
-        load_model(folder)
+        load_model(open_family(folder))
     best = min(lines(base.path / "metrics.jsonl"), key=lambda line: line["loss"])
     is_last = best["step"] == len(lines(base.path / "metrics.jsonl")) - 1
     last, kept = (folder / "model.safetensors" for folder in (base.path, base.path / "best"))
     assert (last.read_bytes() == kept.read_bytes()) is is_last
-    load_model(policy.path / "best")
+    load_model(open_family(policy.path / "best"))
     assert [line["step"] for line in lines(base.path / "metrics.jsonl")] == list(
         range(len(lines(base.path / "metrics.jsonl")))
     )

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from qwen_views import sizing
 
 from vtcli.errors import InputError
 from vtcli.store import images
@@ -48,11 +49,11 @@ def test_smart_resize_is_the_processors_rule(height: int, width: int, limits: tu
 
 
 def test_smart_resize_by_hand() -> None:
-    assert images.smart_resize(100, 150) == (112, 140)  # 100/28 = 3.57 -> 4; 150/28 = 5.36 -> 5
+    assert sizing()(100, 150) == (112, 140)  # 100/28 = 3.57 -> 4; 150/28 = 5.36 -> 5
     # 1000 x 1000, at most 112*112: shrink = 1000/112, both sides floor(112/28) = 4
     assert images.smart_resize(1000, 1000, 28, 3136, 112 * 112) == (112, 112)
     # 10 x 20 rounds to 0 x 1: grow = sqrt(3136/200) = 3.96, ceil(39.6/28) = 2, ceil(79.2/28) = 3
-    assert images.smart_resize(10, 20) == (56, 84)
+    assert sizing()(10, 20) == (56, 84)
 
 
 def test_resize_equals_the_slow_processors_bicubic() -> None:
@@ -119,7 +120,7 @@ def test_broken_bytes_name_their_place(check) -> None:
 
 
 def test_store_is_addressed_by_content(tmp_path: Path) -> None:
-    store = images.ImageStore(tmp_path, 56 * 56, 112 * 112)
+    store = images.ImageStore(tmp_path, sizing(56 * 56, 112 * 112))
     pixels = _gradient(100, 150)
     ref = store.add(pixels)
     assert store.add(pixels.copy()) == ref
@@ -127,7 +128,7 @@ def test_store_is_addressed_by_content(tmp_path: Path) -> None:
     assert (ref.view_width, ref.view_height) == (112, 84)  # shrink = sqrt(15000/12544) = 1.094: 91.4 -> 84, 137 -> 112
     assert len(list(tmp_path.rglob("*.png"))) == 2
     assert hashlib.sha256(store.path(ref.full).read_bytes()).hexdigest() == ref.full
-    fresh = images.ImageStore(tmp_path, 56 * 56, 112 * 112)
+    fresh = images.ImageStore(tmp_path, sizing(56 * 56, 112 * 112))
     assert np.array_equal(fresh.full(ref), pixels)
     assert np.array_equal(fresh.view(ref), images.resize(pixels, 84, 112))
 
@@ -146,7 +147,7 @@ def test_store_needs_no_second_file_when_nothing_is_resized(tmp_path: Path) -> N
 @pytest.mark.parametrize("shape", [(56, 84), (300, 500)])  # its own view, and one that is resized
 def test_an_encoded_picture_is_kept_as_it_came_and_seen_as_if_decoded(tmp_path: Path, shape: tuple[int, int]) -> None:
     def store(name: str) -> images.ImageStore:
-        return images.ImageStore(tmp_path / name, 784, 40_000)
+        return images.ImageStore(tmp_path / name, sizing(784, 40_000))
 
     pixels = _gradient(*shape)
     data = _bytes(Image.fromarray(pixels), compress_level=9)
@@ -162,7 +163,7 @@ def test_an_encoded_picture_is_kept_as_it_came_and_seen_as_if_decoded(tmp_path: 
 def test_a_damaged_picture_that_must_be_resized_is_not_kept(tmp_path: Path) -> None:
     data = _bytes(Image.fromarray(_gradient(300, 500)))
     with pytest.raises(InputError, match="here"):
-        images.ImageStore(tmp_path, 784, 40_000).add_encoded(data[: len(data) // 2], "here")
+        images.ImageStore(tmp_path, sizing(784, 40_000)).add_encoded(data[: len(data) // 2], "here")
     assert not list(tmp_path.rglob("*.png"))
 
 

@@ -14,6 +14,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner import zero
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.families.table import open_family
 
 OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)
 
@@ -25,9 +26,9 @@ EPSILON = 1e-3
 def learner(optim=OPTIM, reference=None, folder=None, **backend):
     zero.PERSISTENT_ELEMENTS = 0  # else stage 3 would keep every parameter of so small a model whole
     made = DeepSpeedLearner(
-        load_model(folder) if folder else tiny_model.model(),
+        load_model(open_family(folder)) if folder else tiny_model.model(),
+        tiny_model.family(),
         tiny_model.store().view,
-        image_pad=tiny_model.chat().image_pad,
         optim=optim,
         backend=Backend(**backend),
         total_steps=10,

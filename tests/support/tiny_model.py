@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from qwen_views import sizing
 from transformers import AutoModelForImageTextToText
 
 from vtcli.engines.hf import load_model
-from vtcli.families.qwen2_5_vl.chat import QwenChat, grid, patches
+from vtcli.families.family import Family
+from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.qwen2_5_vl.vision import grid, patches
+from vtcli.families.table import open_family
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageStore
 
@@ -54,18 +58,23 @@ def folder() -> Path:
 
 
 @functools.cache
+def family() -> Family:
+    return open_family(folder())
+
+
+@functools.cache
 def chat() -> QwenChat:
     return QwenChat.load(folder())
 
 
 def model() -> Any:
     """A fresh copy."""
-    return load_model(folder())
+    return load_model(family())
 
 
 @functools.cache
 def store() -> ImageStore:
-    return ImageStore(_scratch("images"), 784, 1_000_000)
+    return ImageStore(_scratch("images"), sizing(784, 1_000_000))
 
 
 @functools.cache

@@ -23,7 +23,8 @@ from vtcli.engines.vllm.buckets import unpack
 from vtcli.engines.vllm.forms import GENERATE
 from vtcli.engines.vllm.servers.policy import ServerPolicy
 from vtcli.engines.vllm.start import tensors
-from vtcli.families.qwen2_5_vl.chat import FACTOR
+from vtcli.families.qwen2_5_vl.vision import FACTOR
+from vtcli.families.table import open_family
 from vtcli.rollout.loop import Limits
 
 Body = dict[str, Any]
@@ -42,7 +43,7 @@ class StandIn:
             "dtype": "float32",
             "max_model_len": 4096,
             "images": 16,
-            "tensors": tensors(folder),
+            "tensors": tensors(open_family(folder)),
         }
         self.calls, self.generated, self.views = list[str](), list[Body](), set[str]()
         self.pictures = dict[str, int]()  # tokens, by view
@@ -177,7 +178,7 @@ ENGINE = Engine("vllm_server", timeout_s=5, start_timeout_s=5, silence_s=5)
 @contextmanager
 def policy(*servers: StandIn, **changes: Any) -> Iterator[ServerPolicy]:
     engine = replace(ENGINE, urls=[server.url for server in servers], **changes)
-    opened = ServerPolicy(engine, tiny_model.folder(), tiny_model.chat(), tiny_model.store().view, LIMITS, Place())
+    opened = ServerPolicy(engine, tiny_model.family(), tiny_model.store().view, LIMITS, Place())
     try:
         yield opened
     finally:

@@ -13,8 +13,11 @@ import tiny_model
 import torch
 from transformers import AutoModelForImageTextToText
 
+from vtcli.families.family import Family
 from vtcli.families.qwen2_5_vl import tiny
-from vtcli.families.qwen2_5_vl.chat import QwenChat, grid, patches
+from vtcli.families.qwen2_5_vl.chat import QwenChat
+from vtcli.families.qwen2_5_vl.vision import grid, patches
+from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Request, Sampling
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
@@ -28,6 +31,11 @@ def folder() -> Path:
     path = tiny_model.folder().with_name("wide")
     tiny.build(path, SIZES, tiny.train_tokenizer(tiny_model.TEXTS, SIZES.vocab_size), seed=3)
     return path
+
+
+@functools.cache
+def family() -> Family:
+    return open_family(folder())
 
 
 @functools.cache

@@ -26,25 +26,63 @@ def store_in(home: Path) -> ArtifactStore:
 
 @app.command("ls")
 def ls(home: Home = Path("artifacts")) -> None:
-    """List every artifact: reference, kind, size, when it was made, where it is."""
+    """List every artifact: reference, kind, size, seed, recipe, when it was made, where it is."""
     store = store_in(home)
     found = store.ls()
     _say_if_none(found, home)
     for artifact in found:
-        size = f"{artifact.size / 1e6:.1f} MB"
-        typer.echo(
-            f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {artifact.manifest.created:<26} {artifact.path}"
-        )
+        made, size = artifact.manifest, f"{artifact.size / 1e6:.1f} MB"
+        chosen = f"seed {'-' if made.seed is None else made.seed:<4} {artifact.recipe or '-':<20}"
+        typer.echo(f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {chosen} {made.created:<26} {artifact.path}")
     for line in store.damaged():
         typer.echo(f"vtcli: damaged: {line}", err=True)
 
 
 @app.command("show")
-def show(ref: str, home: Home = Path("artifacts")) -> None:
-    """Print the manifest of REF (NAME:vN, NAME@latest or a path)."""
+def show(
+    ref: str,
+    home: Home = Path("artifacts"),
+    everything: Annotated[bool, typer.Option("--all", help="Every file, however many there are.")] = False,
+) -> None:
+    """Print the manifest of REF (NAME:vN, NAME@latest or a path); long lists of files in short."""
     import json
 
-    typer.echo(json.dumps(store_in(home).show(ref), indent=2))
+    from vtcli.store.manifest import in_short
+
+    values = store_in(home).show(ref)
+    typer.echo(json.dumps(values if everything else in_short(values), indent=2))
+
+
+@app.command("rm")
+def rm(
+    refs: list[str],
+    home: Home = Path("artifacts"),
+    with_dependants: Annotated[bool, typer.Option("--with-dependants", help="Also what was made from them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
+) -> None:
+    """Remove artifacts. One that others were made from stays, unless they go as well."""
+    from vtcli.store.removal import remove
+
+    for artifact in remove(store_in(home), refs, with_dependants, dry_run):
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {artifact.ref}  {artifact.size / 1e6:.1f} MB")
+
+
+@app.command("gc")
+def gc(
+    home: Home = Path("artifacts"),
+    work: Annotated[bool, typer.Option("--work", help="Also what interrupted runs would go on from.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
+) -> None:
+    """Remove what killed processes left behind: drafts of artifacts, locks, and with --work their unfinished work."""
+    from vtcli.store.removal import clear, leftovers
+
+    found = leftovers(store_in(home), work)
+    if not dry_run:
+        clear(found)
+    for leftover in found:
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {leftover.path}  {leftover.size / 1e6:.1f} MB")
+    if not found:
+        typer.echo(f"vtcli: nothing to remove in {home}", err=True)
 
 
 @app.command("lineage")

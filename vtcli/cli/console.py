@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, redirect_stdout
+
 import typer
 
 
 def say(message: str) -> None:
     typer.echo(f"vtcli: {message}", err=True)
+
+
+@contextmanager
+def results_only() -> Generator[None]:
+    """Everything that is written to standard output meanwhile goes to standard error: what a library logs or prints,
+    and what programs do that it starts. ``$(vtcli rl …)`` is one line then."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):  # loggers that are made now keep this stream
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

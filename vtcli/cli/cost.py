@@ -168,7 +168,7 @@ def command(argv: Sequence[str], asked: Asked) -> int:
 
         tiny = compose.load("plan", ["scale=tiny", *(a for a in argv if a.startswith("home="))]).values
         path = asked.constants or Path(str(tiny["home"])) / MEASURED
-        calibrate.write(path, tiny["model"]["architecture"])
+        calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
         if not any(a.startswith("cluster=") for a in argv) and not asked.check:
             console.print(show.constants(_constants(path)))

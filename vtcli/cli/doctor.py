@@ -53,11 +53,13 @@ def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
     from vtcli.config.binding import convert
     from vtcli.engines import parity
     from vtcli.engines.policies import Engine
+    from vtcli.families.table import in_environment, open_family
     from vtcli.runs.sources import source_model
 
     chosen = convert({"name": engine}, Engine, "--engine")
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
-    found = parity.check(source_model(store_in(home), model).path, chosen, convert(dtype, parity.Dtype, "--dtype"))
+    family = open_family(source_model(store_in(home), model).path, in_environment())
+    found = parity.check(family, chosen, convert(dtype, parity.Dtype, "--dtype"))
     for a in found:
         state = "ok" if parity.agrees(a, dtype) else "differs"
         typer.echo(f"{state:<8} {a.name:<16} {a.tokens:>3} tokens {a.images} images  gap {a.gap:.2g}  KL {a.kl:.2g}")

@@ -56,8 +56,8 @@ PROBES: Mapping[str, tuple[str, str]] = {
         "run it by hand to see why: python -c 'import deepspeed'",
     ),
     "transformers": (
-        "import transformers; from transformers import Qwen2_5_VLForConditionalGeneration as m;"
-        "print(transformers.__version__, 'with Qwen2.5-VL')",
+        "import transformers; from transformers import AutoModelForImageTextToText as m;"
+        "print(transformers.__version__, 'with models of images and text')",
         "reinstall it: make setup",
     ),
     "mlflow": (
@@ -107,6 +107,8 @@ def _machine(home: Path) -> list[Finding]:
         Finding("git", *_program("git"), "without it manifests carry no commit"),
         Finding("slurm", *_program("sbatch"), "only for jobs on a cluster"),
     ]
+    scripts = Path(__file__).parents[2] / "stages" / "slurm"
+    found.append(Finding("job scripts", "ok" if scripts.is_dir() else "broken", str(scripts), "reinstall vtcli"))
     existing = next(p for p in (home.absolute(), *home.absolute().parents) if p.is_dir())
     nearest = next(p for p in (home.absolute(), *home.absolute().parents) if os.path.lexists(p))
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vtcli.cli.console import say
+from vtcli.cli.console import results_only, say
 
 if TYPE_CHECKING:
     from vtcli.config.compose import Job
@@ -77,8 +77,9 @@ def work(values: dict[str, Any]) -> str:
     slurm.adopt_ranks()
     if stage not in IN_RANKS:
         slurm.require_one_process(stage)
-    config_class, run = stage_parts(stage)
-    artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
+    with results_only():
+        config_class, run = stage_parts(stage)
+        artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
     if artifact is None:  # serve makes none
         return ""
     if os.environ.get("RANK", "0") == "0":

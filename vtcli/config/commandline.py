@@ -21,6 +21,7 @@ ALL_RECIPES, AGREEMENT = "--all-recipes", "agreement"
 INPUTS = ("scoring.trajectories", "scoring.against")
 
 _RUNNING: ContextVar[str | None] = ContextVar("running command", default=None)
+_OVERRIDES: ContextVar[tuple[str, ...]] = ContextVar("overrides", default=())
 
 
 def written(stage: str, argv: Sequence[str]) -> str:
@@ -29,9 +30,15 @@ def written(stage: str, argv: Sequence[str]) -> str:
     return (f"VTCLI_HOME={shlex.quote(home)} " if home else "") + shlex.join(["vtcli", stage, *argv])
 
 
-def remember(command: str) -> None:
-    """Sets what ``running`` answers in this process."""
+def remember(command: str, words: tuple[str, ...] = ()) -> None:
+    """Sets what ``running`` and ``overrides`` answer in this process."""
     _RUNNING.set(command)
+    _OVERRIDES.set(words)
+
+
+def overrides() -> tuple[str, ...]:
+    """The overrides of the current job, in a sweep its own; none for a call from Python."""
+    return _OVERRIDES.get()
 
 
 def running() -> str | None:

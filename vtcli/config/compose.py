@@ -25,6 +25,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, OverrideParseException
@@ -217,7 +218,7 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
     caller, failures = _process(), list[Exception]()
 
     def task(cfg: DictConfig) -> Any:
-        remember(plan.command)
+        remember(plan.command, tuple(HydraConfig.get().overrides.task))
         try:
             return work(_plain(cfg))
         except Exception as error:

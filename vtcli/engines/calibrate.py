@@ -6,7 +6,6 @@ On a CPU the model is that of conf/model/tiny.yaml in fp32, on a GPU a larger ra
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import statistics
@@ -25,8 +24,8 @@ from vtcli.engines.inputs import collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import Segment
 from vtcli.errors import ConfigError, EngineError
-from vtcli.families.qwen2_5_vl.chat import QwenChat, patches
-from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.family import Family
+from vtcli.families.table import find_family
 from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.hardware import GPUS, Gpu
 from vtcli.plan.steptime import head_flops, text_flops
@@ -34,23 +33,11 @@ from vtcli.protocols import Request, Sampling
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup
 from vtcli.schema import ImageRef, TrainRow
-from vtcli.store.images import ImageStore, resize
+from vtcli.store.images import ImageLimits, ImageStore, resize
 from vtcli.tools.zoom import ZoomIn
 
 REPEATS = 3
 SEEN, SAID = 64, 64  # tokens of a row's text and of its answer
-LARGE = {
-    "hidden_size": 2048,
-    "layers": 12,
-    "heads": 16,
-    "kv_heads": 4,
-    "intermediate_size": 8192,
-    "vision_hidden_size": 1280,
-    "vision_depth": 8,
-    "vision_heads": 16,
-    "vision_intermediate_size": 3420,
-}
-"""About 1 B parameters, for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -59,53 +46,56 @@ class _Bench:
 
     model: Any
     arch: Architecture
-    chat: QwenChat
+    family: Family
     store: ImageStore
     picture: ImageRef
     device: str
 
     @property
     def prompt(self) -> list[int]:
-        return [*self.chat.prompt("You are kind.", "Where?", [self.picture])]
+        return [*self.family.chat.prompt("You are kind.", "Where?", [self.picture])]
 
 
-def write(path: Path, sizes: Mapping[str, Any]) -> None:
-    """Measure everything and write it to ``path``; ``sizes`` are those of the tiny model."""
-    found = measure(sizes)
+def write(path: Path, family: str, sizes: Mapping[str, Any]) -> None:
+    """Measure everything and write it to ``path``; ``sizes`` are those of the family's tiny model."""
+    found = measure(family, sizes)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(found, indent=2) + "\n")
     draft.rename(path)
 
 
-def measure(sizes: Mapping[str, Any]) -> dict[str, Any]:
+def measure(family: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """``kind`` of device, ``constants`` by name, and for a CPU its ``gpu`` entry of the table."""
     cuda = torch.cuda.is_available()
     kind = next((k for k in GPUS if k.split("-")[0] in torch.cuda.get_device_name()), None) if cuda else "CPU"
     if kind is None:
         raise EngineError(f"{torch.cuda.get_device_name()} is not in vtcli/plan/hardware.py: add its data sheet first.")
     with tempfile.TemporaryDirectory() as folder:
-        bench = _bench(Path(folder), {**sizes, **LARGE} if cuda else sizes, "cuda" if cuda else "cpu")
+        kind_of_model = find_family(family)
+        large = kind_of_model.large if cuda else {}
+        bench = _bench(Path(folder), kind_of_model, {**sizes, **large}, "cuda" if cuda else "cpu")
         gpu = None if cuda else _this_cpu()
         peak = (GPUS[kind] if cuda else gpu or GPUS["H100"]).bf16 * 1e12
         constants = _learner(bench, peak)
         constants["decode_overhead_s"] = _decoding(bench)
-        constants |= _host(bench.store, bench.picture)
+        constants |= _host(bench)
         latency = asyncio.run(_code(bench.store.full(bench.picture)))
         constants |= {} if latency is None else {"code_latency_s": latency}
         constants["host_cores"] = float(len(os.sched_getaffinity(0)))
     return {"kind": kind, "constants": constants, "gpu": None if gpu is None else asdict(gpu)}
 
 
-def _bench(folder: Path, sizes: Mapping[str, Any], device: str) -> _Bench:
-    texts = ["system\nYou are kind.", "user\n", "assistant\n", "Where?"] * 3
-    tiny = TinyModel(**{k: v for k, v in sizes.items() if k in {f.name for f in dataclasses.fields(TinyModel)}})
-    build(folder / "model", tiny, train_tokenizer(texts, tiny.vocab_size), seed=0)
-    store = ImageStore(folder / "images", 3136, 1_000_000)
+def _bench(folder: Path, kind: type[Family], sizes: Mapping[str, Any], device: str) -> _Bench:
+    texts = {"system": "You are kind.", "user": "Where?", "assistant": ""}
+    messages = [{"role": role, "content": text} for role, text in texts.items()]
+    kind.build(folder / "model", kind.Architecture(**sizes), [messages] * 3, seed=0)
+    family = kind.open(folder / "model")
+    store = ImageStore(folder / "images", family.sizing(ImageLimits(3136, 1_000_000)))
     side = 112 if device == "cpu" else 672
     picture = store.add(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
-    model = load_model(folder / "model", "float32" if device == "cpu" else "bfloat16", device)
-    return _Bench(model, from_folder(folder / "model"), QwenChat.load(folder / "model"), store, picture, device)
+    model = load_model(family, "float32" if device == "cpu" else "bfloat16", device)
+    return _Bench(model, from_folder(folder / "model"), family, store, picture, device)
 
 
 def _seconds(work: Callable[[], Any], repeats: int = REPEATS) -> float:
@@ -133,7 +123,7 @@ def _this_cpu() -> Gpu:
 
 def _learner(bench: _Bench, peak: float) -> dict[str, float]:
     """Forward and backward at two sizes of micro-batch: the slope is the efficiency, the rest the overhead."""
-    module = TokenLogprobs(bench.model.train(), bench.store.view, 1.0)
+    module = TokenLogprobs(bench.model.train(), bench.family, bench.store.view, 1.0)
     ids = (*bench.prompt, *([5] * (SEEN + SAID)))
     mask = (0,) * (len(ids) - SAID) + (1,) * SAID
     small, large = (1, 17) if bench.device == "cpu" else (2, 16)
@@ -141,7 +131,7 @@ def _learner(bench: _Bench, peak: float) -> dict[str, float]:
     def step(count: int) -> None:
         rows = [TrainRow(str(i), ids, mask, (bench.picture,)) for i in range(count)]
         parts = [[Segment(row, 0, len(ids), row.images) for row in rows]]  # nothing is shared
-        logprobs, _ = module(collate_packed(parts, image_pad=bench.chat.image_pad, device=bench.device))
+        logprobs, _ = module(collate_packed(parts, bench.family, bench.device))
         logprobs.sum().backward()
         bench.model.zero_grad()
 
@@ -160,7 +150,7 @@ def _row_flops(bench: _Bench, length: int) -> float:
 
 def _decoding(bench: _Bench, rows: int = 32, tokens: int = 32) -> float:
     """Seconds per decoding step of the policy in this process, reading the weights included."""
-    policy = HfPolicy(bench.model.eval(), bench.chat, bench.store.view)
+    policy = HfPolicy(bench.model.eval(), bench.family, bench.store.view)
 
     def sample(count: int) -> float:
         ids = tuple(bench.prompt)
@@ -170,9 +160,9 @@ def _decoding(bench: _Bench, rows: int = 32, tokens: int = 32) -> float:
     return max((sample(tokens) - sample(2)) / (tokens - 2), 1e-6)
 
 
-def _host(store: ImageStore, picture: ImageRef) -> dict[str, float]:
+def _host(bench: _Bench) -> dict[str, float]:
     """One native call with its stored result; resizing and cutting into patches."""
-    zoom = ZoomIn()
+    store, zoom = bench.store, ZoomIn()
     coarse = np.random.default_rng(1).integers(0, 256, (12, 16, 3), dtype=np.uint8)
     pixels = resize(coarse, 1224, 1632)  # smooth, as photographs are: noise would be slow to compress
     ref = store.add(pixels)
@@ -182,8 +172,9 @@ def _host(store: ImageStore, picture: ImageRef) -> dict[str, float]:
 
     boxes = iter([[n, n, n + 560, n + 560] for n in range(0, 400, 7)])  # another picture every time
     tool = _seconds(lambda: call(next(boxes)), 8)
-    prepare = _seconds(lambda: patches(resize(pixels, 1204, 1624)), 3)
-    return {"tool_latency_s": tool, "image_mpixels_per_s": 1204 * 1624 / 1e6 / prepare}
+    height, width = bench.family.sizing(ImageLimits())(1200, 1620)
+    prepare = _seconds(lambda: bench.family.pixels(resize(pixels, height, width)), 3)
+    return {"tool_latency_s": tool, "image_mpixels_per_s": height * width / 1e6 / prepare}
 
 
 async def _code(pixels: Any, runs: int = 12) -> float | None:

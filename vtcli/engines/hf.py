@@ -12,23 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MethodType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn import functional
-from transformers import Cache, Qwen2_5_VLForConditionalGeneration
+from transformers import Cache, DynamicCache
 
 from vtcli.engines import growing
 from vtcli.engines.drawing import Distributions, distributions, draw, uniforms
-from vtcli.engines.inputs import Seen, View, collate, embed, seen
+from vtcli.engines.inputs import Seen, collate, seen
 from vtcli.engines.learner import attention
 from vtcli.errors import EngineError, InputError
-from vtcli.families.qwen2_5_vl.chat import QwenChat
-from vtcli.protocols import Request
+from vtcli.families.family import Batch, Family
+from vtcli.protocols import Chat, Request, View
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.spans import SpanReader
 from vtcli.rollout.threads import compute
@@ -40,41 +38,29 @@ GIVEN_UP_S = 600.0
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def load_model(folder: str | Path, dtype: str = "float32", device: str | None = "cpu") -> Any:
-    """A Qwen2.5-VL from a local folder or the hub's cache. ``device`` None: a GPU where torch has one.
+def load_model(family: Family, dtype: str = "float32", device: str | None = "cpu") -> Any:
+    """The model of the family's folder. ``device`` None: a GPU where torch has one.
 
     Raises:
         InputError: no such model here.
     """
     try:
-        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder), dtype=DTYPES[dtype])
+        model = family.load(DTYPES[dtype])
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         text = str(error).strip() or type(error).__name__
         if isinstance(error, RuntimeError) and "alloc" in text:
             raise  # memory that ran out says nothing about the folder
         told = next((line.strip() for line in text.splitlines() if "size mismatch" in line), text.splitlines()[0])
         raise InputError(
-            f"cannot load a Qwen2.5-VL model from {folder}: {told[:300]} Expected config.json and weights that go with "
-            "it, whole: copy or download the folder again."
+            f"cannot load a {family.name} model from {family.folder}: {told[:300]} Expected config.json and weights "
+            "that go with it, whole: copy or download the folder again."
         ) from error
-    return _with_linear_patches(attention.use(cast(Any, model).to(device or _torch_device()).eval()))
+    model = model.to(device or _torch_device()).eval()
+    return attention.use(model) if family.packs else model
 
 
 def _torch_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _with_linear_patches(model: Any) -> Any:
-    """The model with its patch embedding as a matrix product. A 3-D convolution whose stride is its kernel is one, with
-    the same weights and the same sums, but its backward pass takes five times as long on a CPU."""
-    convolution = model.model.visual.patch_embed.proj  # the module that owns the weight, which ZeRO-3 gathers around it
-    convolution.forward = MethodType(_project, convolution)  # a method: a copy of the model has its own weights in it
-    return model
-
-
-def _project(self: Any, patches: Tensor) -> Tensor:
-    """(patches, 3, 2, 14, 14) -> (patches, vision hidden size)."""
-    return functional.linear(patches.flatten(1), self.weight.flatten(1))
 
 
 def hub_folder(name: str) -> Path:
@@ -102,7 +88,7 @@ class HfPolicy:
     with tools and judges."""
 
     model: Any
-    chat: QwenChat
+    family: Family
     view: View
     version: int = 0
     max_batch: int = 256
@@ -147,7 +133,7 @@ class HfPolicy:
 
     def seen(self, request: Request) -> Seen:
         """What is made of a prompt: ids, pixels, positions."""
-        return seen(request.token_ids, request.images, view=self.view, image_pad=self.chat.image_pad)
+        return seen(request.token_ids, request.images, self.family, self.view)
 
     def close(self) -> None:
         """Ends the policy's thread. Safe to call twice."""
@@ -193,15 +179,10 @@ class HfPolicy:
     def _generate(self, requests: Sequence[Request], given_up: Callable[[int], bool]) -> list[Completion]:
         keys = [(r.token_ids, tuple(ref.view for ref in r.images)) for r in requests]
         prompts = {key: (r.token_ids, r.images) for key, r in zip(keys, requests, strict=True)}
-        batch = collate(
-            list(prompts.values()),
-            image_pad=self.chat.image_pad,
-            pad=self.chat.im_end,
-            device=self.model.device,
-        )
-        sampler = _Sampler(requests, self.chat, self.model.device)
-        cache = growing.cache(min(max(r.max_tokens for r in requests), 256))
-        logits = self._forward(cache, embed(self.model, batch, self.view), batch.positions, batch.attention)
+        batch = collate(list(prompts.values()), self.family, self.model.device)
+        sampler = _Sampler(requests, self.family.chat, self.model.device)
+        cache = self._cache(min(max(r.max_tokens for r in requests), 256))
+        logits = self._forward(cache, batch, batch.attention)
         attention, at = batch.attention, batch.next_position
         if len(prompts) < len(requests):  # a group asks the same question several times: it is read once
             place = {key: i for i, key in enumerate(prompts)}
@@ -217,28 +198,30 @@ class HfPolicy:
                 cache.batch_select_indices(keep)
                 tokens, at, attention = tokens[keep], at[keep], attention[keep]
                 sampler.keep(alive)
-            embeds = self.model.get_input_embeddings()(tokens[:, None])
-            positions = at[None, :, None].expand(3, -1, 1)
+            new = Batch(tokens[:, None], at[None, :, None].expand(len(batch.positions), -1, 1), (), ())
             attention = torch.cat([attention, attention.new_ones((len(attention), 1))], dim=1)
             at = at + 1
-            logits = self._forward(cache, embeds, positions, attention)
+            logits = self._forward(cache, new, attention)
 
-    def _forward(self, cache: Cache, embeds: Tensor, positions: Tensor, attention: Tensor) -> Tensor:
+    def _cache(self, room: int) -> Cache:
+        return growing.cache(room) if self.family.packs else DynamicCache(config=self.model.config)
+
+    def _forward(self, cache: Cache, batch: Batch, attention: Tensor) -> Tensor:
         """Logits (B, vocabulary) of the next token, in fp32."""
-        hidden = self.model.model(
-            inputs_embeds=embeds,
-            position_ids=positions,
+        hidden = self.family.decoder(self.model)(
+            **self.family.embed(self.model, batch, self.view),
+            position_ids=batch.position_ids,
             attention_mask=attention,
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        return self.model.lm_head(hidden[:, -1]).float()
+        return self.family.head(self.model)(hidden[:, -1]).float()
 
 
 class _Sampler:
     """Tokens and log-probabilities of a batch, row by row, until each is done."""
 
-    def __init__(self, requests: Sequence[Request], chat: QwenChat, device: Any) -> None:
+    def __init__(self, requests: Sequence[Request], chat: Chat, device: Any) -> None:
         self.requests, self.chat = requests, chat
         self.rows = np.arange(len(requests))  # which request each row of the batch is
         self.uniforms = [uniforms(r.seed, r.max_tokens) for r in requests]

@@ -1,9 +1,9 @@
-"""From rows of ids and images to the tensors of a Qwen2.5-VL forward; shared by policy and learner so that both see the
-same numbers."""
+"""From rows of ids and images to the tensors of a forward pass; shared by policy and learner so that both see the same
+numbers. What depends on the kind of model (positions, pixels, features) is the family's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +14,11 @@ from torch import Tensor
 
 from vtcli.engines.learner.attention import Block
 from vtcli.engines.learner.packing import Segment
-from vtcli.families.qwen2_5_vl.chat import MERGE, PATCH, TEMPORAL, check_images, grid, mrope_positions, patches
-from vtcli.protocols import Pixels
+from vtcli.families.family import Batch, Family
+from vtcli.protocols import View
 from vtcli.schema import ImageRef, TrainRow
 
-View = Callable[[ImageRef], Pixels]
 Row = tuple[Sequence[int], Sequence[ImageRef]]  # ids and images
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows as tensors."""
-
-    ids: Tensor  # (B, T)
-    positions: Tensor  # (3, B, T): M-RoPE's time, height, width
-    unique: tuple[ImageRef, ...]  # each image once
-    order: tuple[int, ...]  # for every placeholder run of the batch, row by row, its index in ``unique``
 
 
 @dataclass(frozen=True)
@@ -50,32 +39,34 @@ class Packed(Batch):
     rows: tuple[TrainRow, ...]  # whose tokens these are, in this order
 
 
-def collate(rows: Sequence[Row], *, image_pad: int, pad: int, device: Any) -> Padded:
+def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
     """Rows, padded on the left, to be continued.
 
     Raises:
         InputError: placeholders and images of a row disagree.
     """
     width = max(len(ids) for ids, _ in rows)
-    ids_BT = np.full((len(rows), width), pad, dtype=np.int64)
+    ids_BT = np.full((len(rows), width), family.chat.end_ids[0], dtype=np.int64)
     attention = np.zeros_like(ids_BT)
-    positions = np.zeros((3, len(rows), width), dtype=np.int64)
+    found: list[npt.NDArray[np.int64]] = []  # (P, T) of each row
     following = np.zeros(len(rows), dtype=np.int64)
     gallery = _Gallery()
     for b, (ids, images) in enumerate(rows):
-        check_images(ids, images, image_pad)
+        family.chat.check_images(ids, images)
         where = slice(width - len(ids), width)
         ids_BT[b, where] = ids
         attention[b, where] = 1
-        positions[:, b, where], following[b] = mrope_positions(ids, images, image_pad)
+        own, following[b] = family.positions(ids, images)
+        found.append(np.pad(own, ((0, 0), (width - len(ids), 0))))
         gallery.hang(images)
+    positions = np.stack(found, axis=1)  # (P, B, T)
     ids_t, attention_t, positions_t, next_t = (
         torch.from_numpy(array).to(device) for array in (ids_BT, attention, positions, following)
     )
     return Padded(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order), attention_t, next_t)
 
 
-def collate_packed(parts: Sequence[Sequence[Segment]], *, image_pad: int, device: Any) -> Packed:
+def collate_packed(parts: Sequence[Sequence[Segment]], family: Family, device: Any) -> Packed:
     """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
     row, and sees what its row has before it and nothing of the others.
 
@@ -84,14 +75,16 @@ def collate_packed(parts: Sequence[Sequence[Segment]], *, image_pad: int, device
     """
     flat = [segment for part in parts for segment in part]
     starts = np.cumsum([0, *map(len, flat)])
-    ids, positions = np.empty((1, starts[-1]), np.int64), np.empty((3, 1, starts[-1]), np.int64)
+    ids = np.empty((1, starts[-1]), np.int64)
+    found: list[npt.NDArray[np.int64]] = []  # (P, tokens) of each segment
     gallery = _Gallery()
     for segment, at in zip(flat, starts, strict=False):
         row, own, where = segment.row, slice(segment.start, segment.stop), slice(at, at + len(segment))
-        check_images(row.token_ids, row.images, image_pad)
+        family.chat.check_images(row.token_ids, row.images)
         gallery.hang(segment.images)
         ids[0, where] = row.token_ids[own]
-        positions[:, 0, where] = mrope_positions(row.token_ids, row.images, image_pad)[0][:, own]
+        found.append(family.positions(row.token_ids, row.images)[0][:, own])
+    positions = np.concatenate(found, axis=1)[:, None]  # (P, 1, T)
     arrays = (ids, positions, *_trained(flat, starts))
     ids_t, positions_t, before_t, targets_t = (torch.from_numpy(array).to(device) for array in arrays)
     blocks = _blocks(parts, starts.tolist(), device)
@@ -129,8 +122,8 @@ class Seen:
     """What an engine makes of a prompt, so that two engines can be compared input by input."""
 
     token_ids: tuple[int, ...]
-    pixels: npt.NDArray[np.float32]  # (patches of all images in order, 3 · 2 · 14 · 14); empty without an image
-    positions: npt.NDArray[np.int64]  # (3, T): time, height, width
+    pixels: npt.NDArray[np.float32]  # as ``Family.pixels`` has them, of all images in order; empty without an image
+    positions: npt.NDArray[np.int64]  # (P, T): P = 3 for time, height, width, else 1
 
     def differences(self, other: Seen) -> list[str]:
         """What differs: ids, pixels, positions, a sentence each; empty when nothing does."""
@@ -142,7 +135,7 @@ class Seen:
         if self.pixels.size != other.pixels.size:
             out.append(f"pixels: patches of shape {self.pixels.shape} and {other.pixels.shape}")
         elif self.pixels.size and (gap := np.abs(self.pixels - other.pixels)).max() > _PIXEL_GAP:
-            row = int(gap.max(1).argmax())
+            row = int(gap.reshape(len(gap), -1).max(1).argmax())
             out.append(f"pixels: by up to {gap.max():.3g} (normalised values), most in patch {row} of {len(gap)}")
         if self.positions.shape != other.positions.shape:
             out.append(f"positions: of shape {self.positions.shape} and {other.positions.shape}")
@@ -157,12 +150,12 @@ _PIXEL_GAP = 1e-2
 """Less than one of 255 levels, which is 0.0146 after normalisation; bf16 alone rounds by 0.008."""
 
 
-def seen(ids: Sequence[int], images: Sequence[ImageRef], *, view: View, image_pad: int) -> Seen:
+def seen(ids: Sequence[int], images: Sequence[ImageRef], family: Family, view: View) -> Seen:
     """What the learner, and the policy on transformers, make of a prompt."""
-    check_images(ids, images, image_pad)
-    found = [patches(view(ref)) for ref in images]
+    family.chat.check_images(ids, images)
+    found = [family.pixels(view(ref)) for ref in images]
     pixels = np.concatenate(found) if found else np.empty((0, 0), np.float32)
-    return Seen(tuple(ids), pixels, mrope_positions(ids, images, image_pad)[0])
+    return Seen(tuple(ids), pixels, family.positions(ids, images)[0])
 
 
 class _Gallery:
@@ -179,25 +172,3 @@ class _Gallery:
                 self._places[ref.view] = len(self.refs)
                 self.refs.append(ref)
             self.order.append(self._places[ref.view])
-
-
-def embed(model: Any, batch: Batch, view: View, *, blank: bool = False) -> Tensor:
-    """Token embeddings with image features in place: (B, T, hidden). Every image passes the vision tower once; with
-    ``blank`` something passes it even where there is no image."""
-    embeds = model.get_input_embeddings()(batch.ids)
-    if not batch.unique:
-        return embeds + _blank(model, embeds) if blank else embeds
-    pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(embeds.device)
-    grids = torch.tensor([grid(ref) for ref in batch.unique], device=embeds.device)
-    features = model.model.get_image_features(pixels, grids).pooler_output  # tuple over images of (tokens, hidden)
-    placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
-    mask = (batch.ids == model.config.image_token_id).unsqueeze(-1)
-    return embeds.masked_scatter(mask, placed)
-
-
-def _blank(model: Any, embeds: Tensor) -> Tensor:
-    """Zero, through the vision tower: its weights are gathered (ZeRO-3) and get gradients (of zero) in every pass, so
-    that ranks with and without images exchange the same tensors in the same order."""
-    pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
-    grids = torch.tensor([(1, MERGE, MERGE)], device=embeds.device)
-    return 0.0 * model.model.get_image_features(pixels, grids).pooler_output[0].sum().to(embeds.dtype)

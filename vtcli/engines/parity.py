@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
 
-from vtcli.engines.inputs import View, seen
+from vtcli.engines.inputs import seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Place, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
-from vtcli.families.qwen2_5_vl.chat import QwenChat
-from vtcli.protocols import Pixels, Request, Sampling
+from vtcli.families.family import Family
+from vtcli.protocols import Chat, Pixels, Request, Sampling, View
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop, Runs
 from vtcli.schema import ImageRef, TrainRow
+from vtcli.store.images import ImageLimits
 
 GAP_FP32 = 1e-4
 """Largest difference of a log-probability, nats, where both compute in fp32."""
@@ -32,7 +32,7 @@ TOKENS = 12
 
 Dtype = Literal["float32", "bfloat16"]
 
-_SHAPES = ((56, 56), (84, 56), (56, 112), (112, 84))  # (width, height): within any processor's limits
+_SHAPES = ((56, 56), (84, 56), (56, 112), (112, 84))  # (width, height), before the family's own rule
 _NAME = "parity-probe-"
 
 
@@ -66,22 +66,23 @@ def probing(view: View) -> View:
     return look
 
 
-def probe(nth: int) -> ImageRef:
+def probe(nth: int, family: Family) -> ImageRef:
     """The n-th probe's picture; ``probing`` draws it."""
-    width, height = _SHAPES[nth % len(_SHAPES)]
+    wide, high = _SHAPES[nth % len(_SHAPES)]
+    height, width = family.sizing(ImageLimits(1, 2**31))(high, wide)
     return ImageRef(f"{_NAME}{nth}", f"{_NAME}{nth}", width, height, width, height)
 
 
 def agreements(
-    loop: Runs, policy: TrainedPolicy, learner: Logprobs, chat: QwenChat, view: View, temperature: float = 1.0
+    loop: Runs, policy: TrainedPolicy, learner: Logprobs, family: Family, view: View, temperature: float = 1.0
 ) -> list[Agreement]:
     """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
 
     ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
     """
-    rows = loop.run(_rows(policy, chat, temperature))
+    rows = loop.run(_rows(policy, family, temperature))
     known = learner.logprobs(rows)
-    return [_compared(policy, row, known[row.id], chat, view) for row in rows]
+    return [_compared(policy, row, known[row.id], family, view) for row in rows]
 
 
 def require(found: Sequence[Agreement], dtype: str) -> None:
@@ -113,8 +114,8 @@ def agrees(a: Agreement, dtype: str) -> bool:
     return a.gap <= GAP_FP32 if dtype == "float32" else a.kl <= KL_BF16
 
 
-def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
-    """``agreements`` of a model folder, with engines opened for it."""
+def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
+    """``agreements`` of a model, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
@@ -122,34 +123,35 @@ def check(folder: Path, engine: Engine, dtype: Dtype) -> list[Agreement]:
     def nothing(ref: ImageRef) -> Pixels:
         raise KeyError(ref.view)
 
-    view, chat = probing(nothing), QwenChat.load(folder)
+    view = probing(nothing)
     learner = DeepSpeedLearner(
-        load_model(folder, dtype),
+        load_model(family, dtype),
+        family,
         view,
-        image_pad=chat.image_pad,
         optim=Optim(),
         backend=Backend(dtype=dtype),
         total_steps=1,
     )
     place = Place(dtype, str(learner.engine.device))
-    policy = open_policy(engine, folder, chat, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
+    policy = open_policy(engine, family, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            return agreements(loop, policy, learner, chat, view)
+            return agreements(loop, policy, learner, family, view)
     finally:
         policy.close()
 
 
-async def _rows(policy: TrainedPolicy, chat: QwenChat, temperature: float) -> list[TrainRow]:
+async def _rows(policy: TrainedPolicy, family: Family, temperature: float) -> list[TrainRow]:
+    chat, (a, b, c, d) = family.chat, [probe(nth, family) for nth in range(4)]
     said = "What is it?"
     asked = {
         "no image": (said, ()),
-        "one image": (said, (probe(0),)),
-        "two images": (f"First <image> and then <image>. {said}", (probe(1), probe(2))),
-        "adjacent images": (f"<image><image>{said}", (probe(3), probe(0))),
-        "several turns": (said, (probe(1),)),
+        "one image": (said, (a,)),
+        "two images": (f"First <image> and then <image>. {said}", (b, c)),
+        "adjacent images": (f"<image><image>{said}", (d, a)),
+        "several turns": (said, (b,)),
     }
-    turns = {"several turns": ((probe(2),), (), (probe(3), probe(0)))}
+    turns = {"several turns": ((c,), (), (d, a))}
     return await asyncio.gather(
         *(_row(policy, chat, (name, temperature), asked[name], turns.get(name, ())) for name in asked)
     )
@@ -157,7 +159,7 @@ async def _rows(policy: TrainedPolicy, chat: QwenChat, temperature: float) -> li
 
 async def _row(
     policy: TrainedPolicy,
-    chat: QwenChat,
+    chat: Chat,
     what: tuple[str, float],
     asked: tuple[str, Sequence[ImageRef]],
     turns: Sequence[Sequence[ImageRef]],
@@ -179,10 +181,10 @@ async def _row(
     return TrainRow(name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
-def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], chat: QwenChat, view: View) -> Agreement:
+def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View) -> Agreement:
     sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
     gaps = np.array(known) - np.array(sampled)
-    ours = seen(row.token_ids, row.images, view=view, image_pad=chat.image_pad)
+    ours = seen(row.token_ids, row.images, family, view)
     theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
     return Agreement(
         name=row.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from vtcli.errors import ConfigError
@@ -14,9 +13,9 @@ from vtcli.rollout.loop import Limits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vtcli.engines.inputs import Seen, View
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
-    from vtcli.protocols import Request
+    from vtcli.engines.inputs import Seen
+    from vtcli.families.family import Family
+    from vtcli.protocols import Request, View
 
 
 ROOM, IMAGES = 512, 4
@@ -91,10 +90,8 @@ class TrainedPolicy(Policy, Protocol):
     def close(self) -> None: ...
 
 
-def open_policy(
-    engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place
-) -> TrainedPolicy:
-    """The policy of ``folder``'s weights; ``limits`` are those of the rollouts that it is for.
+def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> TrainedPolicy:
+    """The policy of the family's weights; ``limits`` are those of the rollouts that it is for.
 
     Raises:
         EngineError: the engine is not installed or does not start within its limit.
@@ -103,11 +100,11 @@ def open_policy(
     if engine.name == "vllm":
         from vtcli.engines.vllm.policy import VllmPolicy
 
-        return VllmPolicy(engine, folder, chat, view, limits, place)
+        return VllmPolicy(engine, family, view, limits, place)
     if engine.name == "vllm_server":
         from vtcli.engines.vllm.servers.policy import ServerPolicy
 
-        return ServerPolicy(engine, folder, chat, view, limits, place)
+        return ServerPolicy(engine, family, view, limits, place)
     from vtcli.engines.hf import HfPolicy, load_model
 
-    return HfPolicy(load_model(folder, place.dtype, place.device), chat, view, max_batch=engine.max_batch)
+    return HfPolicy(load_model(family, place.dtype, place.device), family, view, max_batch=engine.max_batch)

@@ -20,7 +20,7 @@ from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample, VideoRef
-from vtcli.store.images import resize, smart_resize
+from vtcli.store.images import Sizing, resize
 
 KINDS = ("tool", "answer", "perceive")
 """Rows of a demonstrations artifact: both forms with scripted tool use, and questions that need no tool."""
@@ -39,13 +39,13 @@ class Episode:
 class MemoryImages:
     """``Images`` of one episode, by number instead of content: nothing is hashed, encoded or written."""
 
-    def __init__(self, min_pixels: int, max_pixels: int) -> None:
-        self._limits = (min_pixels, max_pixels)
+    def __init__(self, sizing: Sizing) -> None:
+        self._sizing = sizing
         self._pixels: list[Pixels] = []
 
     def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
         height, width = pixels.shape[:2]
-        rows, columns = smart_resize(height, width, 28, *self._limits)
+        rows, columns = self._sizing(height, width)
         self._pixels.append(pixels)
         name = str(len(self._pixels) - 1)
         return ImageRef(name, name, width, height, columns, rows, parent, transform)
@@ -60,13 +60,13 @@ class MemoryImages:
         """What a row keeps of an image: its view, which is smaller; or the image, where a view of the view would be
         another one. Rounding can leave the limits: at 10 000 to 12 600 pixels 640 x 480 is seen as 112 x 84, which is
         9 408, and that as 140 x 112."""
-        again = smart_resize(ref.view_height, ref.view_width, 28, *self._limits)
+        again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
     def scale(self, pixels: Pixels) -> View:
         """View over full, per side."""
         height, width = pixels.shape[:2]
-        rows, columns = smart_resize(height, width, 28, *self._limits)
+        rows, columns = self._sizing(height, width)
         return columns / width, rows / height
 
 
@@ -77,8 +77,7 @@ class Setting:
     card: EnvCard
     teacher: Teacher
     prompt: PromptStyle
-    min_pixels: int
-    max_pixels: int
+    sizing: Sizing  # of views: the rule of the family that learns from them
     perceive_with_tools: bool = False  # whether questions that need no tool are asked with all tools on offer
 
     def scale(self, images: MemoryImages, pixels: Pixels) -> View:
@@ -93,7 +92,7 @@ async def demonstrate(
     item: Item, kind: str, rng: np.random.Generator, setting: Setting, runner: Runner | None = None
 ) -> Episode:
     """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
-    images = MemoryImages(setting.min_pixels, setting.max_pixels)
+    images = MemoryImages(setting.sizing)
     if kind == "perceive":
         return await _perceive(item, rng, setting, images, runner)
     shown = tuple(images.add(pixels) for pixels in item.pictures)

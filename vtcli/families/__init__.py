@@ -1,1 +1,5 @@
-"""One model family a folder: chat, vision, loading, and a tiny version with random weights."""
+"""Kinds of models. ``family.py`` is the seam, ``table.py`` finds a family by ``config.json``'s ``model_type``.
+
+Each family has a folder: chat, vision, model, tiny version. Nothing outside the folder imports it by name.
+``messages.py`` (demonstrations to rows), ``calls.py`` (call syntax) and ``templates.py`` are the same for all families.
+"""

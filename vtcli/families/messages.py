@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
 from vtcli.algo.pack import imitation_row
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import PLACEHOLDER
 from vtcli.protocols import Chat
 from vtcli.schema import ImageRef, TrainRow
 
-_CALL_TAGS = re.compile("</?tool_call>")  # tokens of their own
+PLACEHOLDER = "<image>"
+"""Stands for an image in the text of a message."""
 
 
 class Demonstration(Protocol):
@@ -25,21 +24,6 @@ class Demonstration(Protocol):
     def messages(self) -> Sequence[Mapping[str, str]]: ...
     @property
     def images(self) -> Sequence[ImageRef]: ...
-
-
-def texts_of(messages: Iterable[Mapping[str, str]]) -> Iterable[str]:
-    """The texts between markers and images, as a tokenizer will see them; headers included."""
-    for message in messages:
-        role, content = message["role"], message["content"]
-        if role == "system":
-            yield f"system\n{content}"
-        elif role == "assistant":
-            yield "assistant\n"
-            yield from _CALL_TAGS.split(content)
-        else:
-            yield "user\n"
-            texts = content.split(PLACEHOLDER)
-            yield from (text.lstrip("\n") for text in texts) if role == "user" else texts
 
 
 def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:

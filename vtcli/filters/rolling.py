@@ -18,8 +18,8 @@ from vtcli.config.bounds import at_least, within
 from vtcli.errors import ConfigError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
-from vtcli.protocols import Chat, OpenEnv, Policy
-from vtcli.rollout.loop import MAX_TEMPERATURE, Limits, Sampling, draws, rollout
+from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
+from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.store import disk, records
@@ -85,9 +85,9 @@ class Player:
     broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
     roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
 
-    async def outcome(self, sample: Sample, draw: Sampling) -> Outcome:
+    async def outcome(self, request: RolloutRequest) -> Outcome:
         """Raises ``VtcliError`` for what the user has to mend."""
-        found = await rollout(sample, self.policy, self.chat, self.open_env, self.limits, draw)
+        found = await rollout(request, self.policy, self.chat, self.open_env, self.limits)
         self.rollouts += 1
         if found.stop is Stop.BROKEN:
             if len(self.broken) < REASONS:
@@ -153,13 +153,13 @@ class Rolling:
 
     async def _question(self, row: RowFacts, player: Player, decided: Decided) -> None:
         sample = await asyncio.to_thread(self.load, row)
-        seeds = draws(sample, Sampling(self.config.temperature, self.config.k, self.seed))
+        members = GroupRequest(sample, self.config.k, self.seed, Sampling(self.config.temperature)).members
         outcomes: list[Outcome] = list(self.stored.get(row.content).outcomes)
         left = self._missing(row, decided)
         together = 1 if self.config.early_stop else len(left)
         for start in range(0, len(left), together):
             part = left[start : start + together]
-            done = await asyncio.gather(*(player.outcome(sample, seeds[n]) for n in part))
+            done = await asyncio.gather(*(player.outcome(members[n]) for n in part))
             for n, outcome in zip(part, done, strict=True):
                 outcomes[n : n + 1] = [outcome]
             if self.config.early_stop and decided(row, outcomes[: self.config.k]):

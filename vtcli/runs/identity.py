@@ -89,9 +89,12 @@ def listed(changes: Sequence[str], most: int = 5) -> str:
 
 
 def targets(values: Any) -> Iterator[str]:
-    """The dotted path of every plug point, nested ones included."""
+    """The dotted path of every plug point, nested ones included, and of every family of models from outside."""
     for node in _nodes(values):
         yield str(node[TARGET])
+    families = cast("Mapping[str, Any]", values).get("families") if isinstance(values, Mapping) else None
+    if isinstance(families, Mapping):
+        yield from map(str, cast("Mapping[str, Any]", families).values())
 
 
 def files_of(values: Any) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from vtcli.config.binding import SECTION_OF, bind
 from vtcli.config.bounds import within
+from vtcli.config.commandline import overrides
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
 from vtcli.runs import slurm, track
@@ -162,7 +163,7 @@ def open_run(
         tracker = _open_tracker(settings, stage, work, config, parents)
         draft = {"name": settings.name, "kind": kind, "parents": tuple(parents), "config": codec.encode(config)}
         draft |= {"seed": settings.seed, "stage": stage, "run_id": tracker.run_id}
-        draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain}
+        draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain, "overrides": overrides()}
         run = StageRun(store, work, tracker, identity, inputs=scope.inputs, _draft=draft)
         status = "FAILED"
         try:

@@ -194,42 +194,53 @@ class MlflowTracker:
             self._failures += 1
 
     def _open(self) -> None:
-        own_store = not os.environ.get("MLFLOW_TRACKING_URI")
+        own = not os.environ.get("MLFLOW_TRACKING_URI")
+        files = (self._context.home / "mlruns").absolute().as_uri() if own else None
         self._client = _client(self.uri)
         given = os.environ.get("MLFLOW_RUN_ID")
         if given:
             self._client.get_run(given)  # one that does not exist is an error, not a reason to open another
             self.run_id = given
-        elif self._context.run_id and self._exists(self._context.run_id):
+        elif self._context.run_id and self._goes_on(self._context.run_id, files):
             self.run_id = self._context.run_id
         if self.run_id:
             self._client.update_run(self.run_id, status="RUNNING")
         else:
-            self.run_id = self._create(self._context.home / "mlruns" if own_store else None)
+            self.run_id = self._create(files)
         self._tags(self._context.tags)
 
-    def _exists(self, run_id: str) -> bool:
+    def _goes_on(self, run_id: str, files: str | None) -> bool:
+        """Whether the run of an earlier attempt is there, and keeps its files in this home."""
         from mlflow.exceptions import MlflowException
 
         try:
-            return self._client.get_run(run_id).info.lifecycle_stage == "active"
+            info = self._client.get_run(run_id).info
         except MlflowException:
             return False
+        here = files is None or str(info.artifact_uri).startswith(f"{files}/")
+        return info.lifecycle_stage == "active" and here
 
-    def _create(self, files: Path | None) -> str:
-        from mlflow.exceptions import MlflowException
-
+    def _create(self, files: str | None) -> str:
+        """A run in the experiment; of a home that was copied or moved in one of its own, because MLflow keeps absolute
+        locations, and a run would write into the old home."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                location = files.absolute().as_uri() if files else None
-                experiment = self._client.get_experiment(self._client.create_experiment(name, location))
-            except MlflowException:  # another process was quicker
-                experiment = self._client.get_experiment_by_name(name)
+        experiment = self._experiment(name, files)
+        if files is not None and experiment.artifact_location != files:
+            experiment = self._experiment(f"{name} in {self._context.home.absolute()}", files)
         tags = {"mlflow.source.name": f"vtcli {self._context.stage}", "vtcli.stage": self._context.stage}
         run_name = f"{self._context.stage} {self._context.name}"
         return self._client.create_run(experiment.experiment_id, run_name=run_name, tags=tags).info.run_id
+
+    def _experiment(self, name: str, files: str | None) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return found
+        try:
+            return self._client.get_experiment(self._client.create_experiment(name, files))
+        except MlflowException:  # another process was quicker
+            return self._client.get_experiment_by_name(name)
 
     def _params(self, values: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
@@ -303,10 +314,10 @@ def _client(uri: str) -> Any:
     """A client whose store is ready. mlflow is imported here: it takes a second."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    for name in ("alembic", "mlflow.store.db.utils"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
+    for name in ("alembic", "mlflow", "sqlalchemy"):  # tracebacks of what is raised as well and told in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if not uri.startswith("sqlite:"):
         return MlflowClient(tracking_uri=uri)
     file = Path(uri.removeprefix("sqlite:///").partition("?")[0])

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Syntax
-from vtcli.rollout.loop import Limits, Sampling, draws, rollout, why_broken
+from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout, why_broken
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
@@ -104,8 +104,9 @@ class Agent:
         """
         self.admit(request.n)
         temperature = self.temperature if request.temperature is None else request.temperature
-        seeds = draws(sample, Sampling(temperature, request.n, seed))
-        members = [asyncio.create_task(self._member(request, sample, i, draw, tell)) for i, draw in enumerate(seeds)]
+        sampling = Sampling(temperature, request.top_k, request.top_p, request.min_p)
+        drawn = GroupRequest(sample, request.n, seed, sampling).members
+        members = [asyncio.create_task(self._member(request, i, one, tell)) for i, one in enumerate(drawn)]
         try:
             found = await asyncio.gather(*members)
         except (InputError, ConfigError) as error:  # of this question; an engine's error goes on
@@ -119,7 +120,7 @@ class Agent:
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
         return [answers.answer(one, request, self.cut) for one in found]
 
-    async def _member(self, request: ChatRequest, sample: Sample, index: int, draw: Sampling, tell: Tell) -> Trajectory:
+    async def _member(self, request: ChatRequest, index: int, drawn: RolloutRequest, tell: Tell) -> Trajectory:
         self.rolling += 1
         try:
             async with self._room:
@@ -128,7 +129,7 @@ class Agent:
                 def open_env(sample: Sample) -> Env:
                     return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
 
-                found = await rollout(sample, self.policy, self.chat, open_env, self.limits, draw)
+                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
                 self._took.append(time.perf_counter() - begin)
                 return found
         finally:

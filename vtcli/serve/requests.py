@@ -27,17 +27,11 @@ _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 NEUTRAL: Mapping[str, tuple[float, ...]] = {
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "min_p": (0,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
 }
 """Sampling parameters that the engines do not have, with the values at which they change nothing."""
-
-GREEDY_NEUTRAL = ("top_p", "top_k", "min_p")
-"""Those that change nothing at temperature 0 either."""
 
 
 class RequestError(Exception):
@@ -72,6 +66,9 @@ class ChatRequest:
     images: tuple[bytes, ...]  # encoded
     n: int
     temperature: float | None  # None: the server's own
+    top_p: float
+    top_k: int  # 0: all
+    min_p: float
     seed: int | None  # None: drawn at random, and told
     max_tokens: int | None  # of the answer, not of what leads to it
     stop: tuple[str, ...]  # cut the answer
@@ -96,8 +93,10 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
     if not isinstance(value, dict):
         raise RequestError(400, "the body must be a JSON object")
     given = cast("dict[str, Any]", value)
-    temperature = _number(given, "temperature", 0, 2)
-    _refuse(given, temperature)
+    _refuse(given)
+    top_p = _number(given, "top_p", 0, 1)
+    if top_p == 0:
+        raise _wrong("top_p", "a number above 0, at most 1", 0)
     system, question, images = _conversation(given.get("messages"), limits)
     options = given.get("stream_options") or {}
     if not isinstance(options, dict):
@@ -108,7 +107,10 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         question=question,
         images=images,
         n=_integer(given, "n", 1, limits.max_n) or 1,
-        temperature=temperature,
+        temperature=_number(given, "temperature", 0, 2),
+        top_p=1.0 if top_p is None else top_p,
+        top_k=max(0, _integer(given, "top_k", -1, 2**31) or 0),
+        min_p=_number(given, "min_p", 0, 1) or 0.0,
         seed=_integer(given, "seed", -(2**63), 2**63 - 1),
         max_tokens=_integer(given, "max_completion_tokens", 1, 2**31) or _integer(given, "max_tokens", 1, 2**31),
         stop=_stops(given.get("stop")),
@@ -132,11 +134,11 @@ def _format(model: Any, names: Sequence[str]) -> Format:
     raise RequestError(404, f"the model {model[:100]!r} does not exist; served: {known}", "model_not_found", "model")
 
 
-def _refuse(given: Mapping[str, Any], temperature: float | None) -> None:
+def _refuse(given: Mapping[str, Any]) -> None:
     """Raises for what cannot be honoured and would change the result."""
     for name, neutral in NEUTRAL.items():
         value = _number(given, name, -math.inf, math.inf)
-        if value is None or value in neutral or (temperature == 0 and name in GREEDY_NEUTRAL):
+        if value is None or value in neutral:
             continue
         raise _unsupported(name, f"{name}={value:g} is not supported; leave it out or give {neutral[0]}")
     for name in ("tools", "functions", "logit_bias"):

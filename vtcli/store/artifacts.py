@@ -34,6 +34,7 @@ from vtcli.store.manifest import (
     seal,
     write,
 )
+from vtcli.store.sharing import share
 
 MAKERS: Mapping[str, str] = {
     "dataset": "vtcli synth name={name}",
@@ -48,6 +49,9 @@ MAKERS: Mapping[str, str] = {
 
 COMMIT_WAIT_S = 60.0
 """How long one commit waits for another's lock; the lock is held for a rename, so this is plenty."""
+
+NEWEST_REMOVED = ".removed"
+"""In a name's folder: the highest version that was removed, so that its number does not come back."""
 
 LONGEST_NAME = 200
 """A folder's name may have 255 bytes, and a shard's gets an ending."""
@@ -92,6 +96,7 @@ class Draft:
     run_id: str | None = None
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    overrides: tuple[str, ...] = ()
 
     def commit(self, summary: Mapping[str, Any] | None = None) -> Artifact:
         """Makes the folder the next version of ``name``: hashed, synced, read-only, renamed into place.
@@ -101,6 +106,7 @@ class Draft:
         with disk.checked(self.path, "finish the artifact in"):
             (self.path / MANIFEST).unlink(missing_ok=True)  # of an earlier attempt that was killed before its rename
             files = seal(self.path)
+            share(self.path, files, self.store.newest(self.name))
             parents = tuple(Parent(p.ref, p.kind, p.digest, p.manifest.run_id) for p in self.parents)
             with self.store.lock(self.name):
                 version = self.store.newest_version(self.name) + 1
@@ -121,6 +127,7 @@ class Draft:
                     run_id=self.run_id,
                     summary=self.summary if summary is None else summary,
                     identity=self.identity,
+                    overrides=self.overrides,
                 )
                 write(self.path, manifest)
                 target = self.store.root / self.name / f"v{version}"
@@ -209,9 +216,19 @@ class ArtifactStore:
                 shutil.rmtree(path, ignore_errors=True)
                 held.unlink(missing_ok=True)
 
+    def newest(self, name: str) -> list[Artifact]:
+        """The newest version of a name, where there is one that can be read."""
+        try:
+            return [load(self.root / name / f"v{max(_versions(self.root / name))}")]
+        except (InputError, ValueError):  # damaged, or none
+            return []
+
     def newest_version(self, name: str) -> int:
-        """0 when there is none. Damaged versions count, so that a number is never used twice."""
-        return max(_versions(self.root / name), default=0)
+        """0 when there is none. Damaged and removed versions count, so that a number is never used twice."""
+        memory = self.root / name / NEWEST_REMOVED
+        with disk.checked(memory, "read"):
+            removed = int(memory.read_text()) if memory.exists() else 0
+        return max(_versions(self.root / name) | {removed})
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """Held while a version is put in place or drafts are cleared."""

@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vtcli.errors import InputError
@@ -100,20 +100,16 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     Raises:
         InputError: the lock is still taken after ``wait_s`` seconds.
     """
-    with checked(path, "open the lock"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    deadline = time.monotonic() + wait_s
+    while (handle := _open_locked(path)) is None:
+        if time.monotonic() >= deadline:
+            raise InputError(
+                f"The lock {path} ({what}) is held by process {_holder(path)}; waited {wait_s:g} s. "
+                f"Wait for that process to end, or stop it, and run the same command again."
+            )
+        time.sleep(0.05)
     _held.add(handle)
     try:
-        deadline = time.monotonic() + wait_s
-        while not _try_lock(handle):
-            if time.monotonic() >= deadline:
-                holder = os.pread(handle, 64, 0).decode(errors="replace").strip() or "unknown"
-                raise InputError(
-                    f"The lock {path} ({what}) is held by process {holder}; waited {wait_s:g} s. "
-                    f"Wait for that process to end, or stop it, and run the same command again."
-                )
-            time.sleep(0.05)
         with checked(path, "write the lock"):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
@@ -121,7 +117,32 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     finally:
         if handle in _held:
             _held.discard(handle)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)  # while it is held: see ``_open_locked``
             os.close(handle)
+
+
+def _open_locked(path: Path) -> int | None:
+    """Open and lock ``path``; None where another process has the lock. A file that its holder removed between our
+    opening and locking is no longer the lock, so the file is opened again."""
+    while True:
+        with checked(path, "open the lock"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if not _try_lock(handle):
+            os.close(handle)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        os.close(handle)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip() or "unknown"
+    except OSError:
+        return "unknown"
 
 
 def is_free(path: Path) -> bool:

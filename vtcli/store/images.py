@@ -1,7 +1,7 @@
 """Content-addressed images, the one safe decoder, and the one place that resizes.
 
 Every image has *full* pixels (as given, or as cut from a parent's full pixels) and a *view*, which policy and learner
-see: full, resized once to multiples of ``factor`` within ``[min_pixels, max_pixels]``.
+see: full, resized once to the size that the model's family asks for (``Sizing``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,10 @@ MAX_DECODED_PIXELS = 100_000_000
 """Larger images are refused before their pixels are decoded."""
 
 MAX_ASPECT_RATIO = 200
-"""Qwen's limit: the longer side over the shorter one."""
+"""The longer side over the shorter one, of an image that ``smart_resize`` takes."""
+
+Sizing = Callable[[int, int], tuple[int, int]]
+"""A view's ``(height, width)`` from its image's: a model family's rule. Raises ``InputError`` for sizes it refuses."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 
@@ -47,13 +50,12 @@ class ImageLimits:
             raise OutOfBounds("min_pixels", f"must be at most max_pixels={self.max_pixels}, got {self.min_pixels}.")
 
 
-def smart_resize(
-    height: int,
-    width: int,
-    factor: int = 28,
-    min_pixels: int = 56 * 56,
-    max_pixels: int = 14 * 14 * 4 * 1280,
-) -> tuple[int, int]:
+def as_given(height: int, width: int) -> tuple[int, int]:
+    """The rule by which every image is its own view."""
+    return height, width
+
+
+def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
     """The view's ``(height, width)``: multiples of ``factor``, area within the limits, aspect kept where possible.
 
     The rule of Qwen2-VL's image processor (transformers, ``qwen2_vl``), reproduced value for value: sides are rounded
@@ -122,7 +124,7 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Bicubic, as Qwen's image processor does it; the same array when the size is right already."""
+    """Bicubic, as the processors of the Qwen-VL families do it; the same array when the size is right already."""
     if pixels.shape[:2] == (height, width):
         return pixels
     return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC), dtype=np.uint8)
@@ -134,18 +136,9 @@ class ImageStore:
     Safe for threads and for processes that share ``root``. Arrays that come out are read-only: copy before drawing.
     """
 
-    def __init__(
-        self,
-        root: Path | str,
-        min_pixels: int = 56 * 56,
-        max_pixels: int = 14 * 14 * 4 * 1280,
-        factor: int = 28,
-        cache_mb: int = 64,
-    ) -> None:
+    def __init__(self, root: Path | str, sizing: Sizing = as_given, cache_mb: int = 64) -> None:
         self.root = Path(root)
-        self.min_pixels = min_pixels
-        self.max_pixels = max_pixels
-        self.factor = factor
+        self._sizing = sizing
         self._cache: OrderedDict[str, Pixels] = OrderedDict()
         self._cached_bytes = 0
         self._cache_limit = cache_mb * 1_000_000
@@ -154,7 +147,7 @@ class ImageStore:
     def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
         """Stores ``(H, W, 3)`` pixels and their view. Raises ``InputError`` for shapes the model cannot be shown."""
         height, width = _require_rgb(pixels).shape[:2]
-        view_height, view_width = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        view_height, view_width = self._sizing(height, width)
         full = self._put(pixels)
         view = full
         if (view_height, view_width) != (height, width):
@@ -167,7 +160,7 @@ class ImageStore:
         height, width = image.height, image.width
         if not (image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data):
             return self.add(decode(data, where))
-        view_height, view_width = smart_resize(height, width, self.factor, self.min_pixels, self.max_pixels)
+        view_height, view_width = self._sizing(height, width)
         if (view_height, view_width) == (height, width):
             full = view = self._keep(data)
         else:

@@ -60,6 +60,7 @@ class Manifest:
     run_id: str | None = None  # of MLflow
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what ``fingerprint`` is of; older: empty
+    overrides: tuple[str, ...] = ()  # of the command line, in a sweep this job's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,16 @@ class Artifact:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.size for entry in self.manifest.files)
+        """Bytes of all files; equal ones are links, and count once."""
+        return sum({entry.sha256: entry.size for entry in self.manifest.files}.values())
+
+    @property
+    def recipe(self) -> str:
+        """As it was chosen on the command line, with a variant other than the paper's; "" where none was."""
+        pairs = (word.lstrip("+").partition("=") for word in self.manifest.overrides)
+        chosen: dict[str, str] = {key: value for key, _, value in pairs}
+        variant = chosen.get("variant", "").removeprefix(f"{chosen.get('recipe', '')}_")
+        return chosen.get("recipe", "") + (f"/{variant}" if variant not in ("", "paper") else "")
 
 
 def load(path: Path) -> Artifact:
@@ -108,6 +117,22 @@ def load(path: Path) -> Artifact:
             f"The manifest {file} is corrupt ({error}). Remove the folder {path} and make the artifact again."
         ) from error
     return Artifact(manifest.name, manifest.version, path, manifest)
+
+
+def in_short(values: Mapping[str, Any], most: int = 20) -> dict[str, Any]:
+    """A manifest's values for a person: of more than ``most`` files, those of a folder as their number and size."""
+    out, files = dict(values), list(values["files"])
+    if len(files) > most:
+        out["files"] = [entry for entry in files if "/" not in entry["path"]][:most]
+        folders: dict[str, list[int]] = {}
+        for entry in files:
+            folder = entry["path"].rpartition("/")[0].partition("/")[0] if "/" in entry["path"] else "."
+            folders.setdefault(folder, []).append(entry["size"])
+        out["folders"] = {name: f"{len(sizes)} files, {sum(sizes) / 1e6:.1f} MB" for name, sizes in folders.items()}
+    known = dict(values.get("identity", {}).get("files", {}))
+    if len(known) > most:
+        out["identity"] = {**values["identity"], "files": f"{len(known)} files; --all lists them"}
+    return out
 
 
 def content_digest(kind: str, files: Sequence[FileEntry]) -> str:

@@ -36,7 +36,7 @@ SCHEMA = args.schema(
 class ZoomIn:
     """The box is clamped to the view and cut from the original pixels, rounded outwards to whole pixels.
 
-    ``max_aspect`` bounds the longer side over the shorter (DeepEyes: 100; Qwen's resize refuses more than 200).
+    ``max_aspect`` bounds the longer side over the shorter (DeepEyes: 100; ``smart_resize`` refuses more than 200).
     Raises ``ToolError`` for a box that is no box, lies outside, or is thinner than one view pixel after clamping.
     """
 

@@ -18,7 +18,7 @@ from vtcli.engines.learner.packing import ALIKE, batches, segments
 from vtcli.errors import InputError
 from vtcli.schema import TrainRow
 
-PAD = 9  # an image's placeholder, in rows without a model
+FAMILY = tiny_model.family()  # of whose images rows without a model have none
 
 
 def row(name: str, prompt: str, said: int) -> TrainRow:
@@ -42,8 +42,8 @@ def test_micro_batches_hold_every_row_once_within_the_budget(sizes, random, more
     budget = max(len(r.token_ids) for r in rows) + more
     shuffled = list(rows)
     random.shuffle(shuffled)
-    parts = batches(shuffled, budget, PAD)
-    assert parts == batches(rows, budget, PAD)
+    parts = batches(shuffled, budget, FAMILY)
+    assert parts == batches(rows, budget, FAMILY)
     assert sorted(r.id for part in parts for r in part) == [r.id for r in rows]
     assert all(0 < tokens(part) <= budget for part in parts)
     for one, other in pairwise(parts):  # none is ended early
@@ -53,7 +53,7 @@ def test_micro_batches_hold_every_row_once_within_the_budget(sizes, random, more
 @given(ROWS)
 def test_segments_hold_every_token_once_but_those_of_a_prompt_once_a_prompt(sizes) -> None:
     rows = [row(f"r{i:02}", *size) for i, size in enumerate(sizes)]
-    parts = segments(rows, PAD)
+    parts = segments(rows, FAMILY)
     flat = [segment for part in parts for segment in part]
     assert sum(map(len, flat)) == tokens(rows)
     ends = {s.row.id: s for s in flat if not s.shared}
@@ -70,7 +70,7 @@ def test_segments_hold_every_token_once_but_those_of_a_prompt_once_a_prompt(size
 
 def test_segments_by_hand() -> None:
     rows = [row("x", "abc", 2), row("y", "abc", 9), row("z", "abd", 4), row("w", "abc", 2)]
-    found = [[(s.row.id, s.start, s.stop, s.after) for s in part] for part in segments(rows, PAD)]
+    found = [[(s.row.id, s.start, s.stop, s.after) for s in part] for part in segments(rows, FAMILY)]
     # "abc" is computed once, for the first of its rows; z has nobody to share with
     assert found == [
         [("w", 0, 3, None)],
@@ -82,17 +82,16 @@ def test_segments_by_hand() -> None:
 
 def test_equal_ids_with_other_pictures_are_another_prompt() -> None:
     one = tiny_model.row("one", "Where?", ["x"], (0,))
-    pad = tiny_model.chat().image_pad
     seen = tiny_model.store().add(255 - tiny_model.store().view(tiny_model.image(0)))
     other = replace(one, id="other", images=(seen,))
     assert one.token_ids == other.token_ids
-    assert not any(s.shared for part in segments([one, other], pad) for s in part)
-    assert any(s.shared for part in segments([one, replace(one, id="third")], pad) for s in part)
+    assert not any(s.shared for part in segments([one, other], FAMILY) for s in part)
+    assert any(s.shared for part in segments([one, replace(one, id="third")], FAMILY) for s in part)
 
 
 def test_a_row_over_the_budget_is_refused() -> None:
     with pytest.raises(InputError, match="row long has 9 tokens"):
-        batches([row("short", "a", 3), row("long", "a", 8)], 8, PAD)
+        batches([row("short", "a", 3), row("long", "a", 8)], 8, FAMILY)
 
 
 def groups() -> list[TrainRow]:
@@ -119,8 +118,8 @@ def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward() -> None
 
 def test_their_gradient_is_the_sum_of_their_own() -> None:
     """Of every weight, the vision tower's included, against transformers' own backward row by row."""
-    plain, ours, pad = tiny_model.reference(), learner(batch_tokens=4000), tiny_model.chat().image_pad
-    assert any(s.shared for part in segments(groups(), pad) for s in part)
+    plain, ours = tiny_model.reference(), learner(batch_tokens=4000)
+    assert any(s.shared for part in segments(groups(), FAMILY) for s in part)
     factor = {each.id: 0.5 + i for i, each in enumerate(groups())}
     for each in groups():
         logits = plain(**tiny_model.inputs(each.token_ids, each.images)).logits[0].float().log_softmax(-1)
@@ -140,8 +139,8 @@ def test_their_gradient_is_the_sum_of_their_own() -> None:
 
 
 def test_fewer_tokens_are_computed() -> None:
-    rows, pad = groups()[:8], tiny_model.chat().image_pad
-    batch = collate_packed(segments(rows, pad), image_pad=pad, device="cpu")
+    rows = groups()[:8]
+    batch = collate_packed(segments(rows, FAMILY), FAMILY, "cpu")
     prompts = [r.mask.index(1) for r in (rows[0], rows[4])]
     assert batch.ids.shape[1] == sum(len(r.token_ids) for r in rows) - 3 * sum(prompts)
 

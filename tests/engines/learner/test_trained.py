@@ -15,6 +15,7 @@ from vtcli.algo.optim import Backend, Lora
 from vtcli.config.binding import KeyProblem, convert
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
 from vtcli.store.checkpoints import Checkpoints
 
 FROZEN = replace(OPTIM, freeze_vision=True)
@@ -87,9 +88,9 @@ def test_adapters_are_merged_in_all_that_leaves_the_learner(tmp_path, stage, row
     assert {n: v.shape for n, v in after.items()} == {n: v.shape for n, v in before.items()}
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {n for n in before if n.endswith(("_proj.weight",)) and "visual" not in n}
-    policy = HfPolicy(tiny_model.model(), tiny_model.chat(), tiny_model.store().view)
+    policy = HfPolicy(tiny_model.model(), tiny_model.family(), tiny_model.store().view)
     policy.update(trained.weights(), 1)
-    same(policy.model.state_dict(), copy(load_model(tmp_path).state_dict()), 0)
+    same(policy.model.state_dict(), copy(load_model(open_family(tmp_path)).state_dict()), 0)
     for name, values in learner(folder=tmp_path).logprobs(tiny_model.rows()).items():
         assert values == pytest.approx(found[name], abs=1e-5)
 

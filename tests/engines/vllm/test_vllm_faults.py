@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import tiny_model
-from wide_model import LIMITS, SIZES, ask, changed, chat, check, folder, prompts, requests, view
+from wide_model import LIMITS, SIZES, ask, changed, check, family, prompts, requests, view
 
 from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.engines.vllm.servers.policy import ServerPolicy
@@ -37,7 +37,7 @@ ENGINE = Engine("vllm_server", cache_gib=0.25, servers=2, silence_s=20, start_ti
 
 @pytest.fixture(scope="module")
 def policy() -> Iterator[ServerPolicy]:
-    opened = open_policy(ENGINE, folder(), chat(), view, LIMITS, Place())
+    opened = open_policy(ENGINE, family(), view, LIMITS, Place())
     assert isinstance(opened, ServerPolicy)
     opened.update(changed().state_dict(), 1)  # what a server that comes back must have, and its folder has not
     yield opened
@@ -111,21 +111,21 @@ def _two_workers(home: Path, engine: str) -> None:
     from transformers import AutoModelForImageTextToText
 
     from vtcli.engines.inputs import seen
-    from vtcli.families.qwen2_5_vl.chat import QwenChat
+    from vtcli.families.table import open_family
 
     sizes = replace(SIZES, hidden_size=128, heads=4, kv_heads=2)  # heads of 32 for each
     tiny.build(home / "four", sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
     model = AutoModelForImageTextToText.from_pretrained(home / "four").eval()
-    own = QwenChat.load(home / "four")
+    own = open_family(home / "four")
     wanted = replace(ENGINE, name=engine, servers=1, tensor_parallel=2, bucket_mb=1)
-    opened = open_policy(wanted, home / "four", own, view, LIMITS, Place())
+    opened = open_policy(wanted, own, view, LIMITS, Place())
     for version in range(2):
         if version:
             model.load_state_dict({name: value * 1.2 for name, value in model.state_dict().items()})
             opened.update(model.state_dict(), version)
         for request, completion in zip(requests(), ask(opened, requests()), strict=True):
             check(model, request, completion)
-            ours = seen(request.token_ids, request.images, view=view, image_pad=own.image_pad)
+            ours = seen(request.token_ids, request.images, own, view)
             assert ours.differences(opened.seen(request)) == []
     opened.close()
 

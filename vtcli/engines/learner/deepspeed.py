@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
-from vtcli.engines.inputs import Packed, View, collate_packed, embed
+from vtcli.engines.inputs import Packed, collate_packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.packing import batches, segments
@@ -23,6 +23,8 @@ from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.trained import merged, prepare
 from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
+from vtcli.families.family import Family
+from vtcli.protocols import View
 from vtcli.schema import TrainRow
 from vtcli.store.checkpoints import Checkpoints
 
@@ -33,26 +35,27 @@ MAX_SKIPPED = 3
 class TokenLogprobs(nn.Module):
     """The model with its head applied only where a token is trained on."""
 
-    def __init__(self, model: Any, view: View, temperature: float, *, sharded: bool = False) -> None:
+    def __init__(self, model: Any, family: Family, view: View, temperature: float, *, sharded: bool = False) -> None:
         super().__init__()
-        self.model = attention.use(model)
-        head.use(self.model.lm_head)
-        self.view = view
+        self.model = attention.use(model) if family.packs else model
+        head.use(family.head(model))
+        self.family, self.view = family, view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
 
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
-        hidden = self.model.model(
-            inputs_embeds=embed(self.model, batch, self.view, blank=blank),
-            position_ids=batch.positions,
-            attention_mask=attention.NO_MASKS,
+        packed = {"attention_mask": attention.NO_MASKS, "blocks": batch.blocks}
+        hidden = self.family.decoder(self.model)(
+            **self.family.embed(self.model, batch, self.view, blank=blank),
+            position_ids=batch.position_ids,
             use_cache=False,
-            blocks=batch.blocks,
+            **(packed if self.family.packs else {"attention_mask": torch.ones_like(batch.ids)}),
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
-        return head.token_logprobs(self.model.lm_head, before, batch.targets, self._scale(batch), entropy=entropy)
+        last = self.family.head(self.model)
+        return head.token_logprobs(last, before, batch.targets, self._scale(batch), entropy=entropy)
 
     def _scale(self, batch: Packed) -> float | Tensor:
         """What the logits of the trained tokens are divided by: a number, or (N, 1) where rows say it of each."""
@@ -84,9 +87,9 @@ class DeepSpeedLearner:
     def __init__(
         self,
         model: Any,
+        family: Family,
         view: View,
         *,
-        image_pad: int,
         optim: Optim,
         backend: Backend,
         total_steps: int,
@@ -95,12 +98,13 @@ class DeepSpeedLearner:
     ) -> None:
         self.rank, self.world = init_distributed()
         self.optim, self.backend, self.total_steps = optim, backend, total_steps
-        self.image_pad = image_pad
+        self.family = family
         self.steps_done = 0
         self.skipped = 0  # steps in succession that DeepSpeed left out
         self.sharded = backend.zero_stage == 3
-        self.module = TokenLogprobs(prepare(model, optim, backend), view, temperature, sharded=self.sharded)
-        self.reference = TokenLogprobs(reference.eval(), view, temperature) if reference is not None else None
+        trained = prepare(model, family, optim, backend)
+        self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
+        self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None
         self.engine = self._initialize()
         if self.reference is not None:
             self.reference.to(self.engine.device)
@@ -128,7 +132,7 @@ class DeepSpeedLearner:
         imitate = any(gather(any(row.logprobs is None for row in rows)))
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
             rows = [row for row in rows if row.advantages is None or any(row.advantages)]
-        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
+        micro = batches(rows, self.backend.batch_tokens, self.family)
         rounds = largest(len(micro))
         idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
         sums = _Sums()
@@ -253,7 +257,7 @@ class DeepSpeedLearner:
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
         """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
-        micro = batches(rows, self.backend.batch_tokens, self.image_pad)
+        micro = batches(rows, self.backend.batch_tokens, self.family)
         idle = largest(len(micro)) - len(micro) if self.sharded else 0
         found = [self._forward(chunk) for chunk in micro]
         for _ in range(idle):
@@ -266,8 +270,7 @@ class DeepSpeedLearner:
         return batch.rows, self.module(batch)[0]
 
     def _packed(self, chunk: Sequence[TrainRow]) -> Packed:
-        parts = segments(chunk, self.image_pad)
-        return collate_packed(parts, image_pad=self.image_pad, device=self.engine.device)
+        return collate_packed(segments(chunk, self.family), self.family, self.engine.device)
 
     def _micro_loss(
         self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums

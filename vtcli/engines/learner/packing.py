@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import image_tokens
+from vtcli.families.family import Family
+from vtcli.protocols import Chat
 from vtcli.schema import ImageRef, TrainRow
 
 T = TypeVar("T")
@@ -37,10 +38,11 @@ class Segment:
         return self.stop - self.start
 
 
-def batches(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[list[TrainRow]]:
+def batches(rows: Sequence[TrainRow], max_tokens: int, family: Family) -> list[list[TrainRow]]:
     """Micro-batches that take at most ``max_tokens`` to compute, a shared prompt counted once; no row is split.
 
-    Rows of one prompt stay together, and are sorted by length otherwise; equal input gives equal batches.
+    Rows of one prompt stay together, and are sorted by length otherwise; equal input gives equal batches. A family
+    whose rows are not packed gets them one by one.
 
     Raises:
         InputError: one row alone is longer than the budget.
@@ -48,17 +50,17 @@ def batches(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[l
     out: list[list[TrainRow]] = []
     current: list[TrainRow] = []
     left = 0
-    for family in _families(rows, image_pad):
+    for group in _same_prompts(rows, family):
         known = False  # is the prompt in the current micro-batch?
-        for row in family.rows:
+        for row in group.rows:
             length = len(row.token_ids)
             if length > max_tokens:
                 raise InputError(
                     f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
                     "raise batch_tokens or lower limits.max_tokens"
                 )
-            cost = length - (family.prompt if known else 0)
-            if cost > left:
+            cost = length - (group.prompt if known else 0)
+            if cost > left or not family.packs:
                 current, left, cost = [], max_tokens, length
                 out.append(current)
             current.append(row)
@@ -67,25 +69,25 @@ def batches(rows: Sequence[TrainRow], max_tokens: int, image_pad: int) -> list[l
     return out
 
 
-def segments(rows: Sequence[TrainRow], image_pad: int) -> list[list[Segment]]:
+def segments(rows: Sequence[TrainRow], family: Family) -> list[list[Segment]]:
     """The segments of a micro-batch in lists of like length, shared prompts and whole rows before what follows a
     prompt; ``after`` counts over all lists."""
-    families = _families(rows, image_pad)
-    whole = [_whole(family.rows[0]) for family in families if len(family.rows) == 1]
-    shared = [_prompt(family) for family in families if len(family.rows) > 1]
+    groups = _same_prompts(rows, family)
+    whole = [_whole(group.rows[0]) for group in groups if len(group.rows) == 1]
+    shared = [_prompt(group) for group in groups if len(group.rows) > 1]
     first = _alike([*whole, *shared], len)
     place = {segment.row.id: i for i, segment in enumerate(s for block in first for s in block) if segment.shared}
     rest = [
-        Segment(row, family.prompt, len(row.token_ids), row.images[family.images :], place[family.rows[0].id])
-        for family in families
-        if len(family.rows) > 1
-        for row in family.rows
+        Segment(row, group.prompt, len(row.token_ids), row.images[group.images :], place[group.rows[0].id])
+        for group in groups
+        if len(group.rows) > 1
+        for row in group.rows
     ]
     return first + [block for like in _alike(rest, lambda s: s.start) for block in _alike(like, len)]
 
 
 @dataclass(frozen=True)
-class _Family:
+class _SamePrompt:
     """Rows of one prompt, sorted by length."""
 
     prompt: int  # its tokens
@@ -93,33 +95,33 @@ class _Family:
     rows: tuple[TrainRow, ...]
 
 
-def _families(rows: Sequence[TrainRow], image_pad: int) -> list[_Family]:
+def _same_prompts(rows: Sequence[TrainRow], family: Family) -> list[_SamePrompt]:
     """Sorted by their longest row."""
     found: dict[Any, list[TrainRow]] = {}
     for row in sorted(rows, key=_size):
-        ids, views = _opening(row, image_pad)
+        ids, views = _opening(row, family.chat)
         found.setdefault((ids, views) if ids else row.id, []).append(row)
-    families: list[_Family] = []
+    groups: list[_SamePrompt] = []
     for same in found.values():
-        ids, views = _opening(same[0], image_pad)
-        families.append(_Family(len(ids), len(views), tuple(same)))
-    return sorted(families, key=lambda family: _size(family.rows[-1]))
+        ids, views = _opening(same[0], family.chat)
+        groups.append(_SamePrompt(len(ids), len(views), tuple(same)))
+    return sorted(groups, key=lambda group: _size(group.rows[-1]))
 
 
 def _size(row: TrainRow) -> tuple[int, str]:
     return len(row.token_ids), row.id
 
 
-def _opening(row: TrainRow, image_pad: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _opening(row: TrainRow, chat: Chat) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """What a row begins with that is not trained on: its ids, and the views in it."""
     length = next((i for i, trained in enumerate(row.mask) if trained), len(row.mask))
     length = min(length, len(row.token_ids) - 1)  # a segment of its own is left
     ids = tuple(row.token_ids[:length])
-    left, views = ids.count(image_pad), list[str]()
+    left, views = ids.count(chat.image_pad), list[str]()
     for ref in row.images:
-        if left < image_tokens(ref):
+        if left < chat.image_tokens(ref):
             break
-        left -= image_tokens(ref)
+        left -= chat.image_tokens(ref)
         views.append(ref.view)
     return ids, tuple(views)
 
@@ -128,9 +130,9 @@ def _whole(row: TrainRow) -> Segment:
     return Segment(row, 0, len(row.token_ids), row.images)
 
 
-def _prompt(family: _Family) -> Segment:
-    row = family.rows[0]
-    return Segment(row, 0, family.prompt, row.images[: family.images], shared=True)
+def _prompt(group: _SamePrompt) -> Segment:
+    row = group.rows[0]
+    return Segment(row, 0, group.prompt, row.images[: group.images], shared=True)
 
 
 def _alike(items: Sequence[T], length: Callable[[T], int]) -> list[list[T]]:

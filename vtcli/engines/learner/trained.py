@@ -10,31 +10,33 @@ from torch import Tensor
 
 from vtcli.algo.optim import Backend, Lora, Optim
 from vtcli.errors import InputError
+from vtcli.families.family import Family
 
 
-def prepare(model: Any, optim: Optim, backend: Backend) -> Any:
+def prepare(model: Any, family: Family, optim: Optim, backend: Backend) -> Any:
     """The model in training mode, with its frozen parts and adapters.
 
     Raises:
         InputError: adapters for layers that the model does not have.
     """
     if optim.freeze_vision:
-        model.model.visual.requires_grad_(False)
+        for module in family.vision(model):
+            module.requires_grad_(False)
     if optim.lora.rank:
-        _adapt(model, optim.lora)
+        _adapt(model, family, optim.lora)
     if backend.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model.train()
 
 
-def _adapt(model: Any, lora: Lora) -> None:
+def _adapt(model: Any, family: Family, lora: Lora) -> None:
     """Adapters beside the language model's ``targets``, and everything else frozen. All ranks start with the same."""
     from peft import LoraConfig, inject_adapter_in_model
 
     here = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  # a factor
-        target_modules=rf".*\.language_model\..*\.({'|'.join(lora.targets)})",
+        target_modules=rf".*\.{family.language_model}\..*\.({'|'.join(lora.targets)})",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

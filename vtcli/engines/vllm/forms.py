@@ -16,8 +16,8 @@ from typing import Any
 from PIL import Image
 
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import QwenChat, image_tokens
-from vtcli.protocols import Pixels, Request
+from vtcli.families.family import Family
+from vtcli.protocols import Chat, Pixels, Request
 from vtcli.schema import Completion, Finish
 
 GENERATE = "/inference/v1/generate"
@@ -41,18 +41,7 @@ class Unread(Odd):
     """A prompt that was read as something else."""
 
 
-def folded(request: Request, image_pad: int) -> list[int]:
-    """The ids with one placeholder per image; vLLM writes the others itself."""
-    out: list[int] = []
-    sizes = iter(request.images)
-    at = 0
-    while at < len(request.token_ids):
-        out.append(request.token_ids[at])
-        at += image_tokens(next(sizes)) if request.token_ids[at] == image_pad else 1
-    return out
-
-
-def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
+def drawing(request: Request, chat: Chat) -> dict[str, Any]:
     """What ``vllm_draw`` draws the request's tokens with."""
     return {
         "seed": request.seed,
@@ -62,7 +51,7 @@ def drawing(request: Request, chat: QwenChat) -> dict[str, Any]:
     }
 
 
-def sampling(request: Request, chat: QwenChat, look: str = "") -> dict[str, Any]:
+def sampling(request: Request, chat: Chat, look: str = "") -> dict[str, Any]:
     """vLLM's sampling parameters. ``look``: a name under which the workers note how they read the prompt."""
     own = drawing(request, chat) | ({"look": look} if look else {})
     return {
@@ -76,16 +65,16 @@ def sampling(request: Request, chat: QwenChat, look: str = "") -> dict[str, Any]
     }
 
 
-def body(request: Request, chat: QwenChat, known: Mapping[str, str | None], look: str = "") -> dict[str, Any]:
+def body(request: Request, family: Family, known: Mapping[str, str | None], look: str = "") -> dict[str, Any]:
     """A request to ``GENERATE``. ``known``: every view as a data URI, or null where the server has it already.
 
     Stop strings are sought by the server, which ends with the token that completes one; ``read`` checks that it did.
     """
-    asked = sampling(request, chat, look)
+    asked = sampling(request, family.chat, look)
     if request.stop:
         asked |= {"stop": list(request.stop), "include_stop_str_in_output": True, "detokenize": True}
         asked |= {"skip_special_tokens": False, "spaces_between_special_tokens": False}
-    out: dict[str, Any] = {"token_ids": folded(request, chat.image_pad), "sampling_params": asked}
+    out: dict[str, Any] = {"token_ids": family.vllm.prompt(request.token_ids, request.images), "sampling_params": asked}
     if look:
         out["cache_salt"] = look  # read from the first token on, not from the prefix cache
     if request.images:
@@ -116,7 +105,7 @@ def data_uri(pixels: Pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def read(reply: Any, request: Request, chat: QwenChat, version: str, vocabulary: int) -> Completion:
+def read(reply: Any, request: Request, chat: Chat, version: str, vocabulary: int) -> Completion:
     """The completion of a reply.
 
     Raises:
@@ -155,7 +144,7 @@ def _check(ids: Sequence[int], said: Sequence[tuple[int, float]], request: Reque
             raise Odd(f"a log-probability of {logprob} for token {token}")
 
 
-def _stopped(done: Completion, request: Request, chat: QwenChat) -> Completion:
+def _stopped(done: Completion, request: Request, chat: Chat) -> Completion:
     """Ended where a stop string is complete, which is the server's choice as well unless its decoder differs."""
     for count in range(1, len(done.token_ids) + 1):
         if chat.completes(done.token_ids[:count], request.stop):

@@ -14,21 +14,20 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from PIL import Image
 from torch import Tensor
 
-from vtcli.engines.inputs import Seen, View
+from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import Engine, Place
 from vtcli.engines.vllm.buckets import fill, update_info
-from vtcli.engines.vllm.forms import FINISH, folded, misread, same_tensors, sampling
+from vtcli.engines.vllm.forms import FINISH, misread, same_tensors, sampling
 from vtcli.engines.vllm.seen import from_worker
-from vtcli.engines.vllm.start import arguments, load, start, statistics, tensors
+from vtcli.engines.vllm.start import arguments, load, start, tensors
 from vtcli.errors import EngineError, InputError
-from vtcli.families.qwen2_5_vl.chat import QwenChat, check_images
-from vtcli.protocols import Request
+from vtcli.families.family import Family
+from vtcli.protocols import Request, View
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
@@ -49,10 +48,10 @@ class _Open:
 class VllmPolicy:
     """``complete`` may be called for any number of requests at a time; vLLM batches what is there at every step."""
 
-    def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
+    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
         self.clock = Clock()  # runs while vLLM reads prompts and samples
-        self.chat, self.view, self.options = chat, view, engine
+        self.family, self.view, self.options = family, view, engine
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
@@ -62,9 +61,9 @@ class VllmPolicy:
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-        given = arguments(engine, folder, limits, place)
+        given = arguments(engine, family, limits, place)
         self._engine: Any = None
-        self._names, self._statistics = tensors(folder), statistics(folder)
+        self._names = tensors(family)
         self._engine = self._wait(lambda: start(given), "vLLM's start", engine.start_timeout_s)
 
     async def complete(self, request: Request) -> Completion:
@@ -74,7 +73,7 @@ class VllmPolicy:
             EngineError: the engine has failed, or nothing came within ``engine.timeout_s``.
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
-        check_images(request.token_ids, request.images, self.chat.image_pad)
+        self.family.chat.check_images(request.token_ids, request.images)
         state = _Open(request, _future())
         self._count += 1
         name = str(self._count)
@@ -184,7 +183,7 @@ class VllmPolicy:
         for token, found in zip(said.token_ids, said.logprobs or (), strict=True):
             state.ids.append(token)
             state.logprobs.append(found[token].logprob)
-            if self.chat.completes(state.ids, request.stop):
+            if self.family.chat.completes(state.ids, request.stop):
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
                 finish = "stop"
@@ -224,7 +223,7 @@ class VllmPolicy:
 
     def _look(self, request: Request) -> Seen:
         """A token is sampled after the prompt, and the worker says what it read."""
-        self._engine.collective_rpc("vtcli_watch_prompts")
+        self._engine.collective_rpc("vtcli_watch_prompts", args=(self.family.vllm.pixels_key,))
         self._looks += 1
         name = f"look-{self._looks}"
         prompt = {**self._prompt(request), "cache_salt": name}  # read from the first token on, not from the cache
@@ -234,11 +233,11 @@ class VllmPolicy:
             for output in self._engine.step():
                 self._deliver(output)
                 done = done or (output.request_id == name and output.finished)
-        return from_worker(self._engine.collective_rpc("vtcli_look", args=(name,))[0], self._statistics)
+        return from_worker(self._engine.collective_rpc("vtcli_look", args=(name,))[0], self.family.vllm)
 
     def _prompt(self, request: Request) -> dict[str, Any]:
         """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""
-        ids = folded(request, self.chat.image_pad)
+        ids = self.family.vllm.prompt(request.token_ids, request.images)
         if not request.images:
             return {"prompt_token_ids": ids}
         images = [Image.fromarray(self.view(ref)) for ref in request.images]
@@ -252,7 +251,7 @@ class VllmPolicy:
     def _sampling(self, request: Request, look: str = "") -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
         kind = kinds.DELTA if request.stop else kinds.FINAL_ONLY
-        return self._vllm.SamplingParams(**sampling(request, self.chat, look), output_kind=kind)
+        return self._vllm.SamplingParams(**sampling(request, self.family.chat, look), output_kind=kind)
 
     # -- in the callers' threads -----------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from vtcli.engines.inputs import Seen
 from vtcli.errors import EngineError
+from vtcli.families.family import VllmInputs
 
 
-def from_worker(found: Mapping[str, Any] | None, statistics: tuple[Sequence[float], Sequence[float]]) -> Seen:
+def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> Seen:
     """Of ``Extension.vtcli_look``'s reply.
 
     Raises:
@@ -23,17 +22,8 @@ def from_worker(found: Mapping[str, Any] | None, statistics: tuple[Sequence[floa
     """
     if found is None or "error" in found:
         raise EngineError(f"vLLM does not tell how it reads a prompt: {(found or {}).get('error', 'it noted nothing')}")
-    patches = [normalised(torch.from_numpy(_array(part)), statistics) for part in found["pixels"]]
-    pixels = np.concatenate(patches) if patches else np.empty((0, 0), np.float32)
+    pixels = inputs.pixels([_array(part) for part in found["pixels"]])
     return Seen(tuple(found["token_ids"]), pixels, _array(found["positions"]).astype(np.int64))
-
-
-def normalised(values: Tensor, statistics: tuple[Sequence[float], Sequence[float]]) -> npt.NDArray[np.float32]:
-    """Patches (n, 3 · 2 · 14 · 14) as the vision tower reads them: bytes are normalised on the device only."""
-    if values.dtype != torch.uint8:
-        return values.float().numpy()
-    mean, std = (torch.tensor(part).repeat_interleave(values.shape[1] // 3) for part in statistics)
-    return ((values / 255 - mean) / std).numpy()
 
 
 def _array(packed: Sequence[Any]) -> npt.NDArray[Any]:

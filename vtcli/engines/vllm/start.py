@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.families.qwen2_5_vl.chat import FACTOR
+from vtcli.families.family import Family
+from vtcli.families.table import in_environment, open_family
 from vtcli.rollout.loop import Limits
 
 ENVIRONMENT = {
@@ -27,11 +27,9 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every worker on a CPU takes the same cores, and two need two nodes
 }
-_SMALLEST, _LARGEST = FACTOR**2, 2**31  # pixels of a view: the processor must never resize one
 FIXED: dict[str, Any] = {
     "enable_prefix_caching": True,  # a group's question and earlier turns are read once
     "async_scheduling": False,  # vllm_draw counts the tokens said
-    "mm_processor_kwargs": {"size": {"shortest_edge": _SMALLEST, "longest_edge": _LARGEST}},
     "generation_config": "vllm",  # nothing of the model folder's sampling settings
     "logits_processors": ["vtcli.engines.vllm.draw:Draw"],
     "logprobs_mode": "processed_logits",  # see vllm_draw
@@ -60,15 +58,16 @@ def load() -> Any:
         ) from error
 
 
-def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dict[str, Any]:
+def arguments(engine: Engine, family: Family, limits: Limits, place: Place) -> dict[str, Any]:
     """vLLM's engine arguments."""
     on_cpu = not torch.cuda.is_available()
-    room = max(limits.max_tokens, min(ROOM, _positions(folder)))
-    side = FACTOR * max(1, math.isqrt(room))  # of the largest image: vLLM tries one, which must not be 2**31 pixels
+    with _reading(family):
+        room = max(limits.max_tokens, min(ROOM, family.max_tokens))
     cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
     return {
         **FIXED,
-        "model": str(folder),
+        **family.vllm.arguments(max(limits.max_images, IMAGES), room),
+        "model": str(family.folder),
         "dtype": place.dtype,
         "seed": 0,
         "max_model_len": room,
@@ -76,10 +75,6 @@ def arguments(engine: Engine, folder: Path, limits: Limits, place: Place) -> dic
         "enforce_eager": engine.eager or on_cpu,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
-        "limit_mm_per_prompt": {
-            "image": {"count": max(limits.max_images, IMAGES), "width": side, "height": side},
-            "video": 0,
-        },
         "skip_mm_profiling": on_cpu,
         "tensor_parallel_size": engine.tensor_parallel,
         "distributed_executor_backend": _executor(engine),
@@ -112,35 +107,23 @@ def start(given: Mapping[str, Any]) -> Any:
     return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_engine_args(args)
 
 
-def tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+def tensors(family: Family) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the model's tensors, without its weights."""
-    from transformers import Qwen2_5_VLForConditionalGeneration
-
-    config = _config(folder)
-    with torch.device("meta"):
-        model: Any = Qwen2_5_VLForConditionalGeneration(config)
-    return {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    with _reading(family):
+        return {name: tuple(value.shape) for name, value in family.skeleton().state_dict().items()}
 
 
-def _positions(folder: Path) -> int:
-    return int(_config(folder).get_text_config().max_position_embeddings)
+def family_of(model: str) -> Family:
+    """The family of a server's model: a folder or a hub name. Beside ours those of ``VTCLI_FAMILIES`` are known."""
+    from vtcli.engines.hf import hub_folder
+
+    return open_family(Path(model) if Path(model).is_dir() else hub_folder(model), in_environment())
 
 
-def _config(folder: Path) -> Any:
-    from transformers import AutoConfig
-
+@contextmanager
+def _reading(family: Family) -> Generator[None]:
     try:
-        return AutoConfig.from_pretrained(str(folder))
+        yield
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot load a Qwen2.5-VL model from {folder}: {first}") from error
-
-
-def statistics(folder: Path) -> tuple[list[float], list[float]]:
-    """Mean and deviation of the three colours, by which the folder's image processor normalises."""
-    path = folder / "preprocessor_config.json"
-    try:
-        found = json.loads(path.read_text())
-        return found["image_mean"], found["image_std"]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path} is missing or says nothing of image_mean and image_std: {error!r}") from error
+        raise InputError(f"cannot load a {family.name} model from {family.folder}: {first}") from error

@@ -111,8 +111,9 @@ class Extension:
         """An update that was begun and not finished, if there is one: the next one may begin."""
         self._weight_update_active = False
 
-    def vtcli_watch_prompts(self) -> None:
-        """From now on, requests that carry ``look`` are noted. Safe to call twice."""
+    def vtcli_watch_prompts(self, pixels_key: str) -> None:
+        """From now on, requests that carry ``look`` are noted, with what vLLM's processor has under ``pixels_key``.
+        Safe to call twice."""
         if hasattr(self, "_looks"):
             return
         self._looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -123,7 +124,7 @@ class Extension:
             own = (getattr(state.sampling_params, "extra_args", None) or {}).get(KEY) or {}
             if "look" in own:
                 try:
-                    self._looks[own["look"]] = _reading(state)
+                    self._looks[own["look"]] = _reading(state, pixels_key)
                 except Exception as error:  # the engine samples on, whatever we fail to tell of it
                     self._looks[own["look"]] = {"error": f"{type(error).__name__}: {error}"}
                 while len(self._looks) > LOOKS:
@@ -136,10 +137,10 @@ class Extension:
         return self._looks.pop(name, None)
 
 
-def _reading(state: Any) -> dict[str, Any]:
+def _reading(state: Any, pixels_key: str) -> dict[str, Any]:
     """Of a prompt of which nothing was in the prefix cache: vLLM leaves out the pixels of what was."""
     features = sorted(state.mm_features, key=lambda feature: feature.mm_position.offset)
-    pixels = [feature.data["pixel_values"].data for feature in features]
+    pixels = [feature.data[pixels_key].data for feature in features]
     return {
         "token_ids": list(state.prompt_token_ids),
         "positions": _packed(state.mrope_positions),

@@ -1,7 +1,7 @@
-"""Qwen2.5-VL (and Qwen2-VL): messages to token ids and back, M-RoPE positions, image patches.
+"""Qwen2.5-VL (and Qwen2-VL): messages to token ids and back.
 
 Markers are written as ids, text is encoded with markers switched off: nothing that a user, a tool or a policy writes
-can open a turn or an image. Parity with transformers' chat template, ``get_rope_index`` and image processor is tested.
+can open a turn or an image. Parity with transformers' chat template is tested.
 A tool's answer is a user turn around ``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
 """
 
@@ -12,24 +12,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import piece
-from vtcli.protocols import Decoded, Pixels
+from vtcli.families.qwen2_5_vl.vision import image_tokens
+from vtcli.protocols import Decoded
 from vtcli.schema import ImageRef
-
-PATCH = 14
-"""Side of a vision patch, pixels."""
-MERGE = 2
-"""Patches per side of one language token."""
-FACTOR = PATCH * MERGE
-"""Sides of a view are multiples of this, pixels."""
-TEMPORAL = 2
-"""A still image is shown to the vision tower as this many equal frames."""
 
 MARKERS = (
     "<|endoftext|>",
@@ -48,22 +39,6 @@ MARKERS = (
     "<|video_pad|>",
 )
 """Special tokens of the family, in the order of Qwen2.5's vocabulary."""
-
-PLACEHOLDER = "<image>"
-
-# CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
-_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
-_STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
-
-
-def image_tokens(ref: ImageRef) -> int:
-    """Number of ``<|image_pad|>`` ids that an image takes."""
-    return (ref.view_height // FACTOR) * (ref.view_width // FACTOR)
-
-
-def grid(ref: ImageRef) -> tuple[int, int, int]:
-    """``image_grid_thw`` of an image, in patches."""
-    return 1, ref.view_height // PATCH, ref.view_width // PATCH
 
 
 @dataclass(frozen=True)
@@ -161,6 +136,24 @@ class QwenChat:
         tail = self.tokenizer.decode([*islice(known, reach)][::-1], skip_special_tokens=False)
         return any(string in tail for string in stop)
 
+    def image_tokens(self, ref: ImageRef) -> int:
+        """Number of ``<|image_pad|>`` ids that an image takes."""
+        return image_tokens(ref)
+
+    def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
+        """Refuse a row whose placeholders and images disagree (the commonest failure of this field).
+
+        Raises:
+            InputError: the number of ``<|image_pad|>`` ids is not the sum over images of grid / merge².
+        """
+        pads = sum(1 for t in token_ids if t == self.image_pad)
+        expected = sum(image_tokens(ref) for ref in images)
+        if pads != expected:
+            raise InputError(
+                f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
+                "the row was cut inside an image, or a vision id was sampled"
+            )
+
     def _open(self) -> tuple[int, ...]:
         return (self.im_start, *self._text("assistant\n"))
 
@@ -180,59 +173,3 @@ class QwenChat:
 
     def _text(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids) if text else ()
-
-
-def check_images(token_ids: Sequence[int], images: Sequence[ImageRef], image_pad: int) -> None:
-    """Refuse a row whose placeholders and images disagree (the commonest failure of this field).
-
-    Raises:
-        InputError: the number of ``<|image_pad|>`` ids is not the sum over images of grid / merge².
-    """
-    pads = sum(1 for t in token_ids if t == image_pad)
-    expected = sum(image_tokens(ref) for ref in images)
-    if pads != expected:
-        raise InputError(
-            f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
-            "the row was cut inside an image, or a vision id was sampled"
-        )
-
-
-def mrope_positions(
-    token_ids: Sequence[int], images: Sequence[ImageRef], image_pad: int
-) -> tuple[npt.NDArray[np.int64], int]:
-    """M-RoPE positions (3, T): time, height, width; and the position of the token after the last.
-
-    Text counts up in all three; an image of h × w tokens sits at its start plus (0, row, column) and the text after
-    it goes on at start + max(h, w) (Qwen2.5-VL report, section 2.1.3; transformers' ``get_rope_index``).
-    """
-    positions = np.empty((3, len(token_ids)), dtype=np.int64)
-    ids = np.asarray(token_ids)
-    at, index, nth = 0, 0, 0
-    pads = np.flatnonzero(ids == image_pad)
-    while index < len(ids):
-        ahead = pads[np.searchsorted(pads, index)] if len(pads) and index <= pads[-1] else len(ids)
-        positions[:, index:ahead] = np.arange(at, at + ahead - index)
-        at, index = at + int(ahead) - index, int(ahead)
-        if index == len(ids):
-            break
-        rows, columns = images[nth].view_height // FACTOR, images[nth].view_width // FACTOR
-        size = rows * columns
-        positions[0, index : index + size] = at
-        positions[1, index : index + size] = at + np.repeat(np.arange(rows), columns)
-        positions[2, index : index + size] = at + np.tile(np.arange(columns), rows)
-        at, index, nth = at + max(rows, columns), index + size, nth + 1
-    return positions, at
-
-
-def patches(pixels: Pixels) -> npt.NDArray[np.float32]:
-    """A view (H, W, 3) as the vision tower's rows (H/14 · W/14, 3 · 2 · 14 · 14), merged neighbours adjacent.
-
-    Same numbers as ``Qwen2VLImageProcessor`` with ``do_resize=False``.
-    """
-    height, width = pixels.shape[:2]
-    scaled = (pixels.astype(np.float32) * np.float32(1 / 255) - _MEAN) / _STD
-    rows, columns = height // FACTOR, width // FACTOR
-    tiles = scaled.reshape(rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
-    tiles = tiles.transpose(0, 3, 1, 4, 6, 2, 5)  # (rows, columns, 2, 2, 3, 14, 14)
-    tiles = np.repeat(tiles[:, :, :, :, :, None], TEMPORAL, axis=5)
-    return np.ascontiguousarray(tiles.reshape(rows * columns * MERGE * MERGE, -1))

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vtcli.config.bounds import OutOfBounds, above, at_least
 
 SMALLEST_VOCABULARY = 320
 """256 bytes, the markers of the chat format, and a few words."""
+
+LARGE: Mapping[str, Any] = {
+    "hidden_size": 2048,
+    "layers": 12,
+    "heads": 16,
+    "kv_heads": 4,
+    "intermediate_size": 8192,
+    "vision_hidden_size": 1280,
+    "vision_depth": 8,
+    "vision_heads": 16,
+    "vision_intermediate_size": 3420,
+}
+"""About 1 B parameters, for a GPU."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Stands where a 7B checkpoint would: ``from_pretrained`` and vLLM load the folder
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 
+from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.qwen2_5_vl.chat import MARKERS
 from vtcli.families.qwen2_5_vl.sizes import TinyModel
 
 # Digits one by one as in Qwen2, but no other split: the few phrases of the tiny world, call syntax and turn headers
 # included, become one token each, which halves the sequences and with them the time of every step.
 _SPLIT = r"\p{N}|[^\p{N}]+"
+_CALL_TAGS = re.compile("</?tool_call>")  # tokens of their own
 _PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
 CHAT_TEMPLATE = (
@@ -55,6 +58,21 @@ _PROCESSOR = {
     "rescale_factor": 1 / 255,
     "resample": 3,
 }
+
+
+def texts_of(messages: Iterable[Mapping[str, str]]) -> Iterable[str]:
+    """The texts between markers and images, as a tokenizer will see them; headers included."""
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "system":
+            yield f"system\n{content}"
+        elif role == "assistant":
+            yield "assistant\n"
+            yield from _CALL_TAGS.split(content)
+        else:
+            yield "user\n"
+            texts = content.split(PLACEHOLDER)
+            yield from (text.lstrip("\n") for text in texts) if role == "user" else texts
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:

@@ -18,6 +18,7 @@ from vtcli.engines.learner.ranks import Circle
 from vtcli.engines.policies import Engine
 from vtcli.engines.vllm.servers.owner import GROUP, OWNER
 from vtcli.errors import ConfigError, EngineError
+from vtcli.families.table import ENVIRONMENT
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "VLLM_ENABLE_V1_MULTI")
 """A server is no rank of the learner: variables that begin so are not handed on."""
@@ -36,6 +37,7 @@ class Plan:
     home: Path  # for its log
     key: str
     gpus: Sequence[str]  # as CUDA_VISIBLE_DEVICES names them; none: no matter which
+    families: str = "{}"  # those that it must know beside ours, see ``families.table``
 
     @property
     def log(self) -> Path:
@@ -129,6 +131,7 @@ def launch(plan: Plan, port: int = 0) -> Child:
         "VTCLI_SERVER_KEY": plan.key,
         "VTCLI_SERVER_SETTINGS": json.dumps({**plan.settings, "host": "127.0.0.1", "port": port}),
         "VTCLI_SERVER_PORT_FILE": str(port_file),
+        ENVIRONMENT: plan.families,
         "PYTHONPATH": os.pathsep.join([str(Path(vtcli.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }
     if plan.gpus:

@@ -26,6 +26,8 @@ from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote, introduce, 
 from vtcli.engines.vllm.servers.serve import KEY
 from vtcli.engines.vllm.sync import Keeping, Push, Source, of_folder, of_weights
 from vtcli.errors import ConfigError, EngineError, VtcliError
+from vtcli.families.family import Family
+from vtcli.families.table import for_environment
 
 ASK_S = 30.0
 """For what a server answers at once."""
@@ -37,8 +39,9 @@ UNWIND_S = 2.0
 class Fleet:
     """All of it runs in one event loop, but for what the constructor does."""
 
-    def __init__(self, options: Engine, folder: Path, wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        self.options, self.folder, self.wanted, self.settings = options, folder, wanted, settings
+    def __init__(self, options: Engine, family: Family, wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        self.options, self.folder, self.wanted, self.settings = options, family.folder, wanted, settings
+        self._families = for_environment(family)
         self.circle = Circle(options.start_timeout_s + options.timeout_s)
         self.leads = self.circle.rank == 0 if options.urls else self.circle.local_rank == 0
         if options.spool and not Path(options.spool).is_dir():
@@ -106,7 +109,7 @@ class Fleet:
 
     def _plan(self, number: int, home: Path) -> Plan:
         gpus = gpus_of(number, self.options, self.circle) if self.circle.gpus else []
-        return Plan(number, self.settings, home, self._key, gpus)
+        return Plan(number, self.settings, home, self._key, gpus, self._families)
 
     async def _started(self, server: Remote) -> None:
         """Waits until a server of ours answers."""

@@ -12,21 +12,20 @@ import threading
 import uuid
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from vtcli.engines.inputs import Seen, View
+from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import IMAGES, Engine, Place
 from vtcli.engines.vllm.forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.servers.fleet import Fleet
 from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote
-from vtcli.engines.vllm.start import arguments, statistics, tensors
+from vtcli.engines.vllm.start import arguments, tensors
 from vtcli.errors import EngineError, InputError, VtcliError
-from vtcli.families.qwen2_5_vl.chat import QwenChat, check_images
-from vtcli.protocols import Request
+from vtcli.families.family import Family
+from vtcli.protocols import Request, View
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
@@ -44,11 +43,11 @@ class LostError(RuntimeError):
 class ServerPolicy:
     """``complete`` may be called for any number of requests at a time; requests of one rollout stay on one server."""
 
-    def __init__(self, engine: Engine, folder: Path, chat: QwenChat, view: View, limits: Limits, place: Place) -> None:
+    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> None:
         self.version = 0
         self.clock: Clock | None = None  # it computes in other processes
-        self.chat, self.view, self.options = chat, view, engine
-        self._names, self._statistics = tensors(folder), statistics(folder)
+        self.family, self.view, self.options = family, view, engine
+        self._names = tensors(family)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
@@ -62,7 +61,7 @@ class ServerPolicy:
         }
         self._uris: dict[str, str] = {}
         self._waited = 0  # completions that somebody waits for; what was given up may still be on its way
-        self._fleet = Fleet(engine, folder, wanted, arguments(engine, folder, limits, place))
+        self._fleet = Fleet(engine, family, wanted, arguments(engine, family, limits, place))
         try:
             self._wait(self._fleet.open(), "the start of vLLM servers", engine.start_timeout_s + engine.timeout_s)
         except BaseException:
@@ -77,7 +76,7 @@ class ServerPolicy:
             LostError: servers answered ``engine.retries`` + 1 times, and never with a completion.
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
-        check_images(request.token_ids, request.images, self.chat.image_pad)
+        self.family.chat.check_images(request.token_ids, request.images)
         self._waited += 1
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._complete(request), self._loop))
@@ -168,7 +167,7 @@ class ServerPolicy:
             views = {ref.view: None if knows and ref.view in server.known else ref for ref in request.images}
             sent = {view: None if ref is None else await self._uri(ref) for view, ref in views.items()}
             try:
-                reply = await server.ask("POST", GENERATE, limit, body(request, self.chat, sent, look))
+                reply = await server.ask("POST", GENERATE, limit, body(request, self.family, sent, look))
             except Refused as error:
                 if None in sent.values():
                     server.known -= sent.keys()
@@ -176,7 +175,7 @@ class ServerPolicy:
                 if error.status in (400, 422):
                     raise InputError(f"vLLM refuses a prompt ({server.blamed()}): {error}") from error
                 raise
-            done = read(reply, request, self.chat, label, self._vocabulary)
+            done = read(reply, request, self.family.chat, label, self._vocabulary)
             server.known |= sent.keys()
             return done
         raise AssertionError("the second attempt sends all images")
@@ -193,12 +192,12 @@ class ServerPolicy:
         name, limit = uuid.uuid4().hex, self.options.timeout_s
         server = await self._fleet.choose(0)
         try:
-            await server.rpc("vtcli_watch_prompts", limit)
+            await server.rpc("vtcli_watch_prompts", limit, self.family.vllm.pixels_key)
             await self._ask(server, request, name)
             found = (await server.rpc("vtcli_look", limit, name))[0]
         except (Gone, Refused, Odd) as error:
             raise EngineError(f"{server.blamed()} does not tell how it reads a prompt: {error}") from error
-        return from_worker(found, self._statistics)
+        return from_worker(found, self.family.vllm)
 
     # -- in the callers' threads -----------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ import hmac
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 from vtcli import __version__
-from vtcli.engines.vllm.start import tensors
+from vtcli.engines.vllm.start import family_of, tensors
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -78,8 +77,8 @@ def facts(state: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _tensors(folder: str) -> dict[str, tuple[int, ...]]:
-    return tensors(Path(folder))
+def _tensors(model: str) -> dict[str, tuple[int, ...]]:
+    return tensors(family_of(model))
 
 
 async def _reply(send: Send, status: int, content: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.engines.vllm.servers.owner import own, watch
-from vtcli.engines.vllm.start import DEFAULTS, FIXED
+from vtcli.engines.vllm.start import DEFAULTS, FIXED, family_of
 
 KEY = "VTCLI_SERVER_KEY"
 """The environment variable with the secret that every request must carry."""
@@ -25,8 +25,8 @@ SETTINGS = "VTCLI_SERVER_SETTINGS"
 PORT_FILE = "VTCLI_SERVER_PORT_FILE"
 """The environment variable with the file that the port is written to."""
 
-IMAGES, TRIED = 16, 1260
-"""Images of a prompt, and pixels of a side, where the command line does not say."""
+IMAGES, TRIED = 16, 2025
+"""Images of a prompt, and tokens of the one that vLLM tries, where the command line does not say."""
 
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights and caches
@@ -74,16 +74,21 @@ def _arguments(argv: Sequence[str], settings: Mapping[str, Any]) -> Any:
         if not hasattr(args, name):
             raise SystemExit(f"this vLLM has no argument {name}; vtcli was written for 0.32")
         setattr(args, name, value)
-    args.limit_mm_per_prompt = {"video": 0, **args.limit_mm_per_prompt, "image": _images(args.limit_mm_per_prompt)}
+    if not settings:  # who starts us has read the model's family already
+        _limit(args)
     cli.validate_parsed_serve_args(args)
     return args
 
 
-def _images(given: Mapping[str, Any]) -> dict[str, Any]:
-    """How many a prompt may have, and the size of the one that vLLM tries at its start: its own choice would be the
-    largest that the processor takes, 2**31 pixels."""
+def _limit(args: Any) -> None:
+    """How many images a prompt may have, what vLLM tries at its start, and that no view is resized."""
+    given: Mapping[str, Any] = args.limit_mm_per_prompt
     image = given.get("image", IMAGES)
-    return {"width": TRIED, "height": TRIED, **({"count": image} if isinstance(image, int) else image)}
+    own = {"count": image} if isinstance(image, int) else dict(image)
+    found = family_of(str(args.model)).vllm.arguments(own.get("count", IMAGES), TRIED)
+    limits = found["limit_mm_per_prompt"]
+    args.mm_processor_kwargs = found["mm_processor_kwargs"]
+    args.limit_mm_per_prompt = {**limits, **given, "image": {**limits["image"], **own}}
 
 
 if __name__ == "__main__":

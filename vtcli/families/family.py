@@ -1,0 +1,151 @@
+"""The seam ``Family``: all that a stage or an engine needs to know of one kind of model.
+
+A family is a class. What it knows without a model (the tiny version, how large a view is) are class methods; ``open``
+makes an instance for one folder of weights. ``vtcli.families.table`` finds the class by ``config.json``'s
+``model_type``. Imports no heavy library: a class imports torch and transformers inside its methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from vtcli.protocols import Chat, Pixels, View
+from vtcli.schema import ImageRef
+from vtcli.store.images import ImageLimits, Sizing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Messages = Sequence[Mapping[str, str]]
+"""One conversation: ``role`` and ``content`` of each message, ``<image>`` where an image stands."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of ids and their images as tensors."""
+
+    ids: Tensor  # (B, T)
+    positions: Tensor  # (P, B, T): P = 3 for M-RoPE's time, height and width, else 1
+    unique: tuple[ImageRef, ...]  # each image once
+    order: tuple[int, ...]  # for every image of the batch, row by row, its index in ``unique``
+
+    @property
+    def position_ids(self) -> Tensor:
+        """As transformers takes them: (B, T) where there is one axis, else (P, B, T)."""
+        return self.positions[0] if len(self.positions) == 1 else self.positions
+
+
+class VllmInputs(Protocol):
+    """How vLLM is told what the family's rows mean."""
+
+    def arguments(self, images: int, tokens: int) -> dict[str, Any]:
+        """Engine arguments: ``mm_processor_kwargs``, so that no view is resized again, and ``limit_mm_per_prompt``.
+
+        ``images``: of a prompt, at most. ``tokens``: of the largest image that vLLM tries at its start.
+        """
+        ...
+
+    def prompt(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> list[int]:
+        """The ids as vLLM takes them, before its processor writes an image's placeholders."""
+        ...
+
+    @property
+    def pixels_key(self) -> str:
+        """The name under which vLLM's processor hands an image's pixels to the vision tower."""
+        ...
+
+    def pixels(self, found: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+        """What vLLM holds under ``pixels_key`` for the images of a prompt, as ``Family.pixels`` has them."""
+        ...
+
+
+class Family(Protocol):
+    """One kind of model; an instance is opened on one folder of weights."""
+
+    name: ClassVar[str]
+    """For messages."""
+    Architecture: ClassVar[type[Any]]
+    """The dataclass of the sizes of a tiny version."""
+    large: ClassVar[Mapping[str, Any]]
+    """Sizes of about 1 B parameters, for measuring a GPU (``vtcli plan measure``)."""
+    packs: ClassVar[bool]
+    """Rows may stand in one line without padding, and a shared prompt is computed once (``engines.learner.attention``).
+    False: transformers' own attention and cache, and one row at a time in the learner."""
+    language_model: ClassVar[str]
+    """The name of the language model's module; adapters (LoRA) go into it."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def chat(self) -> Chat:
+        """Messages to token ids and back."""
+        ...
+
+    @property
+    def vllm(self) -> VllmInputs: ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a row: the positions that the model has."""
+        ...
+
+    # -- without a model -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Reads the tokenizer and the config, no weights. Raises ``InputError`` for files that are missing or wrong."""
+        ...
+
+    @classmethod
+    def sizing(cls, limits: ImageLimits) -> Sizing:
+        """The rule by which a view's size follows from its image's; can be pickled."""
+        ...
+
+    @classmethod
+    def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
+        """Writes a model with random weights of ``sizes`` (an ``Architecture``), its tokenizer made from the texts."""
+        ...
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def positions(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> tuple[npt.NDArray[np.int64], int]:
+        """Position ids (P, T) of a row, and the position of the token after the last."""
+        ...
+
+    def pixels(self, view: Pixels) -> npt.NDArray[np.float32]:
+        """A view as the vision tower reads it: (patches or tiles, …)."""
+        ...
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def load(self, dtype: Any) -> Any:
+        """The folder's model with its weights, by transformers' own class."""
+        ...
+
+    def skeleton(self) -> Any:
+        """The folder's model on the device ``meta``: names and shapes of its tensors, no weights."""
+        ...
+
+    def vision(self, model: Any) -> Sequence[Any]:
+        """The modules that ``optim.freeze_vision`` leaves as they are."""
+        ...
+
+    def embed(self, model: Any, batch: Batch, view: View, *, blank: bool = False) -> dict[str, Tensor]:
+        """What ``decoder`` is called with in place of ids: ``inputs_embeds`` (B, T, hidden), and what else the family
+        has. ``blank``: something passes the vision tower even where there is no image, and adds zero."""
+        ...
+
+    def decoder(self, model: Any) -> Any:
+        """The module that turns embeddings into hidden states (``last_hidden_state``)."""
+        ...
+
+    def head(self, model: Any) -> Any:
+        """The linear layer without bias that turns hidden states into logits; nothing comes after it."""
+        ...

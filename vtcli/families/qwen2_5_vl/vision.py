@@ -1,0 +1,78 @@
+"""Images of Qwen2-VL and Qwen2.5-VL: sizes of views, tokens, patches and M-RoPE positions. Pure.
+
+Parity with transformers' image processor and ``get_rope_index`` is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vtcli.protocols import Pixels
+from vtcli.schema import ImageRef
+
+PATCH = 14
+"""Side of a vision patch, pixels."""
+MERGE = 2
+"""Patches per side of one language token."""
+FACTOR = PATCH * MERGE
+"""Sides of a view are multiples of this, pixels."""
+TEMPORAL = 2
+"""A still image is shown to the vision tower as this many equal frames."""
+
+# CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
+_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
+_STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
+
+
+def image_tokens(ref: ImageRef) -> int:
+    """Number of ``<|image_pad|>`` ids that an image takes."""
+    return (ref.view_height // FACTOR) * (ref.view_width // FACTOR)
+
+
+def grid(ref: ImageRef) -> tuple[int, int, int]:
+    """``image_grid_thw`` of an image, in patches."""
+    return 1, ref.view_height // PATCH, ref.view_width // PATCH
+
+
+def mrope_positions(
+    token_ids: Sequence[int], images: Sequence[ImageRef], image_pad: int
+) -> tuple[npt.NDArray[np.int64], int]:
+    """M-RoPE positions (3, T): time, height, width; and the position of the token after the last.
+
+    Text counts up in all three; an image of h × w tokens sits at its start plus (0, row, column) and the text after
+    it goes on at start + max(h, w) (Qwen2.5-VL report, section 2.1.3; transformers' ``get_rope_index``).
+    """
+    positions = np.empty((3, len(token_ids)), dtype=np.int64)
+    ids = np.asarray(token_ids)
+    at, index, nth = 0, 0, 0
+    pads = np.flatnonzero(ids == image_pad)
+    while index < len(ids):
+        ahead = pads[np.searchsorted(pads, index)] if len(pads) and index <= pads[-1] else len(ids)
+        positions[:, index:ahead] = np.arange(at, at + ahead - index)
+        at, index = at + int(ahead) - index, int(ahead)
+        if index == len(ids):
+            break
+        rows, columns = images[nth].view_height // FACTOR, images[nth].view_width // FACTOR
+        size = rows * columns
+        positions[0, index : index + size] = at
+        positions[1, index : index + size] = at + np.repeat(np.arange(rows), columns)
+        positions[2, index : index + size] = at + np.tile(np.arange(columns), rows)
+        at, index, nth = at + max(rows, columns), index + size, nth + 1
+    return positions, at
+
+
+def patches(pixels: Pixels) -> npt.NDArray[np.float32]:
+    """A view (H, W, 3) as the vision tower's rows (H/14 · W/14, 3 · 2 · 14 · 14), merged neighbours adjacent.
+
+    Same numbers as ``Qwen2VLImageProcessor`` with ``do_resize=False``.
+    """
+    height, width = pixels.shape[:2]
+    scaled = (pixels.astype(np.float32) * np.float32(1 / 255) - _MEAN) / _STD
+    rows, columns = height // FACTOR, width // FACTOR
+    tiles = scaled.reshape(rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
+    tiles = tiles.transpose(0, 3, 1, 4, 6, 2, 5)  # (rows, columns, 2, 2, 3, 14, 14)
+    tiles = np.repeat(tiles[:, :, :, :, :, None], TEMPORAL, axis=5)
+    return np.ascontiguousarray(tiles.reshape(rows * columns * MERGE * MERGE, -1))

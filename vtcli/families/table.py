@@ -1,0 +1,106 @@
+"""The table of families: from ``config.json``'s ``model_type`` to the class that knows the model.
+
+A family from outside the repository is one more line of the table: ``+families.my_type=mypkg.family.MyFamily`` on the
+command line, or the same under ``families:`` in a file of ``--config-dir``. It wins over a family of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from vtcli.errors import ConfigError, InputError
+from vtcli.families.family import Family
+
+FAMILIES: Mapping[str, str] = {
+    "qwen2_5_vl": "vtcli.families.qwen2_5_vl.family.Qwen25VL",
+}
+"""``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
+
+ENVIRONMENT = "VTCLI_FAMILIES"
+"""The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
+
+_MEMBERS = ("open", "sizing", "build", "positions", "pixels", "load", "skeleton", "embed", "decoder", "head")
+
+
+def find_family(model_type: str, families: Mapping[str, str] | None = None) -> type[Family]:
+    """The class of a family; ``families`` are those from outside.
+
+    Raises:
+        ConfigError: an unknown type, or a dotted path that leads to no family.
+    """
+    known = {**FAMILIES, **(families or {})}
+    path = known.get(model_type)
+    if path is None:
+        raise ConfigError(
+            f"no family of models has the model_type {model_type!r}; known: {', '.join(sorted(known))}. Another one is "
+            f"added by its class: +families.{model_type}=mypkg.family.MyFamily, with mypkg on PYTHONPATH "
+            "(docs/decisions/families.md)."
+        )
+    module, _, name = path.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name, None) if module else None
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module exists, something that it needs does not
+        raise ConfigError(
+            f"families.{model_type}: there is no module {module!r} for {path!r}. Install the package that has it, or "
+            "put its folder into PYTHONPATH."
+        ) from None
+    if lacking := [member for member in _MEMBERS if not callable(getattr(found, member, None))]:
+        raise ConfigError(
+            f"families.{model_type}: {path!r} is no family: expected a class as vtcli.families.family.Family describes "
+            f"it, with {', '.join(lacking)}."
+        )
+    return cast(type[Family], found)
+
+
+def open_family(folder: Path, families: Mapping[str, str] | None = None) -> Family:
+    """The family of a folder's model, opened on it.
+
+    Raises:
+        InputError: no ``config.json`` there, or files that do not go with it.
+        ConfigError: an unknown type of model.
+    """
+    return find_family(model_type(folder), families).open(folder)
+
+
+def model_type(folder: Path) -> str:
+    """What the folder's ``config.json`` says that it is.
+
+    Raises:
+        InputError: there is none, or it does not say.
+    """
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text())["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} does not say what model it is ({type(error).__name__}: {error}): expected a Hugging Face folder "
+            "with a config.json that has a model_type. Copy or download the folder again."
+        ) from error
+    return str(found)
+
+
+def in_environment() -> Mapping[str, str]:
+    """The families that ``VTCLI_FAMILIES`` names.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
+    raw = os.environ.get(ENVIRONMENT, "{}")
+    try:
+        found = json.loads(raw)
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f'{ENVIRONMENT}={raw!r}: expected JSON as {{"my_type": "mypkg.family.MyFamily"}}') from error
+
+
+def for_environment(family: Family) -> str:
+    """The value of ``VTCLI_FAMILIES`` with which another process opens the same family."""
+    cls = type(family)
+    return json.dumps({model_type(family.folder): f"{cls.__module__}.{cls.__qualname__}"})

@@ -1,0 +1,101 @@
+"""Removing artifacts with what depends on them, and what killed processes have left behind."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from vtcli.errors import InputError
+from vtcli.store import disk
+from vtcli.store.artifacts import NEWEST_REMOVED, Artifact, ArtifactStore
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something in the store that no artifact needs. ``size`` is in bytes."""
+
+    path: Path
+    size: int
+    kind: str  # "draft", "work" or "lock"
+
+
+def dependants(store: ArtifactStore, chosen: Sequence[Artifact]) -> list[Artifact]:
+    """Artifacts that were made from ``chosen``, or from what was made from them; by name and version."""
+    found = {artifact.ref: artifact for artifact in chosen}
+    everything = store.ls()
+    grown = True
+    while grown:
+        known = {(artifact.ref, artifact.digest) for artifact in found.values()}
+        more = [a for a in everything if known & {(p.ref, p.digest) for p in a.manifest.parents} and a.ref not in found]
+        found |= {artifact.ref: artifact for artifact in more}
+        grown = bool(more)
+    return [a for a in everything if a.ref in found and a.ref not in {c.ref for c in chosen}]
+
+
+def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry_run: bool = False) -> list[Artifact]:
+    """Removes artifacts and returns them. Their numbers are not used again.
+
+    Raises ``InputError`` for one that does not exist, and where others were made from them unless ``with_dependants``.
+    """
+    chosen = list({a.ref: a for a in (store.resolve(ref, verify=False) for ref in refs)}.values())
+    if outside := [a.ref for a in chosen if a.path.resolve().parent.parent != store.root.resolve()]:
+        raise InputError(f"{', '.join(outside)} is not in {store.root}: give VTCLI_HOME or --home of its own store.")
+    others = dependants(store, chosen)
+    if others and not with_dependants:
+        raise InputError(
+            f"{', '.join(a.ref for a in others)} {'was' if len(others) == 1 else 'were'} made from "
+            f"{', '.join(a.ref for a in chosen)}, and would lose {'its' if len(others) == 1 else 'their'} lineage. "
+            "--with-dependants removes them as well; nothing was removed."
+        )
+    for artifact in [] if dry_run else [*reversed(others), *chosen]:
+        _remove(store, artifact)
+    return [*chosen, *others]
+
+
+def _remove(store: ArtifactStore, artifact: Artifact) -> None:
+    """First out of sight by one rename, so that a killed process leaves no half artifact."""
+    folder = store.root / artifact.name
+    with store.lock(artifact.name), disk.checked(artifact.path, "remove"):
+        disk.write_atomic(folder / NEWEST_REMOVED, f"{store.newest_version(artifact.name)}\n".encode())
+        gone = folder / f".draft-{secrets.token_hex(6)}"
+        artifact.path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
+    """Drafts of killed processes and abandoned locks; with ``work`` also the folders that interrupted runs would
+    continue from."""
+    found: list[Leftover] = []
+    if not store.root.is_dir():
+        return found
+    with disk.checked(store.root, "list"):
+        for lock in sorted(
+            [*store.root.glob("*/.*lock"), *store.root.glob(".work/*.lock"), *store.root.glob(".*.lock")]
+        ):
+            if disk.is_free(lock):
+                found.append(Leftover(lock, lock.stat().st_size, "lock"))
+        for draft in sorted(store.root.glob("*/.draft-*")):
+            if draft.is_dir() and disk.is_free(draft.with_name(f"{draft.name}.lock")):
+                found.append(Leftover(draft, _size(draft), "draft"))
+        for folder in sorted(store.root.glob(".work/*")) if work else ():
+            if folder.is_dir() and disk.is_free(folder.with_suffix(".lock")):
+                found.append(Leftover(folder, _size(folder), "work"))
+    return found
+
+
+def clear(found: Sequence[Leftover]) -> None:
+    """Removes leftovers; one that another process has taken or removed meanwhile is left to it."""
+    for leftover in found:
+        path = leftover.path
+        lock = {"lock": path, "work": path.with_suffix(".lock"), "draft": path.with_name(f"{path.name}.lock")}
+        with suppress(InputError), disk.locked(lock[leftover.kind], 0, "what is removed"):  # goes with the lock
+            if leftover.kind != "lock":
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
