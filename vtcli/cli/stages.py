@@ -65,7 +65,8 @@ def run_stage(stage: str, argv: list[str]) -> None:
         if stage in ON_ACCELERATOR:
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
         compose.build(stage_parts(stage)[0], job)
-    compose.run(plan, work)
+    for line in compose.run(plan, work):
+        typer.echo(line)
 
 
 def work(values: dict[str, Any]) -> str:
@@ -82,9 +83,10 @@ def work(values: dict[str, Any]) -> str:
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
     if artifact is None:  # serve makes none
         return ""
+    made = f"{artifact.ref}\t{artifact.path}"
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(f"{artifact.ref}\t{artifact.path}")
-    return str(artifact.ref)
+        typer.echo(made)
+    return made
 
 
 def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
