@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -203,9 +204,10 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>."""
+    """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>, and
+    a task's name may hold a hyphen."""
     ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
-    return dict(Counter("-".join([i.split("-")[0], *i.split("-")[4:]]) for i in ids))
+    return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6}(?=-\w+$|$)", "", i) for i in ids))
 
 
 def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:

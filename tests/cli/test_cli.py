@@ -26,11 +26,11 @@ def test_help_lists_what_works_and_nothing_else(tmp_path: Path) -> None:
     done = vtcli("--help", cwd=tmp_path)
     assert done.returncode == 0
     listed = done.stdout.partition("Commands:")[2].split()
-    for command in ("synth", "sft", "rl", "eval", "judge", "artifacts", "config", "doctor"):
+    for command in ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "artifacts", "config", "doctor"):
         assert command in listed
-    for absent in ("filter", "serve"):
-        assert absent not in listed
-    assert vtcli("filter", cwd=tmp_path).returncode == 2
+    refused = vtcli("filter", "data=nothing:v1", "scale=tiny", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "error: There is no artifact nothing:v1" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from stages import eval as evaluating
+from stages import filter as filtering
 from stages import judge as judging
 from stages import rl, sft, synth
 from vtcli.config import compose
@@ -17,6 +18,7 @@ from vtcli.errors import ConfigError
 
 CONFIGS: dict[str, type] = {
     "synth": synth.SynthConfig,
+    "filter": filtering.Config,
     "sft": sft.Config,
     "rl": rl.Config,
     "eval": evaluating.Config,
@@ -24,6 +26,7 @@ CONFIGS: dict[str, type] = {
 }
 INPUTS = {
     "synth": [],
+    "filter": ["data=data:v1"],
     "sft": ["data=demos:v1"],
     "rl": ["data=data:v1", "model=base:v1"],
     "eval": ["data=data:v1", "model=base:v1"],
@@ -127,6 +130,8 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("rl", "images.min_pixels=99999999", "images.min_pixels: must be at most max_pixels="),
         ("eval", "images.max_pixels=0", "images.max_pixels: must be at least 1, got 0."),
         ("synth", "images.max_pixels=0", "images.max_pixels: must be at least 1, got 0."),
+        ("filter", "filter.rollouts.k=0", "filter.rollouts.k: must be at least 1, got 0."),
+        ("filter", "filter.max_broken=2", "filter.max_broken: must be at least 0 and at most 1, got 2"),
         ("judge", "scoring.max_unjudged=nan", "scoring.max_unjudged: expected a finite number"),
         ("judge", "scoring.group_size=-1", "scoring.group_size: must be at least 1, got -1."),
         ("judge", "scoring.shown=-1", "scoring.shown: must be at least 0, got -1."),

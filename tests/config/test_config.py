@@ -176,7 +176,9 @@ def test_every_recipe_composes_at_every_scale_and_its_plug_points_bind(recipe: s
     assert compose.check_plug_points(job) >= 8
 
 
-@pytest.mark.parametrize("group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals"])
+@pytest.mark.parametrize(
+    "group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals", "env"]
+)
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for choice in compose.options(group):
         compose.check_plug_points(compose.load("synth", [f"{group}={choice}"]))
@@ -213,7 +215,8 @@ def work(values):
 if __name__ == "__main__":
     plan = compose.plan("rl", sys.argv[1:])
     list(compose.jobs(plan))
-    compose.run(plan, work)
+    for line in compose.run(plan, work):
+        print("made", line)
 """
 
 
@@ -249,7 +252,8 @@ def test_cfg_prints_the_job_and_runs_nothing(tmp_path: Path) -> None:
 
 def test_the_submitit_launcher_runs_jobs_in_processes_of_their_own(tmp_path: Path) -> None:
     argv = [TOOLSRL, "scale=tiny", "seed=1,2", "--multirun", "hydra/launcher=submitit_local"]
-    hydra_run(tmp_path, *argv)
+    said = hydra_run(tmp_path, *argv).splitlines()
+    assert said[-2:] == ["made 1", "made 2"]  # what jobs returned is told by the command itself
     logs = "".join(p.read_text() for p in tmp_path.glob("work/rl/*/*/.submitit/*/*.out"))
     assert "ran rl 1 tiny" in logs
     assert "ran rl 2 tiny" in logs

@@ -97,6 +97,13 @@ def test_splits_share_no_picture(task: str) -> None:
     assert len(set(seen)) == len(seen)
 
 
+def test_the_first_tasks_keep_their_numbers_and_a_new_one_draws_from_its_name() -> None:
+    """Their data would be others if these changed; ``mine`` shares no stream with them."""
+    draws = {task: stream(0, task, "train", 0).integers(1000, size=4).tolist() for task in ("zoom", "count", "mine")}
+    assert draws == {"zoom": [116, 607, 527, 503], "count": [292, 948, 63, 194], "mine": [611, 991, 546, 44]}
+    assert stream(0, "dots", "demo-train", 3, purpose=1).integers(1000, size=4).tolist() == [41, 363, 358, 466]
+
+
 def test_unknown_splits_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected a task"):
         stream(0, "zoom", "holdout", 0)

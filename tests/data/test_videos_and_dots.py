@@ -25,7 +25,7 @@ from vtcli.data.generators.item import Item
 from vtcli.errors import ConfigError, InputError
 from vtcli.sandbox.video import VideoReader
 from vtcli.schema import Sample
-from vtcli.signals.answer import score
+from vtcli.signals.rules import score
 from vtcli.store.images import ImageStore
 
 CONF = Path(__file__).parents[2] / "conf" / "data"

@@ -72,7 +72,7 @@ class Backend:
         if self.zero_stage < int(needed[0]):
             raise ValueError(
                 f"offload={self.offload} needs zero_stage {needed}, got {self.zero_stage}: "
-                "below it DeepSpeed leaves them where they are"
+                "below it DeepSpeed does not move them"
             )
         if self.dtype == "bfloat16" and self.zero_stage < 2:
             raise ValueError(

@@ -20,7 +20,7 @@ USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 SAME_REQUEST_S = 2.0
 
 app = typer.Typer(
-    help="Train vision-language models to think with images: synth → sft → rl → eval → judge.",
+    help="Train vision-language models to think with images: synth → filter → sft → rl → eval → judge.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,  # rich takes longer to import than --help may take
@@ -74,7 +74,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Train vision-language models to think with images: synth → sft → rl → eval → judge."""
+    """Train vision-language models to think with images: synth → filter → sft → rl → eval → judge."""
     if version:
         typer.echo(f"vtcli {__version__}")
         raise typer.Exit

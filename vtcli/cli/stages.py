@@ -14,8 +14,8 @@ from vtcli.cli.console import results_only, say
 if TYPE_CHECKING:
     from vtcli.config.compose import Job
 
-STAGES = ("synth", "sft", "rl", "eval", "judge")
-ON_ACCELERATOR = ("sft", "rl", "eval")
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
 """Stages that load a model, so that a scale too large for the machine is refused before they start."""
 IN_RANKS = ("sft", "rl")
 
@@ -35,6 +35,7 @@ def _add_stage(name: str, summary: str) -> None:
 
 
 _add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground truth.")
+_add_stage("filter", "Keep the rows that rules want, and say why the others went.")
 _add_stage("sft", "Train on demonstrations: syntax and basic perception.")
 _add_stage("rl", "Train by reinforcement with tools, phase by phase.")
 _add_stage("eval", "Measure a model on held-out samples and write a report.")
@@ -46,6 +47,7 @@ _add_stage(
     --all-recipes makes the reward matrix: recipes x trajectories, rank correlations, where recipes disagree most.
     `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
 )
+_add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at http://127.0.0.1:8000/v1.")
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
@@ -63,7 +65,8 @@ def run_stage(stage: str, argv: list[str]) -> None:
         if stage in ON_ACCELERATOR:
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
         compose.build(stage_parts(stage)[0], job)
-    compose.run(plan, work)
+    for line in compose.run(plan, work):
+        typer.echo(line)
 
 
 def work(values: dict[str, Any]) -> str:
@@ -78,9 +81,12 @@ def work(values: dict[str, Any]) -> str:
     with results_only():
         config_class, run = stage_parts(stage)
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
+    if artifact is None:  # serve makes none
+        return ""
+    made = f"{artifact.ref}\t{artifact.path}"
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(f"{artifact.ref}\t{artifact.path}")
-    return str(artifact.ref)
+        typer.echo(made)
+    return made
 
 
 def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:

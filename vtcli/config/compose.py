@@ -12,6 +12,7 @@ import difflib
 import functools
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,17 +211,24 @@ def check_plug_points(job: Job) -> int:
     return len(found)
 
 
-def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
+def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
 
-    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name.
+    ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name. Returns
+    what it returned in jobs of submitit, whose output goes to log files.
     """
     caller, failures = _process(), list[Exception]()
+    results = Path.cwd() / "work" / f".results-{secrets.token_hex(6)}"
 
     def task(cfg: DictConfig) -> Any:
-        remember(plan.command, tuple(HydraConfig.get().overrides.task))
+        hydra_config = HydraConfig.get()
+        remember(plan.command, tuple(hydra_config.overrides.task))
         try:
-            return work(_plain(cfg))
+            result = work(_plain(cfg))
+            if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):
+                with results.open("a") as file:  # a line, written at once: jobs do not mix
+                    file.write(f"{result}\n")
+            return result
         except Exception as error:
             if _process() != caller:  # a launcher's child: Hydra carries it back
                 raise
@@ -240,6 +248,9 @@ def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = full_error
     if failures:
         raise failures[0]
+    lines = results.read_text().splitlines() if results.exists() else []
+    results.unlink(missing_ok=True)
+    return sorted(lines)
 
 
 def _process() -> tuple[str, int]:

@@ -44,7 +44,7 @@ def cell(item: Item) -> Cell:
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
     if item.tool_question:
         lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
-    if item.task == "rotflip" and "corner" in item.truth:
+    if "corner" in item.truth:
         lines += _wrapped(f"shown {item.truth['transform']}; ring: where the stamp's corner is now")
     return Cell(shown, tuple(lines))
 
@@ -129,7 +129,7 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
     for dot in item.truth.get("dots", ()):
         if dot["colour"] == item.truth["colour"]:
             canvas.ring(shown, (dot["x"] * scale, dot["y"] * scale), dot["radius"] * scale + 3, TRUTH, 2)
-    if item.task == "rotflip" and "corner" in item.truth:
+    if "corner" in item.truth:
         vertical, horizontal = moved(item.truth["corner"], item.truth["transform"]).split("-")
         inset = 12
         at = (inset if horizontal == "left" else width - inset, inset if vertical == "top" else height - inset)

@@ -39,7 +39,7 @@ _NAME = "parity-probe-"
 class Logprobs(Protocol):
     """What is asked of the learner."""
 
-    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]: ...
+    def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]: ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def agreements(
     """
     rows = loop.run(_rows(policy, family, temperature))
     known = learner.logprobs(rows)
-    return [_compared(policy, row, known[row.id], family, view) for row in rows]
+    return [_compared(policy, row, found, family, view) for row, found in zip(rows, known, strict=True)]
 
 
 def require(found: Sequence[Agreement], dtype: str) -> None:
@@ -141,33 +141,33 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
         policy.close()
 
 
+@dataclass(frozen=True)
+class _Conversation:
+    """The question of a row, and the images of the observation of each further turn."""
+
+    name: str
+    question: str
+    images: tuple[ImageRef, ...] = ()
+    turns: tuple[tuple[ImageRef, ...], ...] = ()
+
+
 async def _rows(policy: TrainedPolicy, family: Family, temperature: float) -> list[TrainRow]:
     chat, (a, b, c, d) = family.chat, [probe(nth, family) for nth in range(4)]
     said = "What is it?"
-    asked = {
-        "no image": (said, ()),
-        "one image": (said, (a,)),
-        "two images": (f"First <image> and then <image>. {said}", (b, c)),
-        "adjacent images": (f"<image><image>{said}", (d, a)),
-        "several turns": (said, (b,)),
-    }
-    turns = {"several turns": ((c,), (), (d, a))}
-    return await asyncio.gather(
-        *(_row(policy, chat, (name, temperature), asked[name], turns.get(name, ())) for name in asked)
-    )
+    conversations = [
+        _Conversation("no image", said),
+        _Conversation("one image", said, (a,)),
+        _Conversation("two images", f"First <image> and then <image>. {said}", (b, c)),
+        _Conversation("adjacent images", f"<image><image>{said}", (d, a)),
+        _Conversation("several turns", said, (b,), ((c,), (), (d, a))),
+    ]
+    return await asyncio.gather(*(_row(policy, chat, c, Sampling(temperature)) for c in conversations))
 
 
-async def _row(
-    policy: TrainedPolicy,
-    chat: Chat,
-    what: tuple[str, float],
-    asked: tuple[str, Sequence[ImageRef]],
-    turns: Sequence[Sequence[ImageRef]],
-) -> TrainRow:
-    """A conversation: the question, and an observation with the images of each further turn."""
-    (name, temperature), (question, images) = what, asked
-    ids = list(chat.prompt("Look closely.", question, images))
-    shown, mask, logprobs = list(images), [0] * len(ids), [0.0] * len(ids)
+async def _row(policy: TrainedPolicy, chat: Chat, conversation: _Conversation, sampling: Sampling) -> TrainRow:
+    turns = conversation.turns
+    ids = list(chat.prompt("Look closely.", conversation.question, conversation.images))
+    shown, mask, logprobs = list(conversation.images), [0] * len(ids), [0.0] * len(ids)
     for nth in range(len(turns) + 1):
         if nth:
             seen_now = turns[nth - 1]
@@ -175,10 +175,10 @@ async def _row(
             text = text if ids[-1] in chat.end_ids else (chat.end_ids[0], *text)
             ids, mask, logprobs = ids + list(text), mask + [0] * len(text), logprobs + [0.0] * len(text)
             shown += seen_now
-        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, Sampling(temperature), nth))
+        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, sampling, nth))
         ids, mask = ids + list(done.token_ids), mask + [1] * len(done.token_ids)
         logprobs += done.logprobs
-    return TrainRow(name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
+    return TrainRow(conversation.name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
 def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View) -> Agreement:

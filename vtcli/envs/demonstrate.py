@@ -63,11 +63,11 @@ class MemoryImages:
         again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
-    def scale(self, pixels: Pixels) -> View:
-        """View over full, per side."""
+    def view_size(self, pixels: Pixels) -> tuple[int, int]:
+        """Width and height at which an image is seen."""
         height, width = pixels.shape[:2]
         rows, columns = self._sizing(height, width)
-        return columns / width, rows / height
+        return columns, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class Setting:
 
     def scale(self, images: MemoryImages, pixels: Pixels) -> View:
         """Pixels that a policy names over pixels of the full image."""
-        return (1.0, 1.0) if self.card.coordinates == "full" else images.scale(pixels)
+        height, width = pixels.shape[:2]
+        return self.card.scale((width, height), images.view_size(pixels))
 
     def open(self, sample: Sample, images: MemoryImages, runner: Runner | None, offered: bool = True) -> Env:
         return self.card.open(sample, EnvInputs(images, self.prompt, runner, offered))

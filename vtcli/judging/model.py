@@ -152,8 +152,8 @@ class ModelJudge:
                 raise InputError(
                     f"The image of {case.trajectory.id}, {path}, is not there, and the judge {self.name} has to see "
                     "it. Images lie beside the trajectories: copy the folder images of the run that made them there, "
-                    "or give that run's artifact. What is stored already is scored without any by "
-                    "scoring.measure=never, and judge=oracle looks at none."
+                    "or give that run's artifact. scoring.measure=never scores stored signals without images, and "
+                    "judge=oracle needs none."
                 )
 
     def _png(self, ref: ImageRef) -> bytes:

@@ -123,8 +123,8 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
 
 
 def _open_locked(path: Path) -> int | None:
-    """A handle of the locked file; None where somebody else has the lock. A file that its holder removed between our
-    opening and our locking it is not the lock any more, and is opened anew."""
+    """Open and lock ``path``; None where another process has the lock. A file that its holder removed between our
+    opening and locking is no longer the lock, so the file is opened again."""
     while True:
         with checked(path, "open the lock"):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from vtcli.config.bounds import OutOfBounds, at_least
 from vtcli.errors import InputError
@@ -95,6 +95,13 @@ def decode(data: bytes, where: str) -> Pixels:
         return np.array(_to_rgb(image), dtype=np.uint8)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ... on broken data
         raise _undecodable(where, error) from error
+
+
+def size(data: bytes, where: str) -> tuple[int, int]:
+    """Width and height as ``decode`` gives them, upright; only the header is read. Raises ``InputError`` as it does."""
+    image = _open(data, where)
+    sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    return (image.height, image.width) if sideways else (image.width, image.height)
 
 
 def check(data: bytes, where: str) -> None:

@@ -223,6 +223,33 @@ class Table:
         with self._guard, _readable(self.path):
             return self._read_group(group).slice(offset, 1).to_pylist()[0]
 
+    def copy(self, path: Path, indices: Iterable[int]) -> None:
+        """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
+        complete or absent. Raises ``InputError`` for disk trouble."""
+        by_group: dict[int, list[int]] = {}
+        for group, offset in sorted(self._places[index] for index in set(indices)):
+            by_group.setdefault(group, []).append(offset)
+        schema, temp = self._file.schema_arrow, disk.temporary(path)
+        with disk.checked(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
+                    waiting = schema.empty_table()
+                    for group, offsets in by_group.items():
+                        with self._guard, _readable(self.path):
+                            taken = self._read_group(group).take(pa.array(offsets))
+                        waiting = pa.concat_tables([waiting, taken])
+                        if waiting.num_rows >= ROW_GROUP:
+                            writer.write_table(waiting.slice(0, ROW_GROUP))
+                            waiting = waiting.slice(ROW_GROUP)
+                    writer.write_table(waiting)
+                disk.fsync_file(temp)
+                temp.replace(path)
+            except BaseException:
+                temp.unlink(missing_ok=True)
+                raise
+            disk.fsync_dir(path.parent)
+
     def _require_columns(self) -> None:
         have = self._file.schema_arrow
         wrong = [

@@ -67,8 +67,8 @@ def _remove(store: ArtifactStore, artifact: Artifact) -> None:
 
 
 def leftovers(store: ArtifactStore, work: bool = False) -> list[Leftover]:
-    """Drafts of killed processes and locks that nobody holds; with ``work`` also what interrupted runs would go on
-    from."""
+    """Drafts of killed processes and abandoned locks; with ``work`` also the folders that interrupted runs would
+    continue from."""
     found: list[Leftover] = []
     if not store.root.is_dir():
         return found

@@ -14,9 +14,9 @@ SMALLEST = 4096
 
 
 def share(folder: Path, files: Sequence[FileEntry], others: Iterable[Artifact]) -> None:
-    """Replaces each file of ``folder`` that equals an earlier one of it, or one of ``others``, by a link to that one.
+    """Replace each file of ``folder`` that equals an earlier one, or one of ``others``, by a link to it.
 
-    Files of artifacts are read-only, so that nobody writes through a link. A file of ``others`` is hashed first, since
+    Files of artifacts are read-only, so a link cannot be written through. A file of ``others`` is hashed first, since
     it may be damaged. Where the file system has no links, copies stay.
     """
     found = {e.sha256: other.path / e.path for other in others for e in other.manifest.files if e.size >= SMALLEST}

@@ -1,0 +1,279 @@
+"""``vtcli filter``: a dataset or demonstrations in, the rows that rules keep out, and why the others went."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vtcli import judging
+from vtcli.config.bounds import shares
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.worlds import Worlds
+from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
+from vtcli.filters import account, applying
+from vtcli.filters.applying import Decided, Subset
+from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
+from vtcli.filters.rolling import Player, Rolling, Rollouts, StoredRates
+from vtcli.protocols import Signal
+from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
+from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.identity import outside_code, targets
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.runs.sources import Source, source_model
+from vtcli.sandbox.pool import PoolConfig
+from vtcli.schema import Sample
+from vtcli.signals.measuring import Measuring, OpenJudge
+from vtcli.store import codec, disk, parquet, videos
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits, ImageStore, as_given
+from vtcli.store.records import SampleSet
+
+RUNTIME_KEYS = (
+    *("filter.data", "filter.rollouts.concurrency", "filter.max_broken", "filter.max_unjudged", "filter.device"),
+    *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+)
+"""These change nothing in what is kept."""
+
+MEASUREMENT = ("prompt", "env", "images", "judge")
+"""Sections that a pass rate depends on, beside the policy, ``limits``, temperature, seed and the answer's signal."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Rules by name, in order: each sees what those before it kept, so cheap ones come first. Rows of other ``forms``
+    and ``splits`` stay as they are; demonstrations have no form."""
+
+    data: str  # dataset or demos artifact
+    rules: dict[str, Rule]
+    prompt: Mapping[str, Any]
+    signals: dict[str, Signal]
+    env: BoundCard  # conf/env
+    model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
+    forms: tuple[str, ...] = ("answer", "tool")
+    splits: tuple[str, ...] = ("train",)
+    rollouts: Rollouts = field(default_factory=Rollouts)
+    judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
+    max_broken: float = 0.5  # a larger share of broken rollouts ends the run
+    bad_rows: Literal["error", "skip"] = "error"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
+    device: str | None = None  # null: a GPU where there is one
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
+    seed: int = 0
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
+    limits: Limits = field(default_factory=Limits)
+    engine: Engine = field(default_factory=Engine)
+    images: ImageLimits = field(default_factory=ImageLimits)
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if not self.rules:
+            raise ConfigError(
+                "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
+            )
+        shares(self, "max_broken", "max_unjudged")
+        needy = applying.needs_rollouts(self.rules)
+        if needy and not self.model:
+            raise ConfigError(
+                f"filter.rules.{needy[0]} needs rollouts of a policy: give model=NAME@latest, say base@latest"
+            )
+        if needy and "answer" not in self.signals:
+            raise ConfigError(
+                f"filter.rules.{needy[0]} needs the signal 'answer', which says what is right: signals=all"
+            )
+
+
+def run(config: Config) -> Artifact:
+    """Returns an artifact of the input's kind: its Parquet files without the dropped rows, ``filter.json``,
+    ``dropped.jsonl`` and ``facts/``.
+
+    Raises:
+        InputError: data or a model that cannot be used, or no row that stays.
+        EngineError: an engine or judge that fails, too many broken rollouts.
+    """
+    settings = RunSettings.of(config.job, "filtered")
+    store = ArtifactStore(settings.home)
+    data = store.resolve(config.data)
+    if data.kind not in ("dataset", "demos"):
+        store.resolve(config.data, "dataset")  # says what is needed
+    needy = applying.needs_rollouts(config.rules)
+    if needy and data.kind == "demos":
+        raise InputError(
+            f"filter.rules.{needy[0]} rolls questions out, and {data.ref} holds demonstrations: give a dataset, "
+            f"or leave the rule out (~filter.rules.{needy[0]})"
+        )
+    source = source_model(store, config.model) if needy and config.model else None
+    parents = [data, *(source.parents if source else [])]
+    free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
+    scope = Scope(free, source.files if source else {})
+    with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
+        if stage.reused:
+            account.show(json.loads((stage.reused.path / "filter.json").read_text()))
+            return stage.reused
+        tables = _tables(config, data)
+        rows = [row for table in tables.values() for row in facts_of(table)]
+        rolling = _Rollouts(config, stage, data, source)
+        try:
+            found = applying.apply(config.rules, rows, rolling, config.rollouts.k)
+        finally:
+            rolling.close()
+        return _finish(config, stage, (data, source), tables, found)
+
+
+def _tables(config: Config, data: Artifact) -> dict[str, parquet.Table]:
+    """The files that are filtered, by name; rows that are skipped are listed on standard error."""
+    if data.kind == "demos":
+        names, schema = list(config.splits), parquet.DEMO_SCHEMA
+    else:
+        names, schema = [f"{form}-{split}" for split in config.splits for form in config.forms], parquet.SAMPLE_SCHEMA
+    paths = [path for name in names if (path := data.path / f"{name}.parquet").is_file()]
+    if not paths:
+        have = ", ".join(sorted(path.stem for path in data.path.glob("*.parquet"))) or "no Parquet file"
+        raise InputError(
+            f"{data.ref} has none of {', '.join(names)}; it has {have}. Set filter.forms and filter.splits."
+        )
+    tables = {path.stem: parquet.Table(path, schema, config.bad_rows) for path in paths}
+    sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
+    return tables
+
+
+class _Rollouts:
+    """Measures pass rates for ``applying.apply``; the model is loaded when the first rollout is needed."""
+
+    def __init__(self, config: Config, stage: StageRun, data: Artifact, source: Source | None) -> None:
+        self.config, self.stage, self.data, self.source = config, stage, data, source
+        self.family = open_family(source.path, config.families) if source else None
+        sizing = self.family.sizing(config.images) if self.family else as_given
+        self.images = ImageStore(stage.work / "images", sizing)
+        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
+        signals = [config.signals["answer"]] if source else []
+        self.measure = Measuring(signals, config.judge, self.images, stage.store.root)
+        self.loop = EventLoop()
+        self.policy: TrainedPolicy | None = None
+        self.player: Player | None = None
+        self._open = False
+
+    def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> PassRates:
+        assert self.source is not None
+        if not self._open:
+            self.loop.__enter__()
+            self._open = True
+        sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
+        stored = StoredRates(
+            self.stage.store.root
+            / ".facts"
+            / "pass_rate"
+            / f"{_measurement(self.config, self.stage, self.source)}.jsonl"
+        )
+
+        def load(row: RowFacts) -> Sample:
+            return self.worlds.offer(sets[row.file].load(row.index))
+
+        config = self.config
+        rates = self.loop.run(Rolling(config.rollouts, config.seed, stored, load, self._start)(rows, decided))
+        self._check(rates)
+        return rates
+
+    def _samples(self, name: str) -> SampleSet:
+        form, _, split = name.partition("-")
+        return SampleSet(self.data, form, split, self.images, self.config.bad_rows)
+
+    async def _start(self) -> Player:
+        if self.player is None:
+            await self.worlds.start()
+            await self.measure.start()
+            facts = self.worlds.facts | self.measure.facts
+            self.stage.tracker.tags({key: str(value) for key, value in facts.items()})
+            self.player = await compute(self._load)
+        return self.player
+
+    def _load(self) -> Player:
+        """Heavy libraries are imported here."""
+        assert self.family is not None
+        config, place = self.config, Place(self.config.dtype, self.config.device)
+        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        return Player(self.policy, self.family.chat, self.worlds, config.limits, self.measure, config.rollouts.right)
+
+    def _check(self, rates: PassRates) -> None:
+        """Too many rollouts without a verdict end the run."""
+        outcomes = [outcome for rate in rates.values() for outcome in rate.outcomes]
+        if not outcomes:
+            return
+        broken, unjudged = outcomes.count("broken"), outcomes.count("unjudged")
+        where, player = f"filter ({self.data.ref})", self.player
+        if player and player.roomless and player.rollouts == len(player.roomless):
+            refuse_no_room(player.roomless, self.config.limits, "filter.limits.max_tokens")
+        refuse_broken(broken / len(outcomes), self.config.max_broken, player.broken if player else [], "filter", where)
+        self.measure.check(unjudged / len(outcomes), self.config.max_unjudged, "filter")
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        try:
+            self.loop.run(self.measure.close())
+            self.loop.run(self.worlds.close())
+            if self.policy is not None:
+                self.policy.close()
+        finally:
+            self.loop.__exit__(None, None, None)
+
+
+def _measurement(config: Config, stage: StageRun, source: Source) -> str:
+    """What a pass rate depends on beside its question, as a file's name."""
+    job = codec.encode(config.job)
+    sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
+    sections["answer"] = (job.get("signals") or {}).get("answer")
+    for key in judging.RUNTIME_KEYS:
+        section, _, name = key.partition(".")
+        (sections.get(section) or {}).pop(name, None)
+    limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
+    own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
+    value = [_weights(stage, source), outside_code(targets(sections)), sections, own]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _weights(stage: StageRun, source: Source) -> list[str]:
+    """Which weights, by content."""
+    if source.artifact is not None:
+        return [source.artifact.digest, str(source.path.relative_to(source.artifact.path))]
+    return [f"{name} {stage.identity.files[name]}" for name in sorted(source.files)]
+
+
+def _finish(
+    config: Config,
+    stage: StageRun,
+    inputs: tuple[Artifact, Source | None],
+    tables: Mapping[str, parquet.Table],
+    found: Subset,
+) -> Artifact:
+    """Write the artifact's files, commit them, and print the tables."""
+    data, source = inputs
+    policy = source.name if source else None
+    said = account.account(found, {"data": data.ref, "policy": policy, "k": config.rollouts.k if policy else None})
+    if not found.kept:
+        account.show(said)
+        raise InputError(f"no row of {data.ref} stays: see the counts above, and loosen the rule that drops most")
+    out = stage.work / "filtered"
+    shutil.rmtree(out, ignore_errors=True)
+    for name, table in tables.items():
+        table.copy(out / f"{name}.parquet", [row.index for row in found.kept if row.file == name])
+    with disk.checked(out, "copy what is not filtered to"):
+        for path in sorted(data.path.glob("*.parquet")):
+            if path.stem not in tables:
+                shutil.copyfile(path, out / path.name)
+        if (data.path / videos.FOLDER).is_dir():
+            shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
+    account.write(out, found, said)
+    counts = {name: sum(row.file == name for row in found.kept) for name in tables}
+    dropped = {step.name: len(step.dropped) for step in found.steps}
+    stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)
+    artifact = stage.commit(out, {"rows": counts, "dropped": dropped})
+    account.show(said)
+    return artifact

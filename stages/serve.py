@@ -1,0 +1,202 @@
+"""``vtcli serve``: a model as an agent behind an OpenAI-compatible endpoint; rollouts go on in the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+
+from vtcli.config.bounds import above, within
+from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.worlds import Worlds
+from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import open_family
+from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
+from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.runs.sources import Source, source_model
+from vtcli.sandbox.pool import PoolConfig
+from vtcli.serve.agent import Agent, Bounds
+from vtcli.serve.app import LOOPBACK, Service, application
+from vtcli.serve.requests import RequestLimits
+from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.images import ImageLimits, ImageStore
+
+POLL_S = 0.05
+"""How often an ending server looks whether a rollout is still under way."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """``key_env`` names the environment variable with the API key, which any host but loopback needs."""
+
+    model: str  # model artifact, folder or hub name
+    prompt: Mapping[str, Any]
+    env: BoundCard  # conf/env
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any that is free
+    key_env: str = "VTCLI_API_KEY"
+    temperature: float = 1.0  # of a request that does not say, as at OpenAI
+    drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
+    bounds: Bounds = field(default_factory=Bounds)
+    request: RequestLimits = field(default_factory=RequestLimits)
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
+    device: str | None = None  # null: a GPU where there is one
+    families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
+    seed: int = 0
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
+    limits: Limits = field(default_factory=Limits)
+    engine: Engine = field(default_factory=Engine)
+    images: ImageLimits = field(default_factory=ImageLimits)
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        within(self.port, "port", 0, 65535)
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
+        above(0, self, "drain_s")
+        if self.host not in LOOPBACK and not os.environ.get(self.key_env):
+            raise ConfigError(
+                f"serve.host={self.host} is reached from other machines and needs an API key: set the environment "
+                f"variable {self.key_env}, or leave serve.host at 127.0.0.1"
+            )
+
+
+def run(config: Config) -> None:
+    """Serves until SIGTERM or Ctrl-C; then what is under way may finish.
+
+    Raises:
+        InputError: no model, or the port is taken.
+        EngineError: an engine that does not start, or fails later.
+    """
+    settings = RunSettings.of(config.job, "serve")
+    source = source_model(ArtifactStore(settings.home), config.model)
+    logging.getLogger("vtcli.serve").setLevel(logging.INFO)
+    scope = Scope(source.location_keys("serve"), source.files, when_changed="anew")
+    with open_run(settings, "serve", "trajectories", config.job, source.parents, scope) as stage, EventLoop() as loop:
+        server = _Server(config, stage, source)
+        try:
+            with _until_told(server.end):
+                loop.run(server.serve())
+        finally:
+            shutil.rmtree(stage.work, ignore_errors=True)
+
+
+class _Server:
+    """One server from its socket to its end."""
+
+    def __init__(self, config: Config, stage: StageRun, source: Source) -> None:
+        self.config, self.stage, self.source = config, stage, source
+        self.family = open_family(source.path, config.families)
+        self.images = ImageStore(stage.work / "images", self.family.sizing(config.images))
+        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
+        self.policy: TrainedPolicy | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end = asyncio.Event()
+        self.service = Service(
+            names=_names(config.model, source),
+            loopback=config.host in LOOPBACK,
+            key=os.environ.get(config.key_env) or None,
+            limits=config.request,
+            fingerprint=source.artifact.digest[:16] if source.artifact else config.model,
+            max_model_len=config.limits.max_tokens,
+        )
+
+    async def serve(self) -> None:
+        """The socket opens before the model loads, so that ``/health`` and ``/ready`` say which of both it is."""
+        self._loop = asyncio.get_running_loop()
+        self.service.failed = failed = self._loop.create_future()
+        runner = web.AppRunner(application(self.service), handler_cancellation=True, access_log=None)
+        try:
+            address = await self._listen(runner)
+            await self._load()
+            sys.stderr.write(f"serving {self.service.names[0]} at {address}/v1\n")
+            ending = asyncio.create_task(self._end.wait())
+            await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain()
+        finally:
+            await runner.cleanup()
+            await self.worlds.close()
+            if self.policy is not None:
+                self.policy.close()
+        if failed.done():
+            raise failed.result()
+
+    def end(self) -> None:
+        """Lets what is under way finish, then ends. From any thread, at any time."""
+        if self._loop is None:
+            self._end.set()
+        else:
+            self._loop.call_soon_threadsafe(self._end.set)
+
+    async def _listen(self, runner: web.AppRunner) -> str:
+        await runner.setup()
+        config = self.config
+        try:
+            site = web.TCPSite(runner, config.host, config.port, shutdown_timeout=config.drain_s)
+            await site.start()
+        except OSError as error:
+            raise InputError(
+                f"serve.host={config.host} serve.port={config.port} cannot be listened at: {error.strerror or error}. "
+                "Choose another port (serve.port=0 takes a free one) or end the other server."
+            ) from error
+        port = runner.addresses[0][1]
+        self.stage.tracker.tags({"vtcli.port": str(port)})
+        return f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
+
+    async def _load(self) -> None:
+        await self.worlds.start()
+        self.service.agent = await compute(self._open)
+        self.stage.tracker.tags({key: str(value) for key, value in self.worlds.facts.items()})
+
+    def _open(self) -> Agent:
+        """Heavy libraries are imported here."""
+        config, place = self.config, Place(self.config.dtype, self.config.device)
+        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        return Agent(
+            self.policy, self.family.chat, self.worlds, self.images, config.limits, config.bounds, config.temperature
+        )
+
+    async def _drain(self) -> None:
+        """New requests are refused; those under way have ``drain_s``."""
+        self.service.draining = True
+        agent = self.service.agent
+        sys.stderr.write("ending: waiting for the requests under way\n")
+        deadline = asyncio.get_running_loop().time() + self.config.drain_s
+        while agent is not None and agent.rolling and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(POLL_S)
+
+
+def _names(model: str, source: Source) -> tuple[str, ...]:
+    """What clients may call the model: an id without ``/`` and ``:``, of which some make file names, then as given."""
+    whole = source.name
+    plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")
+    return tuple(dict.fromkeys((plain, whole, model)))
+
+
+@contextmanager
+def _until_told(end: Callable[[], None]) -> Generator[None]:
+    """The first SIGTERM or Ctrl-C calls ``end``; a second one ends the process as anywhere else."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def told(number: int, frame: object) -> None:
+        del frame
+        signal.signal(number, before[signal.Signals(number)])
+        end()
+
+    for number in before:
+        signal.signal(number, told)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,298 @@
+"""``vtcli filter`` on real datasets with a real (random) tiny model: what stays, why, and what is measured once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fakes import native_card
+
+from stages import eval as evaluation
+from stages import filter as stage
+from vtcli.config import compose
+from vtcli.errors import ConfigError, EngineError, InputError
+from vtcli.filters import duplicates, lengths, pass_rate, sizes
+from vtcli.filters.rolling import Rollouts
+from vtcli.rollout.loop import Limits, RolloutRequest
+from vtcli.schema import Sample, Scored, Stop, Trajectory
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageLimits, ImageStore, encode_png
+from vtcli.store.records import Demo, SampleSet
+
+PROMPT = {
+    "style": "compact",
+    "system": "image {size}\n{tools}",
+    "tool_question": "{question}",
+    "answer_question": "{question}",
+}
+QUESTIONS = 6
+ROWS = {"image": sizes.images, "answer": lengths.answer, "duplicates": duplicates.exact}
+
+
+async def by_seed(trajectory: Trajectory) -> Mapping[str, Any]:
+    """Right or wrong by the rollout's seed: a fact that a random model gives, too."""
+    return {"answer_correct": int(trajectory.seed % 3 > 0)}
+
+
+def picture(shade: int, width: int = 56, height: int = 56) -> bytes:
+    return encode_png(np.full((height, width, 3), shade, np.uint8))
+
+
+def sample(name: str, split: str = "train", form: str = "answer", answer: str = "3") -> Sample:
+    return Sample(name, "count", form, split, f"How many in {name}?", answer, (), (), {"value": [3], "total": 5})
+
+
+def write_data(home: Path) -> None:
+    """Six good questions; one that is there twice, one too narrow for the model, one without an answer."""
+    rows = [(sample(f"q{i}"), [picture(i)]) for i in range(QUESTIONS)]
+    twice = Sample("twice", "count", "answer", "train", rows[0][0].question, "4", (), (), {"value": [4], "total": 5})
+    bad = [(twice, [picture(0)]), (sample("narrow"), [picture(9, 1, 201)]), (sample("mute", answer=""), [picture(8)])]
+    with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
+        records.write_samples(draft.path / "answer-train.parquet", [*rows[:3], *bad, *rows[3:]])
+        records.write_samples(draft.path / "answer-test.parquet", [(sample("t0", "test"), [picture(0)])])
+        draft.commit()
+    messages = ({"role": "user", "content": "<image>Where?"}, {"role": "assistant", "content": "Here."})
+    with ArtifactStore(home).draft("demos", "demos", seed=0, stage="synth") as draft:
+        shown = [(Demo(f"d{i}", messages, ()), [picture(i % 2)]) for i in range(4)]
+        records.write_demos(draft.path / "train.parquet", shown)
+        records.write_demos(draft.path / "validation.parquet", shown[:1])
+        draft.commit()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from vtcli.families.qwen2_5_vl import tiny
+
+    home = tmp_path_factory.mktemp("filter") / "artifacts"
+    write_data(home)
+    sizes_of = tiny.TinyModel(
+        vocab_size=400, hidden_size=48, layers=1, heads=2, kv_heads=1, intermediate_size=64,
+        vision_hidden_size=32, vision_depth=1, vision_heads=2, vision_intermediate_size=48,
+    )  # fmt: skip
+    tokenizer = tiny.train_tokenizer(["How many in q? <answer>3</answer>"] * 3, sizes_of.vocab_size)
+    with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
+        tiny.build(draft.path, sizes_of, tokenizer, seed=0)
+        draft.commit()
+    return home
+
+
+def config(home: Path, name: str, **changes: Any) -> stage.Config:
+    fields: dict[str, Any] = {
+        "data": "data:v1",
+        "model": "model:v1",
+        "prompt": PROMPT,
+        "signals": {"answer": by_seed},
+        "env": native_card,
+        "dtype": "float32",
+        "rules": ROWS | {"pass_rate": pass_rate.mixed},
+        "rollouts": Rollouts(k=4),
+        "limits": Limits(max_turns=1, max_tokens=600, max_turn_tokens=6),
+        "images": ImageLimits(56 * 56, 112 * 112),
+    }
+    fields |= changes
+    own = {k: v for k, v in fields.items() if isinstance(v, str | int)}
+    own |= {"rules": {k: repr(v) for k, v in fields["rules"].items()}, "rollouts": repr(fields["rollouts"])}
+    return stage.Config(**fields, job={"home": str(home), "name": name, "filter": own})
+
+
+def ids(artifact: Artifact, file: str = "answer-train") -> list[str]:
+    return pq.read_table(artifact.path / f"{file}.parquet", columns=["id"]).column("id").to_pylist()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def count_rollouts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The samples' ids of all rollouts from now on."""
+    from vtcli.filters import rolling
+
+    asked: list[str] = []
+    original = rolling.rollout
+
+    async def counted(request: RolloutRequest, *rest: Any) -> Trajectory:
+        asked.append(request.sample.id)
+        return await original(request, *rest)
+
+    monkeypatch.setattr(rolling, "rollout", counted)
+    return asked
+
+
+def test_rows_without_a_model_and_the_files_that_come_out(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = stage.run(config(home, "rows", rules=ROWS, model=None))
+    assert made.kind == "dataset"
+    assert ids(made) == [f"q{i}" for i in range(QUESTIONS)]
+    assert ids(made, "answer-test") == ["t0"]  # another split: as it was
+    before, after = (pq.ParquetFile(home / p / "v1" / "answer-train.parquet") for p in ("data", "rows"))
+    assert after.schema_arrow.equals(before.schema_arrow, check_metadata=True)
+    assert {line["id"]: line["rule"] for line in lines(made.path / "dropped.jsonl")} == {
+        "twice": "duplicates",
+        "narrow": "image",
+        "mute": "answer",
+    }
+    said = json.loads((made.path / "filter.json").read_text())
+    assert (said["rows"], said["kept"], said["policy"]) == (9, 6, None)
+    assert [(r["rule"], r["seen"], r["dropped"]) for r in said["rules"]] == [
+        ("image", 9, 1),
+        ("answer", 8, 1),
+        ("duplicates", 7, 1),
+    ]
+    assert "6 of 9 rows kept" in capfd.readouterr().err
+    assert ArtifactStore(home).verify(made.ref) == []
+    loaded = SampleSet(made, "answer", "train", ImageStore(home.parent / "look"))
+    assert loaded.load(0).question == "How many in q0?"
+    assert stage.run(config(home, "rows", rules=ROWS, model=None)).ref == made.ref  # reused
+
+
+def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = count_rollouts(monkeypatch)
+    made = stage.run(config(home, "mixed"))
+    assert len(asked) == 4 * QUESTIONS
+    facts = {line["id"]: line for line in lines(made.path / "facts" / "pass_rate.jsonl")}
+    clean = stage.run(config(home, "rows", rules=ROWS, model=None))  # eval refuses the image that is too narrow
+    report = evaluation.run(
+        evaluation.Config(
+            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, env=native_card,
+            dtype="float32", forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
+            limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
+            job={"home": str(home), "name": "report"}, max_broken=1.0,
+            rewards={"answer": lambda signals: [None] * len(signals)},
+        )
+    )  # fmt: skip
+    right = dict.fromkeys(facts, 0)
+    for scored in records.read(report.path / "trajectories.jsonl", Scored):
+        if scored.trajectory.sample.id in right and scored.trajectory.stop is not Stop.BROKEN:
+            right[scored.trajectory.sample.id] += scored.signals.values["answer_correct"]
+    assert {name: fact["right"] for name, fact in facts.items()} == right
+    assert set(ids(made)) == {name for name, count in right.items() if 0 < count < 4}
+    one = next(iter(facts.values()))
+    assert one["low"] < one["rate"] + 1e-9 and one["rate"] < one["high"] + 1e-9 and one["judged"] == 4
+    said = json.loads((made.path / "filter.json").read_text())
+    assert sum(bar["questions"] for bar in said["pass_rate"]["histogram"]) == QUESTIONS
+
+    asked.clear()
+    band = {"pass_rate": partial(pass_rate.band, max_rate=0.5)}
+    stage.run(config(home, "band", rules=ROWS | band))
+    assert asked == []  # another rule, the same facts
+    longer = stage.run(config(home, "longer", rules=ROWS | band, rollouts=Rollouts(k=6)))
+    assert len(asked) == 2 * QUESTIONS  # goes on where four had been
+    again = {line["id"]: line["outcomes"][:4] for line in lines(longer.path / "facts" / "pass_rate.jsonl")}
+    assert again == {name: fact["outcomes"] for name, fact in facts.items()}
+
+
+def test_an_early_stop_keeps_the_same_rows_with_fewer_rollouts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"pass_rate": partial(pass_rate.band, max_rate=0.9)}
+    asked = count_rollouts(monkeypatch)
+    early = stage.run(config(home, "early", rules=ROWS | rules, rollouts=Rollouts(k=8, early_stop=True), seed=5))
+    saved = len(asked)
+    whole = stage.run(config(home, "whole", rules=ROWS | rules, rollouts=Rollouts(k=8), seed=5))
+    assert ids(early) == ids(whole)
+    assert len(asked) == 8 * QUESTIONS > 2 * saved
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {root!r}]
+import importlib.util
+spec = importlib.util.spec_from_file_location("test_filter", {file!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+seen = []
+async def deadly(trajectory):
+    seen.append(trajectory)
+    if len(seen) == 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await module.by_seed(trajectory)
+rollouts = module.Rollouts(k=4, concurrency=1)
+module.stage.run(module.config(Path({home!r}), "killed", seed=7, signals={{"answer": deadly}}, rollouts=rollouts))
+"""
+
+
+def test_kill_loses_no_finished_question(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path(__file__).resolve()
+    script = KILLED.format(
+        tests=str(here.parents[1] / "support"), root=str(here.parents[2]), file=str(here), home=str(home)
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    asked = count_rollouts(monkeypatch)
+    made = stage.run(config(home, "killed", seed=7, rollouts=Rollouts(k=4, concurrency=1)))
+    assert len(asked) == 4 * (QUESTIONS - 2)  # two questions of four rollouts were finished
+    kept, dropped = len(ids(made)), len(lines(made.path / "dropped.jsonl"))
+    assert kept + dropped == QUESTIONS + 3
+
+
+def test_demonstrations_pass_through_the_cheap_rules(home: Path) -> None:
+    made = stage.run(config(home, "shown", data="demos:v1", rules=ROWS))
+    assert made.kind == "demos"
+    assert ids(made, "train") == ["d0", "d1"]
+    assert ids(made, "validation") == ["d0"]
+
+
+def test_a_judge_without_verdicts_and_broken_rollouts_end_the_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def view(*_: object) -> None:
+        raise OSError("no pixels today")
+
+    monkeypatch.setattr(ImageStore, "view", view)
+    with pytest.raises(EngineError, match=r"filter \(data:v1\): 100% of the rollouts broke.*no pixels today"):
+        stage.run(config(home, "broken", seed=11))
+    assert not (home / "broken").exists()
+
+
+def test_prompts_without_room_are_no_wrong_answers(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"filter.limits.max_tokens: is 20, but the shortest of \d+ prompts has"):
+        stage.run(config(home, "roomless", limits=Limits(max_turns=1, max_tokens=20, max_turn_tokens=6)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "nothing:v1"}, "vtcli artifacts ls"),
+        ({"data": "model:v1"}, "expected one of kind dataset"),
+        ({"data": "demos:v1"}, "filter.rules.pass_rate rolls questions out, and demos:v1 holds demonstrations"),
+        ({"model": "data:v1"}, "expected one of kind model"),
+        ({"splits": ("validation",)}, "it has answer-test, answer-train"),
+        ({"rules": {"question": partial(lengths.question, min_chars=99)}}, "no row of data:v1 stays"),
+    ],
+)
+def test_wrong_inputs_say_what_to_do(home: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        stage.run(config(home, "wrong", **changes))
+
+
+def test_settings_that_cannot_work_are_refused(home: Path) -> None:
+    with pytest.raises(ConfigError, match="needs rollouts of a policy: give model="):
+        config(home, "wrong", model=None)
+    with pytest.raises(ConfigError, match=r"filter.rules is empty"):
+        config(home, "wrong", rules={})
+    with pytest.raises(ConfigError, match="temperature 0"):
+        Rollouts(k=8, temperature=0.0)
+
+
+def test_the_recipes_have_their_papers_rules() -> None:
+    def rules(recipe: str) -> dict[str, Any]:
+        argv = [f"+recipe={recipe}", "scale=paper", "data=d:v1", "model=m:v1"]
+        return dict(compose.build(stage.Config, compose.load("filter", argv)).rules)
+
+    codev, codevision = rules("codev"), rules("codevision")
+    assert list(codev) == ["image", "question", "answer", "duplicates", "pass_rate"]
+    assert codev["pass_rate"].func is pass_rate.band and codev["pass_rate"].keywords == {"max_rate": 0.9}
+    assert codevision["pass_rate"].func is pass_rate.mixed
+    assert "pass_rate" not in rules("toolsrl")
+    with pytest.raises(ConfigError, match="max_rat"):
+        compose.build(
+            stage.Config,
+            compose.load("filter", ["+recipe=codev", "scale=tiny", "data=d:v1", "+filter.rules.pass_rate.max_rat=1"]),
+        )

@@ -1,0 +1,107 @@
+"""What a filter has kept and dropped, for people and programs: ``filter.json``, ``dropped.jsonl``, facts, tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vtcli.algo.metrics import wilson
+from vtcli.filters.applying import Subset
+from vtcli.filters.facts import PassRate, PassRates
+from vtcli.store import codec, disk
+
+EXAMPLES = 5
+"""Ids of rows that are listed for each rule."""
+
+BAR = 40
+"""Characters of the histogram's longest bar."""
+
+PASS_RATES = "facts/pass_rate.jsonl"
+
+
+def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``filter.json`` says: ``facts`` of the run, counts of every rule, and the pass rates that were measured."""
+    seen = found.steps[0].seen if found.steps else len(found.kept)
+    rules = [
+        {
+            "rule": step.name,
+            "seen": step.seen,
+            "dropped": len(step.dropped),
+            "kept": step.seen - len(step.dropped),
+            "examples": [{"file": row.file, "id": row.id, "why": why} for row, why in step.dropped[:EXAMPLES]],
+        }
+        for step in found.steps
+    ]
+    whole = dict(facts) | {"rows": seen, "kept": len(found.kept), "rules": rules}
+    return whole | ({"pass_rate": _rates(found.pass_rates)} if found.pass_rates else {})
+
+
+def _rates(rates: PassRates) -> dict[str, Any]:
+    outcomes = Counter(outcome for rate in rates.values() for outcome in rate.outcomes)
+    judged = outcomes["right"] + outcomes["wrong"]
+    return {
+        "questions": len(rates),
+        "without_verdict": sum(rate.rate is None for rate in rates.values()),
+        "outcomes": dict(outcomes),
+        "share_right": outcomes["right"] / judged if judged else None,
+        "histogram": histogram(rates),
+    }
+
+
+def histogram(rates: PassRates) -> list[dict[str, Any]]:
+    """Questions by rate, of those with a verdict: ``[{"rate": 0.125, "questions": 3}, …]``, lowest rate first."""
+    found = Counter(rate.rate for rate in rates.values() if rate.rate is not None)
+    return [{"rate": rate, "questions": count} for rate, count in sorted(found.items())]
+
+
+def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
+    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why) and, where measured, ``facts/pass_rate.jsonl``: a
+    line a question with its rate and Wilson interval, of dropped ones too. Raises ``InputError`` for disk trouble."""
+    disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
+    dropped = [
+        {"id": row.id, "file": row.file, "rule": step.name, "why": why}
+        for step in found.steps
+        for row, why in step.dropped
+    ]
+    disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))
+    if found.pass_rates:
+        facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in found.pass_rates.items()]
+        disk.write_atomic(folder / PASS_RATES, _lines(facts))
+
+
+def _fact(rate: PassRate) -> dict[str, Any]:
+    share = wilson(rate.right, rate.judged) if rate.judged else None
+    interval = {"low": share.low, "high": share.high} if share else {"low": None, "high": None}
+    return {"rate": rate.rate, "right": rate.right, "judged": rate.judged} | interval | codec.encode(rate)
+
+
+def _lines(values: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(value) + "\n" for value in values).encode()
+
+
+def show(said: Mapping[str, Any]) -> None:
+    """Prints the counts of every rule and the histogram of pass rates on standard error."""
+    console = Console(stderr=True)
+    table = Table(
+        "rule", "seen", "dropped", "kept", title=f"{said['data']}: {said['kept']} of {said['rows']} rows kept"
+    )
+    for rule in said["rules"]:
+        table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
+    console.print(table)
+    rates = said.get("pass_rate")
+    if not rates:
+        return
+    most = max((entry["questions"] for entry in rates["histogram"]), default=1)
+    bars = Table("pass rate", "questions", "", title=f"{rates['questions']} questions, policy {said['policy']}")
+    for entry in rates["histogram"]:
+        bar = "█" * max(1, round(BAR * entry["questions"] / most))
+        bars.add_row(f"{entry['rate']:.3f}", str(entry["questions"]), bar)
+    if rates["without_verdict"]:
+        bars.add_row("none", str(rates["without_verdict"]), "broken or not judged; they stay")
+    console.print(bars)

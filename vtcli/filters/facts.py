@@ -1,0 +1,101 @@
+"""What a rule is told of a row, and what it answers: the facts of rows, pass rates, and the form of a rule."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from vtcli.store import images, parquet
+
+Outcome = Literal["right", "wrong", "unjudged", "broken"]
+"""Of one rollout. ``unjudged``: no judge's verdict; ``broken``: our fault. Both are no part of a rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """One row of a Parquet file, without its pixels."""
+
+    file: str  # the Parquet file's name without its ending
+    index: int  # among its usable rows
+    id: str
+    form: str  # "tool" | "answer" | "demo"
+    question: str  # of a demonstration: what its user turns say
+    answer: str  # of a demonstration: its last turn
+    sizes: tuple[tuple[int, int], ...]  # width and height of the images, pixels, upright
+    media: tuple[str, ...]  # sha256 of the images' bytes, then the videos' names, which are sha256 too
+    content: str  # sha256 of all that a rollout depends on, the same in every dataset that has the row
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.file, self.id
+
+
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """The rollouts of one question under one policy, in the order of their seeds."""
+
+    content: str  # ``RowFacts.content``
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def right(self) -> int:
+        return self.outcomes.count("right")
+
+    @property
+    def judged(self) -> int:
+        return self.right + self.outcomes.count("wrong")
+
+    @property
+    def rate(self) -> float | None:
+        """None without a verdict, which is not zero."""
+        return self.right / self.judged if self.judged else None
+
+
+PassRates = Mapping[tuple[str, str], PassRate]
+"""By ``RowFacts.key``."""
+
+
+class Rule(Protocol):
+    """Says of every row why it goes, or None where it stays. A rule with a parameter ``pass_rates`` is also given those
+    of the rows; such a rule looks at each row by itself, so that rollouts can end when its verdict is certain."""
+
+    def __call__(self, rows: Sequence[RowFacts]) -> Sequence[str | None]: ...
+
+
+def facts_of(table: parquet.Table) -> Iterator[RowFacts]:
+    """The facts of every usable row of a file of samples or demonstrations."""
+    for index in range(len(table.ids)):
+        row = table.row(index)
+        pngs = [image["bytes"] for image in row["images"] or ()]
+        media = [hashlib.sha256(png).hexdigest() for png in pngs] + [v["video"] for v in row.get("videos") or ()]
+        form, question, answer = _texts(row)
+        yield RowFacts(
+            file=table.path.stem,
+            index=index,
+            id=row["id"],
+            form=form,
+            question=question,
+            answer=answer,
+            sizes=tuple(images.size(png, f"of row {row['id']!r} in {table.path}") for png in pngs),
+            media=tuple(media),
+            content=_content(row, media),
+        )
+
+
+def _texts(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Form, question and answer."""
+    if "messages" not in row:
+        info = row["extra_info"]
+        return info["form"], info["question"], info["answer"]
+    messages = row["messages"]
+    asked = "\n".join(message["content"] for message in messages if message["role"] == "user")
+    return "demo", asked, messages[-1]["content"]
+
+
+def _content(row: Mapping[str, Any], media: Sequence[str]) -> str:
+    info = {k: v for k, v in (row.get("extra_info") or {}).items() if k not in ("index", "split")}
+    value = [row["id"], row.get("ability"), info, row.get("messages"), media]
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

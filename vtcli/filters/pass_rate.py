@@ -1,0 +1,38 @@
+"""Rules: how often a policy is right on a question. A question without a verdict (None is not zero) stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vtcli.filters.facts import PassRates, RowFacts
+
+
+def band(
+    rows: Sequence[RowFacts], *, pass_rates: PassRates, min_rate: float = 0.0, max_rate: float = 1.0
+) -> list[str | None]:
+    """Drops questions whose rate is below ``min_rate`` or above ``max_rate``; the bounds themselves stay.
+
+    CodeV drops accuracy above 0.9 over 8 samples, which only 8 of 8 is.
+    """
+    if not 0 <= min_rate <= max_rate <= 1:
+        raise ValueError(f"pass rates from min_rate={min_rate} to max_rate={max_rate}: expected 0 <= min <= max <= 1")
+
+    def problem(row: RowFacts) -> str | None:
+        found = pass_rates.get(row.key)
+        if found is None or found.rate is None or min_rate <= found.rate <= max_rate:
+            return None
+        return f"right in {found.right} of {found.judged}, outside {min_rate:g}..{max_rate:g}"
+
+    return [problem(row) for row in rows]
+
+
+def mixed(rows: Sequence[RowFacts], *, pass_rates: PassRates) -> list[str | None]:
+    """Drops questions on which all rollouts are right, or all wrong: DeepEyes and CodeVision."""
+
+    def problem(row: RowFacts) -> str | None:
+        found = pass_rates.get(row.key)
+        if found is None or found.rate not in (0.0, 1.0):
+            return None
+        return f"{'right' if found.rate else 'wrong'} in all of {found.judged}"
+
+    return [problem(row) for row in rows]

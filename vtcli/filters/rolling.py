@@ -1,0 +1,167 @@
+"""Pass rates: k rollouts a question, measured once, kept by what they depend on, and gone on with after any end.
+
+The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``samples_per_question``: how many
+are asked for, which rule asks and when it is content change no outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from vtcli.config.bounds import at_least, within
+from vtcli.errors import ConfigError
+from vtcli.filters.applying import Decided
+from vtcli.filters.facts import Outcome, PassRate, RowFacts
+from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
+from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
+from vtcli.rollout.stream import Measure
+from vtcli.schema import Sample, Stop, Trajectory
+from vtcli.store import disk, records
+
+FORM = "answer"
+"""Only plain questions are right or wrong."""
+
+REASONS = 100
+"""Broken rollouts that are kept to say why."""
+
+LOCK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """``filter.rollouts``. ``early_stop`` ends a question's rollouts once its rule's verdict is certain: the same rows
+    stay, but a rate then has fewer rollouts than ``k``, those of easy or hard questions the fewest."""
+
+    k: int = 8
+    temperature: float = 1.0
+    early_stop: bool = False
+    concurrency: int = 64  # questions at a time
+    right: str = "answer_correct"  # the signal that says so: above one half is right
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "k", "concurrency")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
+        if self.temperature == 0 and self.k > 1:
+            raise ConfigError(
+                f"filter.rollouts.k={self.k} at temperature 0: all rollouts of a question would be the same. "
+                "Expected a temperature above 0, or k=1."
+            )
+
+
+class StoredRates:
+    """A file of pass rates under one measurement, shared by runs and datasets; the last line of a question counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known = {r.content: r for r in records.read(path, PassRate)} if path.exists() else {}
+
+    def get(self, content: str) -> PassRate:
+        return self._known.get(content) or PassRate(content, ())
+
+    def put(self, rate: PassRate) -> None:
+        """Durably. Raises ``InputError`` for disk trouble."""
+        with disk.locked(self.path.with_suffix(".lock"), LOCK_S, f"the pass rates in {self.path}"):
+            records.append(self.path, [rate])
+        self._known[rate.content] = rate
+
+
+@dataclass
+class Player:
+    """What rollouts are made and measured with, and how they went."""
+
+    policy: Policy
+    chat: Chat
+    open_env: OpenEnv
+    limits: Limits
+    measure: Measure
+    right: str
+    rollouts: int = 0
+    broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
+    roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
+
+    async def outcome(self, request: RolloutRequest) -> Outcome:
+        """Raises ``VtcliError`` for what the user has to mend."""
+        found = await rollout(request, self.policy, self.chat, self.open_env, self.limits)
+        self.rollouts += 1
+        if found.stop is Stop.BROKEN:
+            if len(self.broken) < REASONS:
+                self.broken.append(found)
+            return "broken"
+        if not found.turns and self.rollouts == len(self.roomless) + 1:
+            self.roomless.append(found)
+        (signals,) = await self.measure([found])
+        value = signals.values.get(self.right)
+        return "unjudged" if value is None else "right" if value > 0.5 else "wrong"
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """Measures pass rates. ``start`` loads the model; it is not called where all is known."""
+
+    config: Rollouts
+    seed: int
+    stored: StoredRates
+    load: Callable[[RowFacts], Sample]
+    start: Callable[[], Awaitable[Player]]
+
+    async def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> dict[tuple[str, str], PassRate]:
+        """Of every plain question, over the first ``k`` of its rollouts. What broke or was not judged in an
+        earlier run is tried once more.
+
+        Raises:
+            VtcliError: what the user has to mend. Finished questions are kept.
+        """
+        asked = [row for row in rows if row.form == FORM]
+        todo = [row for row in asked if self._missing(row, decided)]
+        if todo:
+            player = await self.start()
+            with Progress(console=Console(stderr=True)) as bar:
+                shown = bar.add_task("pass rates", total=len(asked), completed=len(asked) - len(todo))
+                await self._all(iter(todo), player, decided, lambda: bar.advance(shown))
+        return {row.key: self._rate(row) for row in asked}
+
+    def _rate(self, row: RowFacts) -> PassRate:
+        return PassRate(row.content, self.stored.get(row.content).outcomes[: self.config.k])
+
+    def _missing(self, row: RowFacts, decided: Decided) -> list[int]:
+        """Which of the ``k`` rollouts are still to be made."""
+        known = self._rate(row).outcomes
+        left = [n for n in range(self.config.k) if n >= len(known) or known[n] in ("broken", "unjudged")]
+        certain = self.config.early_stop and all(o in ("right", "wrong") for o in known) and decided(row, known)
+        return [] if certain else left
+
+    async def _all(
+        self, waiting: Iterator[RowFacts], player: Player, decided: Decided, done: Callable[[], None]
+    ) -> None:
+        async def worker() -> None:
+            for row in waiting:  # shared: each takes the next one
+                await self._question(row, player, decided)
+                done()
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self.config.concurrency):
+                    tasks.create_task(worker())
+        except ExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+
+    async def _question(self, row: RowFacts, player: Player, decided: Decided) -> None:
+        sample = await asyncio.to_thread(self.load, row)
+        members = GroupRequest(sample, self.config.k, self.seed, Sampling(self.config.temperature)).members
+        outcomes: list[Outcome] = list(self.stored.get(row.content).outcomes)
+        left = self._missing(row, decided)
+        together = 1 if self.config.early_stop else len(left)
+        for start in range(0, len(left), together):
+            part = left[start : start + together]
+            done = await asyncio.gather(*(player.outcome(members[n]) for n in part))
+            for n, outcome in zip(part, done, strict=True):
+                outcomes[n : n + 1] = [outcome]
+            if self.config.early_stop and decided(row, outcomes[: self.config.k]):
+                break
+        self.stored.put(PassRate(row.content, tuple(outcomes)))

@@ -1,0 +1,179 @@
+"""Rollouts for clients: the loop, worlds and policy of training and evaluation, so many at a time, others wait or go.
+
+A client that goes away cancels its task, which closes its world and takes its request back from the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vtcli.config.bounds import at_least
+from vtcli.envs.worlds import Worlds
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout, why_broken
+from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
+from vtcli.serve import answers
+from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
+from vtcli.store import images
+from vtcli.store.images import ImageStore
+
+_log = logging.getLogger(__name__)
+
+Tell = Callable[[int, str], None]
+"""Told a choice's number and a piece of its reasoning, as it comes."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Rollouts at a time, and how many more may wait; beyond that a client is told to come again."""
+
+    active: int = 64
+    queue: int = 256
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "active")
+        at_least(0, self, "queue")
+
+
+@dataclass
+class Agent:
+    """Answers requests."""
+
+    policy: Policy
+    chat: Chat
+    worlds: Worlds
+    store: ImageStore
+    limits: Limits
+    bounds: Bounds
+    temperature: float
+    rolling: int = 0  # rollouts admitted and not yet over
+    _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
+
+    def __post_init__(self) -> None:
+        self._room = asyncio.Semaphore(self.bounds.active)
+
+    def admit(self, count: int) -> None:
+        """Raises ``RequestError`` 429 where ``count`` more rollouts would not fit into the queue."""
+        if self.rolling + count > self.bounds.active + self.bounds.queue:
+            raise RequestError(429, f"{self.rolling} rollouts are under way or wait; come again", "rate_limit_exceeded")
+
+    @property
+    def retry_after_s(self) -> int:
+        """When there may be room again."""
+        mean = sum(self._took) / len(self._took)
+        return round(min(60, max(1, self.rolling * mean / self.bounds.active)))
+
+    async def sample(self, request: ChatRequest, limits: RequestLimits) -> Sample:
+        """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
+        refs = await asyncio.to_thread(self._keep, request, limits)
+        return self.worlds.offer(Sample(request.id, "served", "answer", "served", request.question, "", refs, ()))
+
+    def _keep(self, request: ChatRequest, limits: RequestLimits) -> tuple[ImageRef, ...]:
+        """Every image's size is looked at before any is decoded."""
+        left = limits.max_pixels
+        for number, data in enumerate(request.images):
+            try:
+                width, height = images.size(data, f"{number}")
+            except InputError:
+                what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
+                raise RequestError(400, what, "invalid_image", "messages") from None
+            left -= width * height
+        if left < 0:
+            what = f"the images have {limits.max_pixels - left} pixels, at most {limits.max_pixels} are taken"
+            raise RequestError(400, what, "invalid_image", "messages")
+        try:
+            return tuple(self.store.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
+        except InputError as error:
+            narrow = "longer side" in str(error)
+            what = "an image is too narrow" if narrow else "an image is damaged or cut off"
+            raise RequestError(400, what, "invalid_image", "messages") from None
+
+    async def answer(self, request: ChatRequest, sample: Sample, seed: int, tell: Tell) -> list[answers.Answer]:
+        """One answer a choice; ``seed`` is that of ``vtcli eval`` with as many ``samples_per_question``.
+
+        Raises:
+            RequestError: no room (429), or a rollout that broke (500).
+            VtcliError: the engine is gone.
+        """
+        self.admit(request.n)
+        temperature = self.temperature if request.temperature is None else request.temperature
+        sampling = Sampling(temperature, request.top_k, request.top_p, request.min_p)
+        drawn = GroupRequest(sample, request.n, seed, sampling).members
+        members = [asyncio.create_task(self._member(request, i, one, tell)) for i, one in enumerate(drawn)]
+        try:
+            found = await asyncio.gather(*members)
+        except (InputError, ConfigError) as error:  # of this question; an engine's error goes on
+            raise RequestError(400, f"the environment cannot take this question: {error}", None, "messages") from None
+        finally:
+            for member in members:
+                member.cancel()
+            await asyncio.gather(*members, return_exceptions=True)  # their worlds are closed then
+        if broken := [one for one in found if one.stop is Stop.BROKEN]:
+            _log.error("%s", why_broken(broken))
+            raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
+        return [answers.answer(one, request, self.cut) for one in found]
+
+    async def _member(self, request: ChatRequest, index: int, drawn: RolloutRequest, tell: Tell) -> Trajectory:
+        self.rolling += 1
+        try:
+            async with self._room:
+                begin = time.perf_counter()
+
+                def open_env(sample: Sample) -> Env:
+                    return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
+
+                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
+                self._took.append(time.perf_counter() - begin)
+                return found
+        finally:
+            self.rolling -= 1
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The first so many tokens of a text."""
+        ids = self._ids(text)
+        return text if len(ids) <= tokens else self.chat.decode(ids[:tokens]).text
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self._ids(text))
+
+    def _ids(self, text: str) -> Sequence[int]:
+        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids]
+
+
+def seed_of(request: ChatRequest) -> int:
+    """The request's own, or one drawn at random."""
+    return secrets.randbits(62) if request.seed is None else request.seed
+
+
+class _Watched:
+    """A world whose turns are told as they come, with the client's system text after its own."""
+
+    def __init__(self, env: Env, system: str, tell: Callable[[str], None]) -> None:
+        self._env, self._system, self._tell = env, system, tell
+
+    @property
+    def syntax(self) -> Syntax:
+        return self._env.syntax if isinstance(self._env, HasSyntax) else Syntax()
+
+    async def reset(self) -> tuple[str, str]:
+        system, question = await self._env.reset()
+        return "\n\n".join(text for text in (system, self._system) if text), question
+
+    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+        if turn.calls:
+            self._tell(turn.text + "\n")
+        observation = await self._env.step(turn, images)
+        if observation is not None:
+            self._tell(answers.seen(observation))
+        return observation
+
+    async def close(self) -> None:
+        await self._env.close()

@@ -1,0 +1,201 @@
+"""What a client is told: a trajectory as an answer, the whole response, and the chunks of a stream. Pure.
+
+``content`` is the answer and nothing else; all that leads to it is ``reasoning_content`` (and ``reasoning``, as vLLM
+calls it); calls and observations are facts under one extra key, ``vtcli``. They are never OpenAI's ``tool_calls``: a
+client would try to carry them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vtcli.schema import EnvTurn, Observation, PolicyTurn, Stop, Trajectory
+from vtcli.serve.requests import ChatRequest, Format
+from vtcli.store import codec
+
+_TAGGED = re.compile(r"<(think|tool_call|code)>.*?(?:</\1>|\Z)", re.DOTALL)
+_ANSWER = re.compile(r"</?answer>")
+
+Cut = Callable[[str, int], str]
+"""The first so many tokens of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One choice of a response."""
+
+    content: str
+    reasoning: str
+    finish: Literal["stop", "length"]
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all objects of one response share."""
+
+    id: str
+    created: int  # unix seconds
+    model: str
+    fingerprint: str
+
+
+def answer(found: Trajectory, request: ChatRequest, cut: Cut) -> Answer:
+    """The answer in the form that was asked for; ``max_tokens`` and ``stop`` cut it, and nothing before it."""
+    content = _content(found, request.format)
+    finish: Literal["stop", "length"] = "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED) else "length"
+    if request.max_tokens is not None and (short := cut(content, request.max_tokens)) != content:
+        content, finish = short, "length"
+    ends = [at for stop in request.stop if (at := content.find(stop)) >= 0]
+    if ends:
+        content, finish = content[: min(ends)], "stop"
+    turns = found.policy_turns
+    before = [told(turn) for turn in found.turns[: found.turns.index(turns[-1])]] if turns else []
+    last = last_thought(turns[-1].text) if turns and request.format in ("answer", "boxed") else ""
+    return Answer(content, "".join(before) + last, finish, found)
+
+
+def _content(found: Trajectory, form: Format) -> str:
+    turns = found.policy_turns
+    if not turns:
+        return ""
+    if form == "full":
+        return "\n".join(turn.text for turn in turns)
+    if form == "text":
+        return turns[-1].text
+    bare = found.answer if found.answer is not None else _ANSWER.sub("", _TAGGED.sub("", turns[-1].text)).strip()
+    return f"\\boxed{{{bare}}}" if form == "boxed" else bare
+
+
+def told(turn: PolicyTurn | EnvTurn) -> str:
+    """A turn as reasoning: the policy's text as written, the world's answer as one line."""
+    if isinstance(turn, PolicyTurn):
+        return turn.text + "\n"
+    return seen(turn.observation)
+
+
+def seen(observation: Observation) -> str:
+    """``← ok, 1 image`` for an observation."""
+    statuses = ", ".join(result.status for result in observation.results)
+    count = len(observation.images)
+    return f"← {statuses}, {count} image{'' if count == 1 else 's'}\n"
+
+
+def last_thought(text: str) -> str:
+    """What stands before the answer in the last turn."""
+    return text.split("<answer>", 1)[0] if "<answer>" in text else "".join(m.group() for m in _TAGGED.finditer(text))
+
+
+def steps(found: Trajectory) -> list[dict[str, Any]]:
+    """Calls and what came of them, a step a turn of the world. Images are numbered as the policy numbers them."""
+    listed: list[dict[str, Any]] = []
+    for number, turn in enumerate(found.turns):
+        if isinstance(turn, EnvTurn):
+            listed.append({"turn": number, "calls": [call(r, found) for r in turn.observation.results]})
+    return listed
+
+
+def call(result: Any, found: Trajectory) -> dict[str, Any]:
+    images = [{"index": index, **_picture(found, index)} for index in result.images]
+    facts = {"name": result.name, "arguments": result.arguments, "status": result.status, "message": result.message}
+    return codec.encode(facts | {"seconds": round(result.wall_s, 4), "images": images})
+
+
+def _picture(found: Trajectory, index: int) -> Mapping[str, Any]:
+    ref = found.images[index]
+    return {
+        "width": ref.width,
+        "height": ref.height,
+        "parent": ref.parent,
+        "transform": ref.transform,
+        "sha256": ref.full,
+    }
+
+
+def facts(found: Sequence[Answer], seed: int, sample: str) -> dict[str, Any]:
+    """The extra object: ``sample`` and ``seed`` are what ``vtcli eval`` needs to draw the same again."""
+    choices = [
+        {
+            "trajectory": one.trajectory.id,
+            "stop": str(one.trajectory.stop),
+            "answered": one.trajectory.answer is not None,
+            "turns": len(one.trajectory.policy_turns),
+            "steps": steps(one.trajectory),
+        }
+        for one in found
+    ]
+    return {"sample": sample, "seed": seed, "choices": choices}
+
+
+def usage(found: Sequence[Answer], count: Callable[[str], int]) -> dict[str, Any]:
+    """Tokens: what the policy read that it had not written (the prompt once, every observation), and what it wrote."""
+    written = sum(len(turn.token_ids) for one in found for turn in one.trajectory.policy_turns)
+    read = sum(len(t.token_ids) for one in found for t in one.trajectory.turns if isinstance(t, EnvTurn))
+    read += len(found[0].trajectory.prompt_ids) if found else 0
+    thought = max(0, written - sum(count(one.content) for one in found))
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+
+
+def completion(
+    head: Head, found: Sequence[Answer], used: Mapping[str, Any], extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The response of a request without ``stream``."""
+    choices = [
+        {
+            "index": index,
+            "message": {
+                "role": "assistant",
+                "content": one.content,
+                "refusal": None,
+                "reasoning_content": one.reasoning,
+                "reasoning": one.reasoning,
+            },
+            "finish_reason": one.finish,
+            "logprobs": None,
+        }
+        for index, one in enumerate(found)
+    ]
+    return _object(head, "chat.completion", choices) | {"usage": dict(used), "vtcli": dict(extra)}
+
+
+def chunk(
+    head: Head, index: int, delta: Mapping[str, Any], finish: str | None = None, extra: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One object of a stream. ``extra`` goes under ``vtcli``."""
+    choice = {"index": index, "delta": dict(delta), "finish_reason": finish, "logprobs": None}
+    return _object(head, "chat.completion.chunk", [choice]) | ({"vtcli": dict(extra)} if extra else {})
+
+
+def usage_chunk(head: Head, used: Mapping[str, Any]) -> dict[str, Any]:
+    return _object(head, "chat.completion.chunk", []) | {"usage": dict(used)}
+
+
+def thought(text: str) -> dict[str, str]:
+    """The delta of a piece of reasoning."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _object(head: Head, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "object": kind,
+        "created": head.created,
+        "model": head.model,
+        "system_fingerprint": head.fingerprint,
+        "choices": choices,
+    }
+
+
+def error(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object."""
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = "server_error" if status >= 500 else kinds.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
