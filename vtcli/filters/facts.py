@@ -1,4 +1,4 @@
-"""What a rule is told of a row, and what it answers: the facts of rows, pass rates, and the form of a rule."""
+"""Facts of rows, pass rates, and the form of a rule: its inputs and its outcome."""
 
 from __future__ import annotations
 
