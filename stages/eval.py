@@ -29,7 +29,7 @@ from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout import Limits, Sampling, refuse_broken, rollout_group, why_broken
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.sources import source_model

@@ -30,7 +30,7 @@ from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
 from vtcli.records import SampleSet
 from vtcli.rollout import Limits, Sampling, derive_seed, refuse_broken
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.sources import source_model

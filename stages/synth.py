@@ -28,7 +28,7 @@ from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits
 from vtcli.protocols import Env, Pixels
 from vtcli.records import Demo
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.stagerun import RunSettings, StageRun, open_run
 

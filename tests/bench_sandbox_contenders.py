@@ -244,7 +244,7 @@ class Sandbox:
         self.name += "".join(f", {k}={v}" for k, v in config.items())
 
     async def start(self) -> None:
-        from vtcli.sandbox.pool import Pool, PoolConfig
+        from vtcli.sandbox.host.pool import Pool, PoolConfig
 
         self.pool = await Pool.start(PoolConfig(**{"verify": False} | self.config))
         self.tier = str(self.pool.report["tier"])

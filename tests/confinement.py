@@ -17,8 +17,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtcli.sandbox import bpf, confine, namespaces
-from vtcli.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl
+from vtcli.sandbox.confinement import bpf, confine, namespaces
+from vtcli.sandbox.confinement.kernel import PR_SET_NO_NEW_PRIVS, prctl
 
 USER = 65_534
 CONTAINER = (272, 308, 165, 166, 155, 430, 431, 432, 442)  # unshare, setns, mount and relatives

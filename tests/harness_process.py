@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from vtcli.protocols import Pixels
-from vtcli.sandbox import arena
-from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.harness.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.protocol import arena
 
 WAIT_S = 120.0
 
@@ -78,7 +78,7 @@ def player() -> Iterator[Player]:
 
 
 def _serve(pipe: Connection) -> None:
-    from vtcli.sandbox.warm import warm
+    from vtcli.sandbox.processes.warm import warm
 
     warm()
     with tempfile.TemporaryFile() as out:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vtcli.sandbox import heap, template
+from vtcli.sandbox.processes import heap, template
 
 
 def ran(program: str) -> str:

@@ -18,7 +18,7 @@ from vtcli.envs.code import open_env
 from vtcli.errors import EngineError
 from vtcli.protocols import Decoded, Request, Syntax
 from vtcli.rollout import Limits, Sampling
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Stop, Trajectory, Verdict
 from vtcli.streaming import Stream, Streamed
 

@@ -271,11 +271,13 @@ def _probe(topic: str) -> Finding:
     return Finding(topic, "ok", last) if done.returncode == 0 else Finding(topic, "broken", last[:200], advice)
 
 
-SANDBOX = "from vtcli.sandbox.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+SANDBOX = (
+    "from vtcli.sandbox.confinement.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+)
 
 
 def _sandbox() -> Finding:
-    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.probes``)."""
+    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.confinement.probes``)."""
     topic = "code sandbox"
     try:
         command = [sys.executable, "-W", "ignore", "-c", SANDBOX]

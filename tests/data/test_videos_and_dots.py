@@ -23,7 +23,7 @@ from vtcli.data.film import Clip
 from vtcli.data.item import Item
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageStore
-from vtcli.sandbox.video import VideoReader
+from vtcli.sandbox.video.reader import VideoReader
 from vtcli.schema import Sample
 from vtcli.signals.answer import score
 

@@ -26,7 +26,7 @@ from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
 from vtcli.images import ImageStore
 from vtcli.rollout import Limits, Sampling, rollout
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
 

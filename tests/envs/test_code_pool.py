@@ -14,7 +14,7 @@ from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, tagge
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
 from vtcli.rollout import Limits, Sampling, rollout
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Stop, VideoRef
 
 LIMITS = Limits(max_tokens=20_000, max_turn_tokens=4000, max_images=32)

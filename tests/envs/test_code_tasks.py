@@ -26,7 +26,7 @@ from vtcli.envs.prompts import PromptStyle
 from vtcli.images import ImageStore
 from vtcli.records import SampleSet
 from vtcli.rollout import Limits, Sampling, rollout
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample, Stop, Trajectory
 from vtcli.signals import answer, frames
 

@@ -13,7 +13,7 @@ from vtcli.envs.code import CodeEnv, open_env
 from vtcli.envs.tool_calls import ToolCalls
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import TIERS
 from vtcli.schema import Sample
 

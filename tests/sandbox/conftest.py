@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sandbox_world import TEST_TIERS, World
 
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 
 
 @pytest.fixture(scope="module", params=TEST_TIERS)

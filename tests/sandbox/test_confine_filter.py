@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.sandbox import bpf
-from vtcli.sandbox.syscalls import ALLOWED, ANSWERED, CONDITIONS, FORK_FLAGS, THREAD_FLAGS, TIMES
+from vtcli.sandbox.confinement import bpf
+from vtcli.sandbox.confinement.syscalls import ALLOWED, ANSWERED, CONDITIONS, FORK_FLAGS, THREAD_FLAGS, TIMES
 
 EPERM, ENOSYS = bpf.refuse(errno.EPERM), bpf.refuse(errno.ENOSYS)
 O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 0, 1, 2, 0o100, 0o1000

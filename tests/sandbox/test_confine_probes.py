@@ -15,15 +15,16 @@ from pathlib import Path
 import confinement
 import pytest
 
-from vtcli.sandbox import acts, probes
-from vtcli.sandbox.kernel import SUPPORTED, ConfinementError
+from vtcli.sandbox.confinement import attempts as acts
+from vtcli.sandbox.confinement import probes
+from vtcli.sandbox.confinement.kernel import SUPPORTED, ConfinementError
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 
 REPORT = """
 import json
 from dataclasses import asdict
-from vtcli.sandbox import probes
+from vtcli.sandbox.confinement import probes
 print(json.dumps(asdict(probes.strongest({minimum!r}))))
 """
 
@@ -108,7 +109,7 @@ def test_the_acts_notice_when_nothing_stops_them(tmp_path: Path) -> None:
     canary.touch()
     code = f"""
 import json, os
-from vtcli.sandbox import acts
+from vtcli.sandbox.confinement import attempts as acts
 os.chdir({str(tmp_path)!r})
 ground = acts.Ground({str(canary)!r}, os.getpid(), os.getpid())
 found = []
@@ -129,7 +130,7 @@ print(json.dumps(found))
 FAMILY = """
 import os, sys, time, signal
 import confinement
-from vtcli.sandbox import confine
+from vtcli.sandbox.confinement import confine
 state = confine.prepare_template("full")
 confine.prepare_fork(state)
 if os.fork() == 0:

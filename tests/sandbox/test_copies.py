@@ -9,13 +9,15 @@ import pytest
 from heap_process import ran
 from sandbox_world import World
 
-from vtcli.sandbox.kernel import SUPPORTED
-from vtcli.sandbox.memfile import MemoryFile
+from vtcli.sandbox.confinement.kernel import SUPPORTED
+from vtcli.sandbox.processes.memfile import MemoryFile
 from vtcli.sandbox.types import Status
 
 COPY = """
 import os, socket, time
-from vtcli.sandbox import copies, memory, wire
+from vtcli.sandbox.processes import copies
+from vtcli.sandbox.processes import memory
+from vtcli.sandbox.protocol import frames as wire
 memory.settle(None)
 if {prepared}:
     copies.prepare()

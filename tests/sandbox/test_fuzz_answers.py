@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.sandbox import wire
-from vtcli.sandbox.abuse.scene import picture
-from vtcli.sandbox.answer import Answer
-from vtcli.sandbox.arena import Received, SealedPixels
-from vtcli.sandbox.episode import Descriptors, PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.attacks.scene import picture
+from vtcli.sandbox.host.episode import Descriptors, PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.protocol import frames as wire
+from vtcli.sandbox.protocol.answer import Answer
+from vtcli.sandbox.protocol.arena import Received, SealedPixels
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
 
 LIMIT = 2**22

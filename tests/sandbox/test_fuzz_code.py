@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from vtcli.sandbox.abuse.random_code import Fuzzed, fuzz, program
-from vtcli.sandbox.abuse.scene import Scene
-from vtcli.sandbox.kernel import SUPPORTED
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.attacks.random_code import Fuzzed, fuzz, program
+from vtcli.attacks.scene import Scene
+from vtcli.sandbox.confinement.kernel import SUPPORTED
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 
 SECONDS = float(os.environ.get("VTCLI_FUZZ_S", "20"))
 

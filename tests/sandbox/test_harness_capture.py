@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from harness_process import Player, Ran, player, scene
 
-from vtcli.sandbox.program import compiled
+from vtcli.sandbox.harness.program import compiled
 from vtcli.sandbox.types import RunLimits
 
 PICTURE = scene()

@@ -11,7 +11,7 @@ import pytest
 from av.video.stream import VideoStream
 from harness_process import Player, player, scene
 
-from vtcli.sandbox.operations import judged
+from vtcli.sandbox.replay.verify import judged
 
 FRAMES = 12
 

@@ -11,9 +11,9 @@ from harness_process import scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.sandbox import replay
-from vtcli.sandbox.given import Work
-from vtcli.sandbox.operations import LONGEST, checked, judged
+from vtcli.sandbox.replay import redo as replay
+from vtcli.sandbox.replay.arguments import Work
+from vtcli.sandbox.replay.verify import LONGEST, checked, judged
 from vtcli.sandbox.types import Operation, Picture, Produced
 
 PICTURE = scene(64, 48)

@@ -11,13 +11,14 @@ import pytest
 from heap_process import ran
 from sandbox_world import World, descendants, setup
 
-from vtcli.sandbox import heap
+from vtcli.sandbox.processes import heap
 from vtcli.sandbox.types import Status
 
 WARM = """
 import gc, os, random, resource, zlib
 import numpy as np
-from vtcli.sandbox import heap, memory
+from vtcli.sandbox.processes import heap
+from vtcli.sandbox.processes import memory
 memory.settle(None)
 heap.keep_freed()
 assert heap.Place.border

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vtcli.sandbox import arena, pixels
+from vtcli.sandbox.harness import pixels
+from vtcli.sandbox.protocol import arena
 
 
 def dice(width: int, height: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from sandbox_world import World, idle_cpu, setup
 
 from vtcli.errors import ConfigError
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import Picture, RunLimits, Status
 
 QUICK = RunLimits(wall_s=1.0)

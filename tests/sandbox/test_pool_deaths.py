@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sandbox_world import World, descendants, descriptors, setup
 
-from vtcli.sandbox.episode import PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.episode import PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import RunLimits, RunResult, Status, Tier
 
 SLOW = "import time\ntime.sleep(30)"
@@ -108,7 +108,7 @@ def test_a_killed_head_ends_the_episode_and_nothing_else(world: World) -> None:
 def test_a_killed_host_leaves_no_process_behind() -> None:
     program = """
 import asyncio, sys
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Setup
 async def main():
     pool = await Pool.start(PoolConfig(tier=sys.argv[1]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sandbox_world import World, descendants, setup
 
-from vtcli.sandbox.episode import PooledEpisode
+from vtcli.sandbox.host.episode import PooledEpisode
 from vtcli.sandbox.types import RunLimits, Status
 
 PRELUDE = "names = {'a': 'made'}\nopen('f', 'w').write('made')"

@@ -11,7 +11,8 @@ from sandbox_world import World, pss, setup
 PROGRAM = """
 import os, sys, hashlib
 import numpy as np, cv2, PIL.Image
-from vtcli.sandbox import heap, memory
+from vtcli.sandbox.processes import heap
+from vtcli.sandbox.processes import memory
 kept = {"a": [1.5, "é" * 1000], "n": np.arange(3_000_000)}
 lines = lambda: len(open("/proc/self/maps").readlines())
 def private():

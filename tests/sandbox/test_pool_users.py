@@ -9,7 +9,7 @@ from confinement import can_become_user, script
 PROGRAM = """
 import asyncio, os
 import numpy as np
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, RunLimits, Setup
 
 async def main():

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sandbox_world import World, descriptors, setup
 
-from vtcli.sandbox import arena, wire
-from vtcli.sandbox.episode import PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.episode import PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.protocol import arena
+from vtcli.sandbox.protocol import frames as wire
 from vtcli.sandbox.types import RunLimits, RunResult, Setup, Status
 
 LARGE = "from PIL import Image\nresult = Image.new('RGB', (900, 900), (n, n, n))"  # larger than an arena keeps
@@ -106,7 +107,7 @@ def test_a_reply_that_lies_there_before_its_order_is_none(world: World) -> None:
     code = (
         FIND
         + f"""
-import builtins, vtcli.sandbox.harness as h
+import builtins, vtcli.sandbox.harness.harness as h
 original = h.Harness.get_ready
 def get_ready(self):
     for number in (1, 2, 3, getattr(builtins, 'seen', 0), getattr(builtins, 'seen', 0) + 1):
@@ -172,7 +173,7 @@ def test_the_host_keeps_nothing_of_an_episode_that_ended(world: World) -> None:
 def test_a_word_to_rest_that_an_order_has_overtaken_is_ignored(world: World) -> None:
     """The run may have left threads, beside which memory cannot be given back."""
     code = """
-import builtins, vtcli.sandbox.worker as w
+import builtins, vtcli.sandbox.processes.worker as w
 builtins.rested, original = 0, w.Worker.rest
 def rest(self, private):
     builtins.rested += 1

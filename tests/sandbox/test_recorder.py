@@ -11,7 +11,7 @@ import pytest
 from harness_process import Player, Ran, player, scene
 from PIL import Image
 
-from vtcli.sandbox.operations import judged
+from vtcli.sandbox.replay.verify import judged
 from vtcli.sandbox.types import Help, Operation
 from vtcli.schema import Json
 

@@ -7,7 +7,8 @@ from heap_process import ran
 REHEARSED = """
 import os, signal, sys
 from pathlib import Path
-from vtcli.sandbox import patches, rehearsal
+from vtcli.sandbox.harness import patches
+from vtcli.sandbox.processes import rehearsal
 patches.install()
 def world():
     return (
@@ -21,7 +22,13 @@ os.umask(0o027)
 rehearsal.rehearse()
 assert world() == before, (world(), before)
 import dis
-from vtcli.sandbox import copies, gate, guard, harness, replies, watch, worker
+from vtcli.sandbox.processes import copies
+from vtcli.sandbox.confinement import gate
+from vtcli.sandbox.processes import guard
+from vtcli.sandbox.harness import harness
+from vtcli.sandbox.protocol import replies
+from vtcli.sandbox.processes import watch
+from vtcli.sandbox.processes import worker
 def warm(function):
     plain = {i.opname for i in dis.get_instructions(function)}
     return bool({i.opname for i in dis.get_instructions(function, adaptive=True)} - plain)

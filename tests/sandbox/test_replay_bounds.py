@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from harness_process import scene
 
-from vtcli.sandbox import replay
-from vtcli.sandbox.given import CannotTell, Work
-from vtcli.sandbox.operations import all_checked, judged
+from vtcli.sandbox.replay import redo as replay
+from vtcli.sandbox.replay.arguments import CannotTell, Work
+from vtcli.sandbox.replay.verify import all_checked, judged
 from vtcli.sandbox.types import Operation, Picture, Produced
 
 PICTURE = scene(64, 48)

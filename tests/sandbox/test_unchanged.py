@@ -8,11 +8,11 @@ import pytest
 from heap_process import ran
 from sandbox_world import World, own_memory, setup
 
-from vtcli.sandbox import watch
+from vtcli.sandbox.processes import watch
 from vtcli.sandbox.types import Status
 
 USED = """
-from vtcli.sandbox.unchanged import opened
+from vtcli.sandbox.processes.unchanged import opened
 table = {n: [str(n) * 9, float(n)] for n in range(30_000)}
 arrays = [np.arange(n, dtype=np.int64) for n in range(1, 30_000, 97)]
 unchanged = memory.settle(None)
@@ -47,8 +47,8 @@ print("whole")
 """
 REPLACED = """
 import ctypes, mmap
-from vtcli.sandbox.kernel import LIBC
-from vtcli.sandbox.unchanged import opened
+from vtcli.sandbox.confinement.kernel import LIBC
+from vtcli.sandbox.processes.unchanged import opened
 LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 length = 16 * 4096

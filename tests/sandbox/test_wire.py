@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vtcli.sandbox import arena, pixels, replies, wire
-from vtcli.sandbox.replies import Placed, Reply
+from vtcli.sandbox.harness import pixels
+from vtcli.sandbox.protocol import arena, replies
+from vtcli.sandbox.protocol import frames as wire
+from vtcli.sandbox.protocol.frames import ProtocolError
+from vtcli.sandbox.protocol.replies import Placed, Reply
 from vtcli.sandbox.types import Operation, RunLimits
-from vtcli.sandbox.wire import ProtocolError
 
 CROP = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1.0, 2.0, 30.0, 40.0))
 REPLY = Reply(3, "ok", images=(Placed(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",))

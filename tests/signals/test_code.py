@@ -15,7 +15,7 @@ from vtcli.envs.code import open_env
 from vtcli.geometry import compose, map_point, placed
 from vtcli.images import ImageStore
 from vtcli.rollout import Limits, Sampling, rollout
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.signals import code, red_lines, usage
 from vtcli.signals.code import canonical, required, search
 

@@ -15,7 +15,7 @@ from vtcli.artifacts import Artifact, ArtifactStore
 from vtcli.data import film
 from vtcli.images import ImageStore
 from vtcli.records import SampleSet
-from vtcli.sandbox.video import VideoReader
+from vtcli.sandbox.video.reader import VideoReader
 
 SMALL = ["data=pyvision_video_tiny", *(f"data.tasks.moving.{split}=3" for split in ("train", "validation", "test"))]
 

@@ -9,7 +9,7 @@ from typing import Any
 from vtcli.envs import tool_calls
 from vtcli.envs.prompts import read_prompt
 from vtcli.protocols import Env, Images
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Json, Sample
 
 
