@@ -1,5 +1,5 @@
-"""Family ``out``, second half: sources that are wrong as text. The code may not start at all, so nobody expects a report
-of it."""
+"""Family ``out``, second half: sources that are wrong as text. The code may not start at all, so nobody expects a
+report of it."""
 
 # ruff: noqa: E501  # code in strings, which is not wrapped
 

@@ -1,9 +1,8 @@
-"""The acts that confinement must stop, each harmless where it is not stopped.
+"""Attempts that confinement must stop, each harmless where it is not stopped.
 
-An act returns when it failed as it should and raises ``GotThrough`` otherwise; its docstring tells the report what was
-tried. Where a call that works would do harm (exec, mount, clone), its arguments are such that the kernel would refuse
-them with another error than the filter's.
-"""
+An attempt returns when it failed as it should and raises ``GotThrough`` otherwise; its docstring tells the report what
+was tried. Where a call that works would do harm (exec, mount, clone), its arguments are such that the kernel would
+refuse them with another error than the filter's."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtcli.sandbox.confinement.kernel import syscall
+from vtcli.sandbox.confinement.kernel import MACHINE, syscall
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +48,18 @@ class Ground:
 
 
 class GotThrough(Exception):
-    """An act that must be stopped was not."""
+    """An attempt that must be stopped was not."""
 
 
-Act = Callable[[Ground], None]
+Attempt = Callable[[Ground], None]
+_MISSING = (errno.ENOSYS,) if MACHINE == "aarch64" else ()  # calls that a machine does not have
 
 
-def _refused(name: str, act: Callable[[], object], *expected: int) -> None:
-    """The act fails with one of these errors, by default any that a missing right gives."""
+def _refused(name: str, attempt: Callable[[], object], *expected: int) -> None:
+    """The attempt fails with one of these errors, by default any that a missing right gives."""
     codes = expected or (errno.EPERM, errno.EACCES, errno.ENOENT, errno.EROFS, errno.ENOSYS, errno.ESRCH)
     try:
-        act()
+        attempt()
     except OSError as e:
         if e.errno in codes:
             return
@@ -134,7 +134,7 @@ def net(ground: Ground) -> None:
     """socket in every family; socketpair of datagrams"""
     del ground
     for family in (*range(1, 18), 29, 31, 38, 40, 44):
-        _refused(f"socket({family})", lambda f=family: syscall(41, f, 1, 0))
+        _refused(f"socket({family})", lambda f=family: syscall("socket", f, 1, 0))
     _refused("a datagram pair", lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
 
 
@@ -142,7 +142,7 @@ def execute(ground: Ground) -> None:
     """execve, execveat, posix_spawn"""
     del ground
     _refused("execve", lambda: os.execv("/none", ["none"]), errno.EPERM)  # noqa: S606
-    _refused("execveat", lambda: syscall(322, -100, b"/none", 0, 0, 0), errno.EPERM)
+    _refused("execveat", lambda: syscall("execveat", -100, b"/none", 0, 0, 0), errno.EPERM)
     _refused("posix_spawn", lambda: os.posix_spawn("/none", ["none"], {}), errno.EPERM)
 
 
@@ -156,8 +156,8 @@ def fork(ground: Ground) -> None:
 
     _refused("fork", child, errno.EPERM)
     for flags in (0x800 | 17, 0x10000200 | 17, 0x20010000):  # the kernel itself says EINVAL to each
-        _refused(f"clone({flags:#x})", lambda f=flags: syscall(56, f, 0, 0, 0, 0), errno.EPERM)
-    _refused("clone3", lambda: syscall(435, ctypes.create_string_buffer(88), 88), errno.ENOSYS)
+        _refused(f"clone({flags:#x})", lambda f=flags: syscall("clone", f, 0, 0, 0, 0), errno.EPERM)
+    _refused("clone3", lambda: syscall("clone3", ctypes.create_string_buffer(88), 88), errno.ENOSYS)
 
 
 def threads(ground: Ground) -> None:
@@ -189,7 +189,7 @@ def signals(ground: Ground) -> None:
     """kill the guard, the host and everybody; by pidfd and by fcntl too"""
     for target in (ground.guard, ground.host, -1):
         _refused(f"kill({target})", lambda t=target: os.kill(t, 0))
-        _refused(f"tgkill({target})", lambda t=target: syscall(234, t, t, 0))
+        _refused(f"tgkill({target})", lambda t=target: syscall("tgkill", t, t, 0))
     _refused("pidfd_open", lambda: os.pidfd_open(ground.guard))
     with Path("owned").open("w") as file:
         _refused("F_SETOWN", lambda: fcntl.fcntl(file, fcntl.F_SETOWN, ground.guard))
@@ -198,23 +198,23 @@ def signals(ground: Ground) -> None:
 
 def trace(ground: Ground) -> None:
     """ptrace, process_vm_readv, /proc/<guard>/mem"""
-    _refused("PTRACE_TRACEME", lambda: syscall(101, 0, 0, 0, 0))
-    _refused("PTRACE_ATTACH", lambda: syscall(101, 16, ground.guard, 0, 0))
-    _refused("process_vm_readv", lambda: syscall(310, ground.guard, 0, 0, 0, 0, 0))
+    _refused("PTRACE_TRACEME", lambda: syscall("ptrace", 0, 0, 0, 0))
+    _refused("PTRACE_ATTACH", lambda: syscall("ptrace", 16, ground.guard, 0, 0))
+    _refused("process_vm_readv", lambda: syscall("process_vm_readv", ground.guard, 0, 0, 0, 0, 0))
     _refused("/proc/<guard>/mem", lambda: os.open(f"/proc/{ground.guard}/mem", os.O_RDONLY))
 
 
 def privileges(ground: Ground) -> None:
     """setuid, setgroups, capset, unshare, mount, chroot, raise a limit, clear dumpable's ban"""
     del ground
-    _refused("setuid(0)", lambda: syscall(105, 0), errno.EPERM)
-    _refused("setgroups", lambda: syscall(116, 0, 0), errno.EPERM)
-    _refused("capset", lambda: syscall(126, 0, 0), errno.EPERM)
-    _refused("unshare", lambda: syscall(272, 0x10000000), errno.EPERM)
-    _refused("setns", lambda: syscall(308, 0, 0), errno.EPERM)
-    _refused("mount", lambda: syscall(165, 0, 0, 0, 0, 0), errno.EPERM)
+    _refused("setuid(0)", lambda: syscall("setuid", 0), errno.EPERM)
+    _refused("setgroups", lambda: syscall("setgroups", 0, 0), errno.EPERM)
+    _refused("capset", lambda: syscall("capset", 0, 0), errno.EPERM)
+    _refused("unshare", lambda: syscall("unshare", 0x10000000), errno.EPERM)
+    _refused("setns", lambda: syscall("setns", 0, 0), errno.EPERM)
+    _refused("mount", lambda: syscall("mount", 0, 0, 0, 0, 0), errno.EPERM)
     _refused("chroot", lambda: os.chroot("."), errno.EPERM)
-    _refused("PR_SET_DUMPABLE", lambda: syscall(157, 4, 1, 0, 0, 0), errno.EPERM)
+    _refused("PR_SET_DUMPABLE", lambda: syscall("prctl", 4, 1, 0, 0, 0), errno.EPERM)
     high = (LIMITS.open_files * 2, LIMITS.open_files * 2)
     _refused("raising a limit", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, high))
 
@@ -222,32 +222,28 @@ def privileges(ground: Ground) -> None:
 def kernel(ground: Ground) -> None:
     """io_uring, bpf, perf, userfaultfd, keyrings, modules, open_by_handle_at, seccomp itself, devices"""
     del ground
-    calls = {"io_uring_setup": 425, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "open_by_handle_at": 304}
-    calls |= {"init_module": 175, "kexec_load": 246, "seccomp": 317, "fsopen": 430, "personality": 135, "swapon": 167}
-    calls |= {"process_madvise": 440, "kcmp": 312, "landlock_create_ruleset": 444, "iopl": 172, "quotactl": 179}
-    for name, number in calls.items():
-        _refused(name, lambda n=number: syscall(n, 0, 0, 0, 0, 0), errno.EPERM)
+    for name in (
+        *("io_uring_setup", "bpf", "perf_event_open", "userfaultfd", "open_by_handle_at", "init_module", "kexec_load"),
+        *("seccomp", "fsopen", "personality", "swapon", "process_madvise", "kcmp", "landlock_create_ruleset", "iopl"),
+        "quotactl",
+    ):
+        _refused(name, lambda n=name: syscall(n, 0, 0, 0, 0, 0), errno.EPERM, *_MISSING)
     _refused("mknod", lambda: os.mknod("device", 0o60600, os.makedev(8, 0)), errno.EPERM)
 
 
 def channels(ground: Ground) -> None:
-    """file locks and leases on a library, keys, inotify, shared memory, message queues, memfd"""
+    """file locks and leases on a library, keys, inotify, shared memory, message queues, memfd, descriptors under way"""
     del ground
     with Path(os.__file__).open("rb") as shared:
         _refused("flock", lambda: fcntl.flock(shared, fcntl.LOCK_SH), errno.EPERM)
         _refused("lockf", lambda: fcntl.lockf(shared, fcntl.LOCK_SH), errno.EPERM)
         _refused("a lease", lambda: fcntl.fcntl(shared, 1024, 0), errno.EPERM)
-    calls = {
-        "add_key": 248,
-        "keyctl": 250,
-        "inotify_init": 253,
-        "shmget": 29,
-        "msgget": 68,
-        "semget": 64,
-        "mq_open": 240,
-    }
-    for name, number in calls.items():
-        _refused(name, lambda n=number: syscall(n, 0, 0, 0, 0, 0), errno.EPERM)
+    for name in ("add_key", "keyctl", "inotify_init1", "shmget", "msgget", "semget", "mq_open"):
+        _refused(name, lambda n=name: syscall(n, 0, 0, 0, 0, 0), errno.EPERM)
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    _refused("sending a descriptor", lambda: socket.send_fds(ends[0], [b"x"], [2]), errno.EPERM)
+    for end in ends:
+        end.close()
     _refused("memfd_create", lambda: os.memfd_create("x"), errno.EPERM)
 
 
@@ -283,8 +279,8 @@ def user(ground: Ground) -> None:
         raise GotThrough("user 0")
 
 
-ACTS: dict[str, tuple[Act, str, str]] = {
-    # name: (act, by what it is stopped at tier full, and at the others)
+ATTEMPTS: dict[str, tuple[Attempt, str, str]] = {
+    # name: (attempt, by what it is stopped at tier full, and at the others)
     "fs_read": (fs_read, "private root, landlock", "landlock"),
     "fs_stat": (fs_stat, "private root", ""),
     "fs_write": (fs_write, "private root, landlock", "landlock"),

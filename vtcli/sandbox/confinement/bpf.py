@@ -14,20 +14,20 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vtcli.sandbox.confinement.kernel import SYS_SECCOMP, syscall
+from vtcli.sandbox.confinement.kernel import MACHINE, NUMBERS, syscall
 from vtcli.sandbox.confinement.syscalls import (
     ALLOWED,
     ANSWERED,
-    CLONE,
     CONDITIONS,
     FORK_FLAGS,
+    ONLY_FOR_THE_HARNESS,
     THREAD_FLAGS,
     TIMES,
     ByArgument,
 )
 
 ALLOW, NOTIFY, KILL, ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
-AUDIT_ARCH_X86_64 = 0xC000003E
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000
 LOAD, JEQ, JGE, JSET, AND, RET, JUMP = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06, 0x05
 OFFSET_NR, OFFSET_ARCH, OFFSET_ARGS = 0, 4, 16
@@ -110,29 +110,28 @@ def _ranges(outcomes: Mapping[int, int], default: int) -> list[tuple[int, int]]:
 
 @functools.cache  # asked for once in the template, every worker inherits it
 def program(forks: bool, count_threads: bool, times: bool) -> Program:
-    """The worker's filter. ``forks``: a fork is put to the gate, else refused; ``count_threads``: a new thread is put
+    """The worker's filter, to which ``denying(ONLY_FOR_THE_HARNESS)`` is added before any code runs. ``forks``: a fork is put to the gate, else refused; ``count_threads``: a new thread is put
     to the gate too, else allowed (where the kernel's own limit on processes counts this episode alone);
     ``times``: the times of files may be set.
 
     Another architecture's numbers and the x32 ones kill the process: there is no honest reason to use them."""
     fork = NOTIFY if forks else refuse(errno.EPERM)
     thread = NOTIFY if count_threads else ALLOW
-    blocks = {CLONE: _clone(fork, thread)}
+    blocks = {NUMBERS["clone"]: _clone(fork, thread)}
     for number, rules in CONDITIONS.items():
         blocks[number] = [step for rule in rules for step in _unless(rule)] + [_returns(ALLOW)]
     code: list[Instruction] = [
         (LOAD, 0, 0, OFFSET_ARCH),
-        (JEQ, 1, 0, AUDIT_ARCH_X86_64),
+        (JEQ, 1, 0, AUDIT_ARCH[MACHINE]),
         _returns(KILL),
         (LOAD, 0, 0, OFFSET_NR),
-        (JGE, 0, 1, X32_BIT),
-        _returns(KILL),
     ]
+    if MACHINE == "x86_64":
+        code += [(JGE, 0, 1, X32_BIT), _returns(KILL)]
     for number, block in blocks.items():
         code += [(JEQ, 0, len(block), number), *block]
-    outcomes = dict.fromkeys(ALLOWED | (TIMES if times else frozenset()), ALLOW) | {
-        n: refuse(e) for n, e in ANSWERED.items()
-    }
+    allowed = {*ALLOWED, *ONLY_FOR_THE_HARNESS, *(TIMES if times else ())}
+    outcomes = dict.fromkeys(allowed, ALLOW) | {n: refuse(e) for n, e in ANSWERED.items()}
     code += _search(_ranges(outcomes, refuse(errno.EPERM)))
     return _assembled(code, forks or count_threads)
 
@@ -165,5 +164,5 @@ def load(filter_: Program) -> int | None:
     buffer = ctypes.create_string_buffer(filter_.code, len(filter_.code))
     prog = _Fprog(len(filter_.code) // 8, ctypes.addressof(buffer))
     flags = FLAG_NEW_LISTENER if filter_.listening else 0
-    listener = syscall(SYS_SECCOMP, SET_MODE_FILTER, flags, ctypes.byref(prog))
+    listener = syscall("seccomp", SET_MODE_FILTER, flags, ctypes.byref(prog))
     return listener if filter_.listening else None

@@ -3,7 +3,7 @@
     state = prepare_template(tier)          # once, in the template, after its imports, single-threaded
     prepare_fork(state); os.fork()          # in the template, for each episode
     guard = enter_guard(state, limits)      # in that child, which returns as pid 1 of its own namespace at tier full
-    listener = lock_worker(guard, limits, gate=True)  # in a child of the guard, right before untrusted code
+    lock_worker(guard, limits, True, deliver)  # in a child of the guard, right before untrusted code
 
 Tiers: ``full`` has namespaces, a private root, a workspace with a quota, Landlock where there is one, and seccomp;
 ``landlock`` has no namespaces; ``seccomp`` nothing that keeps files from being read; ``none`` only resource limits.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING
 from vtcli.sandbox.confinement import bpf, landlock, namespaces, privileges, readable, rlimits, workspace
 from vtcli.sandbox.confinement import entry as descent
 from vtcli.sandbox.confinement import scratch as folders
-from vtcli.sandbox.confinement.gate import ForkGate
 from vtcli.sandbox.confinement.kernel import (
     MACHINE,
     PR_SET_CHILD_SUBREAPER,
@@ -33,27 +33,11 @@ from vtcli.sandbox.confinement.kernel import (
     parent_death_signal,
     prctl,
 )
-from vtcli.sandbox.confinement.probes import Layer, Report, strongest
 from vtcli.sandbox.confinement.rlimits import Limits
+from vtcli.sandbox.confinement.syscalls import ONLY_FOR_THE_HARNESS
 
 if TYPE_CHECKING:
     from vtcli.sandbox.types import Tier
-
-__all__ = [
-    "ConfinementError",
-    "ForkGate",
-    "GuardState",
-    "Layer",
-    "Limits",
-    "Report",
-    "TemplateState",
-    "enter_guard",
-    "lock_worker",
-    "prepare_fork",
-    "prepare_template",
-    "remove_workspace",
-    "strongest",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +76,7 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     other tiers; it must exist, and who made it removes it (default: a new folder, removed by the next start).
     ConfinementError, naming the layer, when a layer of the tier cannot be put on."""
     if tier != "none" and not SUPPORTED:
-        reason = f"confinement is written for Linux on x86-64, not for {MACHINE}: only tier none is left"
+        reason = f"confinement is written for Linux on x86-64 and aarch64, not for {MACHINE}: only tier none is left"
         raise ConfinementError("seccomp", reason)
     paths = () if tier == "none" else readable.paths()
     abi = 0 if tier in ("none", "seccomp") else landlock.abi()
@@ -200,15 +184,17 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
         workspace.remove(workspace_of(state, guard))
 
 
-def lock_worker(guard: GuardState, limits: Limits, gate: bool, closed: bool = False) -> int | None:
+def lock_worker(
+    guard: GuardState, limits: Limits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
+) -> None:
     """In a freshly forked child of the guard with one thread, right before untrusted code: session, limits, privileges,
     Landlock and the seccomp filter, for good. The working directory is the workspace.
 
-    Returns the listener for a ``ForkGate``, which must be sent to the guard and then closed here before any untrusted
-    code runs. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
-    this episode alone (all tiers but ``full``), threads are put to it too, so a listener is returned without ``gate``
-    as well. None when nothing has to be asked. ``closed``: the guard's and the template's descriptors are closed here
-    already. A run's CPU time is the guard's to watch: the process lives for many.
+    ``deliver`` sends the listener for a ``ForkGate`` to the guard and closes it here; it gets None when nothing has to
+    be asked. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
+    this episode alone (all tiers but ``full``), threads are put to it too. When it has returned, sending descriptors is
+    given up as well. ``closed``: the guard's and the template's descriptors are closed here already. A run's CPU time
+    is the guard's to watch: the process lives for many.
 
     OSError or ConfinementError when a layer of the tier cannot be put on: the process must exit then."""
     state = guard.template
@@ -221,14 +207,16 @@ def lock_worker(guard: GuardState, limits: Limits, gate: bool, closed: bool = Fa
     alone = _counted_alone(state)
     rlimits.restrict(limits, processes=alone)
     if state.tier == "none":
-        return None
+        deliver(None)
+        return
     privileges.drop_capabilities(state.kept)
     prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if state.landlock_abi:
         landlock.restrict(state.readable, readable.DEVICES, (guard.workspace,), state.landlock_abi)
-    return bpf.load(_filter(state, gate))
+    deliver(bpf.load(_filter(state, gate)))
+    bpf.load(bpf.denying(ONLY_FOR_THE_HARNESS))
 
 
 def _counted_alone(state: TemplateState) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Sequence
 
 from vtcli.sandbox.confinement import namespaces, privileges, readable
 from vtcli.sandbox.confinement.kernel import PR_SET_PDEATHSIG, ConfinementError, close_all, parent_death_signal, prctl
 
 CAP_SYS_ADMIN = 21
+HOST_NAME = "sandbox"
 ALL = (
     namespaces.NEW_USER
     | namespaces.NEW_MOUNTS
@@ -39,6 +41,7 @@ def enter_namespaces(paths: Sequence[str]) -> int:
         namespaces.unshare(ALL)
         namespaces.write_maps(proc, "self", uid, gid)
         trees = namespaces.detached(paths, required, readable.DEVICES)
+    socket.sethostname(HOST_NAME)
     fork_into_new_pids()
     namespaces.private_root(trees, required)
     return proc

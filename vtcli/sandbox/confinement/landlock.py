@@ -12,9 +12,6 @@ import stat
 from collections.abc import Iterable
 
 from vtcli.sandbox.confinement.kernel import (
-    SYS_LANDLOCK_ADD,
-    SYS_LANDLOCK_CREATE,
-    SYS_LANDLOCK_RESTRICT,
     ConfinementError,
     syscall,
 )
@@ -45,7 +42,7 @@ class _PathBeneath(ctypes.Structure):
 def abi() -> int:
     """The Landlock ABI of the running kernel; 0 when it has none or hides it."""
     try:
-        return syscall(SYS_LANDLOCK_CREATE, 0, 0, CREATE_VERSION)
+        return syscall("landlock_create_ruleset", 0, 0, CREATE_VERSION)
     except OSError:
         return 0
 
@@ -59,13 +56,13 @@ def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable
     handled = ALL_RIGHTS[min(version, 5)]
     sizes = {1: 8, 2: 8, 3: 8, 4: 16, 5: 16}
     attributes = _Ruleset(handled, NET_TCP, SCOPE_ABSTRACT_SOCKET_AND_SIGNAL)
-    ruleset = syscall(SYS_LANDLOCK_CREATE, ctypes.byref(attributes), sizes.get(version, 24), 0)
+    ruleset = syscall("landlock_create_ruleset", ctypes.byref(attributes), sizes.get(version, 24), 0)
     try:
         rights = ((readable, TO_READ), (devices, READ_FILE | WRITE_FILE), (writable, TO_WORK))
         for paths, wanted in rights:
             for path in paths:
                 _allow(ruleset, path, wanted & handled)
-        syscall(SYS_LANDLOCK_RESTRICT, ruleset, 0)
+        syscall("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -79,6 +76,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             rights &= OF_FILES
         rule = _PathBeneath(rights, fd)
-        syscall(SYS_LANDLOCK_ADD, ruleset, RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        syscall("landlock_add_rule", ruleset, RULE_PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(fd)

@@ -14,16 +14,6 @@ from pathlib import Path
 
 from vtcli.sandbox.confinement.kernel import (
     LIBC,
-    SYS_FSCONFIG,
-    SYS_FSMOUNT,
-    SYS_FSOPEN,
-    SYS_MOUNT_SETATTR,
-    SYS_MOVE_MOUNT,
-    SYS_OPEN_TREE,
-    SYS_PIVOT_ROOT,
-    SYS_SETNS,
-    SYS_UMOUNT2,
-    SYS_UNSHARE,
     ConfinementError,
     syscall,
 )
@@ -44,7 +34,7 @@ ROOT_QUOTA = "size=1m,nr_inodes=2048,mode=0755"
 def unshare(flags: int) -> None:
     """Leave the namespaces of these kinds for new ones. ConfinementError tells which kinds were asked for."""
     try:
-        syscall(SYS_UNSHARE, flags)
+        syscall("unshare", flags)
     except OSError as e:
         kinds = " ".join(name for bit, name in KINDS.items() if flags & bit)
         threads = "; the process must have one thread" if e.errno == errno.EINVAL else ""
@@ -53,7 +43,7 @@ def unshare(flags: int) -> None:
 
 def enter(namespace: int, kind: int) -> None:
     """Enter an existing namespace by its descriptor (for pids: the next child does)."""
-    syscall(SYS_SETNS, namespace, kind)
+    syscall("setns", namespace, kind)
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -87,7 +77,7 @@ def detached(readable: Sequence[str], required: Iterable[str], devices: Iterable
         if any(Path(path).is_relative_to(known) for known in found):
             continue
         try:
-            tree = syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), OPEN_TREE_CLONE | os.O_CLOEXEC | AT_RECURSIVE)
+            tree = syscall("open_tree", AT_FDCWD, os.fsencode(path), OPEN_TREE_CLONE | os.O_CLOEXEC | AT_RECURSIVE)
             _set_attributes(tree, MS_RDONLY | MS_NOSUID | (0 if path in special else MS_NODEV))
         except OSError as e:
             if path in must:
@@ -101,7 +91,7 @@ def _set_attributes(tree: int, flags: int) -> None:
     """``mount_setattr(2)`` on a copied mount and those below it: flags as of ``mount(2)``, and no events of mounts pass
     between it and its original."""
     attributes = (ctypes.c_uint64 * 4)(flags, 0, MS_PRIVATE, 0)  # set, clear, propagation, user namespace
-    syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, ctypes.byref(attributes), 32)
+    syscall("mount_setattr", tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, ctypes.byref(attributes), 32)
 
 
 def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
@@ -120,8 +110,8 @@ def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
     except OSError:
         pass  # parts of the host's /proc are hidden: then there is none here, and ``own_proc`` will have none
     os.chdir(staging)
-    syscall(SYS_PIVOT_ROOT, b".", b".")
-    syscall(SYS_UMOUNT2, b".", MNT_DETACH)  # the old root, which pivot_root left on top of the new one
+    syscall("pivot_root", b".", b".")
+    syscall("umount2", b".", MNT_DETACH)  # the old root, which pivot_root left on top of the new one
     os.chdir("/")
     mount("", "/", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
     for path in required:
@@ -135,7 +125,7 @@ def _attach(tree: int, target: str) -> None:
     else:
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         Path(target).touch()
-    syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    syscall("move_mount", tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
     os.close(tree)
 
 
@@ -158,27 +148,10 @@ def own_proc() -> int | None:
 
 
 def _proc() -> int:
-    return _mounted_nowhere(b"proc", MS_NOEXEC, subset=b"pid")
-
-
-def huge_pages() -> int:
-    """A file system in memory, of huge pages as far as there are any, for the caller alone. OSError where the caller or
-    the kernel cannot."""
-    return _mounted_nowhere(b"tmpfs", 0, huge=b"always", mode=b"0700")
-
-
-def make_read_only(mount: int) -> None:
-    """For all who have a descriptor of something in it. OSError while a file is open for writing."""
-    _set_attributes(mount, MS_RDONLY | MS_NOSUID | MS_NODEV)
-
-
-def _mounted_nowhere(kind: bytes, flags: int, **options: bytes) -> int:
-    """A descriptor of the root of a new file system."""
-    context = syscall(SYS_FSOPEN, kind, 1)
+    context = syscall("fsopen", b"proc", 1)
     try:
-        for name, value in options.items():
-            syscall(SYS_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), value, 0)
-        syscall(SYS_FSCONFIG, context, FSCONFIG_CREATE, 0, 0, 0)
-        return syscall(SYS_FSMOUNT, context, 1, MS_NOSUID | MS_NODEV | flags)
+        syscall("fsconfig", context, FSCONFIG_SET_STRING, b"subset", b"pid", 0)
+        syscall("fsconfig", context, FSCONFIG_CREATE, 0, 0, 0)
+        return syscall("fsmount", context, 1, MS_NOSUID | MS_NODEV | MS_NOEXEC)
     finally:
         os.close(context)

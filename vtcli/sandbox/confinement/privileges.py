@@ -13,10 +13,6 @@ from vtcli.sandbox.confinement.kernel import (
     PR_SET_DUMPABLE,
     PR_SET_KEEPCAPS,
     PR_SET_SECUREBITS,
-    SYS_CAPGET,
-    SYS_CAPSET,
-    SYS_SETRESGID,
-    SYS_SETRESUID,
     prctl,
     syscall,
 )
@@ -39,13 +35,13 @@ def keep_capabilities(bits: int) -> None:
     header = (ctypes.c_uint32 * 2)(VERSION_3, 0)
     low, high = bits & 0xFFFFFFFF, bits >> 32
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)  # effective, permitted, inheritable, twice
-    syscall(SYS_CAPSET, ctypes.byref(header), ctypes.byref(data))
+    syscall("capset", ctypes.byref(header), ctypes.byref(data))
 
 
 def _capget() -> tuple[int, int]:
     header = (ctypes.c_uint32 * 2)(VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
-    syscall(SYS_CAPGET, ctypes.byref(header), ctypes.byref(data))
+    syscall("capget", ctypes.byref(header), ctypes.byref(data))
     return data[0] | data[3] << 32, data[1] | data[4] << 32
 
 
@@ -66,8 +62,8 @@ def drop_capabilities(keep: int = 0) -> None:
 def become(uid: int) -> None:
     """User and group ``uid``, no other groups; capabilities stay as they are in a user namespace without user 0, and go
     otherwise. OSError when the user cannot be taken."""
-    syscall(SYS_SETRESGID, uid, uid, uid)
-    syscall(SYS_SETRESUID, uid, uid, uid)
+    syscall("setresgid", uid, uid, uid)
+    syscall("setresuid", uid, uid, uid)
     prctl(PR_SET_DUMPABLE, 1)  # the change took it away; without it /proc/self would be root's
 
 

@@ -1,8 +1,8 @@
 """Which tier holds on this machine: decided by doing, in throw-away processes, before the first episode.
 
-Each tier is put on as for an episode, strongest first, and inside it the acts that it must stop are tried
-(``vtcli.sandbox.confinement.probing``). A layer is ``active`` only when its act failed as it should; a kernel's version, or a call
-that succeeded, is no evidence. Nothing is kept on disk.
+Each tier is entered as for an episode, strongest first, and inside it everything that it must stop is attempted
+(``attempts``). A layer is ``active`` only when its attempt failed as it should; a kernel's version, or a call that
+succeeded, is no evidence. Nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli.sandbox.confinement import landlock
-from vtcli.sandbox.confinement.kernel import ConfinementError
+from vtcli.sandbox.confinement.kernel import MACHINE, ConfinementError
 
 if TYPE_CHECKING:
     from vtcli.sandbox.types import Tier
@@ -25,7 +25,10 @@ ORDER: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")
 TIMEOUT_S = 30.0
 
 _LIMITED = ("memory", "open_files", "file_size")
-_FILTERED = ("net", "exec", "fork", "threads", "signal", "ptrace", "privileges", "kernel", "channels", "foreign_abi")
+_FILTERED = (
+    *("net", "exec", "fork", "threads", "signal", "ptrace", "privileges", "kernel", "channels"),
+    *(("foreign_abi",) if MACHINE == "x86_64" else ()),
+)
 REQUIRED: dict[Tier, tuple[str, ...]] = {
     "full": ("fs_read", "fs_write", "fs_stat", "disk", "process_ids", *_FILTERED, *_LIMITED),
     "landlock": ("fs_read", "fs_write", *_FILTERED, *_LIMITED),
@@ -87,8 +90,9 @@ def strongest(minimum: Tier) -> Report:
 
 def _tried(tier: Tier) -> dict[str, Any]:
     """``{"layers": [[name, what got through or null, by, probe], …]}`` or ``{"error": reason}``."""
-    start = "import sys; sys.path.append(sys.argv[1]); from vtcli.sandbox.confinement.probing import main; main(sys.argv[2])"
-    package = str(Path(__file__).resolve().parents[2])
+    start = "import sys; sys.path.append(sys.argv[1]); from vtcli.sandbox.confinement import probing; "
+    start += "probing.main(sys.argv[2])"
+    package = str(Path(__file__).resolve().parents[3])
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-c", start, package, tier],
@@ -128,7 +132,7 @@ _REMEDIES = {
     "full": "needs user namespaces (or root with CAP_SYS_ADMIN): in a container allow unshare and mount in its seccomp "
     "profile, on a host set user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns",
     "landlock": "needs Linux 5.13 or later with landlock among its LSMs, and a container's filter that lets it through",
-    "seccomp": "needs Linux on x86-64 with seccomp filters, not shut in by another listener",
+    "seccomp": "needs Linux on x86-64 or aarch64 with seccomp filters, not shut in by another listener",
     "none": "needs POSIX resource limits",
 }
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from vtcli.sandbox.confinement import confine
-from vtcli.sandbox.confinement.attempts import ACTS, LIMITS, GotThrough, Ground
-from vtcli.sandbox.confinement.kernel import LIBC, ConfinementError
+from vtcli.sandbox.confinement.attempts import ATTEMPTS, LIMITS, GotThrough, Ground
+from vtcli.sandbox.confinement.gate import ForkGate
+from vtcli.sandbox.confinement.kernel import LIBC, MACHINE, ConfinementError
 
 if TYPE_CHECKING:
     from vtcli.sandbox.types import Tier
@@ -82,7 +83,7 @@ def _guard(state: confine.TemplateState, canary: str, host: int) -> None:
     _serve(worker, gate)
     with os.fdopen(reader, "rb") as answer:
         layers = json.loads(answer.read())
-    if state.tier != "none":
+    if state.tier != "none" and MACHINE == "x86_64":  # a 64-bit process of aarch64 can call no other
         layers.append(["foreign_abi", foreign, "seccomp", "a system call of the x32 ABI"])
     if state.tier == "full":
         hidden = "refused, as parts of the host's /proc are hidden: what an episode uses cannot be watched"
@@ -93,7 +94,7 @@ def _guard(state: confine.TemplateState, canary: str, host: int) -> None:
     _say({"layers": layers})
 
 
-def _start(guard: confine.GuardState, step: Callable[[], None]) -> tuple[int, confine.ForkGate | None]:
+def _start(guard: confine.GuardState, step: Callable[[], None]) -> tuple[int, ForkGate | None]:
     """A locked worker that takes the step; its id, and its gate."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     worker = os.fork()
@@ -102,22 +103,24 @@ def _start(guard: confine.GuardState, step: Callable[[], None]) -> tuple[int, co
     theirs.close()
     _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
     ours.close()
-    gate = confine.ForkGate(listeners[0], guard.proc, LIMITS.threads) if listeners else None
+    gate = ForkGate(listeners[0], guard.proc, LIMITS.threads) if listeners else None
     return worker, gate
 
 
 def _work(guard: confine.GuardState, channel: socket.socket, step: Callable[[], None]) -> None:
-    listener = confine.lock_worker(guard, LIMITS, gate=True)
-    if listener is None:
-        channel.send(b"-")
-    else:
-        socket.send_fds(channel, [b"+"], [listener])
-        os.close(listener)
+    def deliver(listener: int | None) -> None:
+        if listener is None:
+            channel.send(b"-")
+        else:
+            socket.send_fds(channel, [b"+"], [listener])
+            os.close(listener)
+
+    confine.lock_worker(guard, LIMITS, True, deliver)
     channel.close()
     step()
 
 
-def _serve(worker: int, gate: confine.ForkGate | None) -> int:
+def _serve(worker: int, gate: ForkGate | None) -> int:
     """Answer the gate until the worker has ended; its exit code."""
     ended = os.pidfd_open(worker)
     poll = select.poll()
@@ -135,14 +138,14 @@ def _serve(worker: int, gate: confine.ForkGate | None) -> int:
 
 def _try_all(tier: Tier, ground: Ground, writer: int) -> None:
     found: list[list[str | None]] = []
-    for name, (act, at_full, elsewhere) in ACTS.items():
-        tried = act.__doc__ or name
+    for name, (attempt, at_full, elsewhere) in ATTEMPTS.items():
+        tried = attempt.__doc__ or name
         leak: str | None = None
         if tier == "none" and name not in ONLY_LIMITS:
             leak = "not tried at tier none"
         else:
             try:
-                act(ground)
+                attempt(ground)
             except (GotThrough, OSError) as e:
                 leak = str(e)
         found.append([name, leak, at_full if tier == "full" else elsewhere, tried])
@@ -151,7 +154,7 @@ def _try_all(tier: Tier, ground: Ground, writer: int) -> None:
 
 def _foreign_call(guard: confine.GuardState) -> str | None:
     """What came of a system call with x32 numbers, in a worker of its own, because it must not survive it."""
-    if guard.template.tier == "none":
+    if guard.template.tier == "none" or MACHINE != "x86_64":
         return None
     worker, gate = _start(guard, lambda: LIBC.syscall(X32_GETPID))
     code = _serve(worker, gate)

@@ -278,7 +278,7 @@ def remove(path: str) -> None:
     """Removes a folder with all that is in it; what cannot be removed stays."""
     try:
         clear(os.fsencode(path))
-        os.rmdir(path)  # Path interns every name, and a template would touch more of its memory each time
+        Path(path).rmdir()
     except (OSError, WorkspaceLimit):
         return
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from vtcli.protocols import Pixels
@@ -42,9 +41,8 @@ class Shown:
 class Gallery:
     """The images of one run, within its limits; what is over them is counted in ``dropped`` and said in a note."""
 
-    def __init__(self, limits: RunLimits, recorder: Recorder, room: npt.NDArray[np.uint8] = pixels.NO_ROOM) -> None:
+    def __init__(self, limits: RunLimits, recorder: Recorder) -> None:
         self.limits, self.recorder = limits, recorder
-        self.room = room  # bytes (N,), where the first image is wanted
         self.images: list[Shown] = []
         self.dropped = 0
         self._bytes = 0
@@ -58,7 +56,7 @@ class Gallery:
             return self._drop(name, too_large)
         try:
             trace = self.recorder.of(value)
-            return self._keep(pixels.of_any(value, pixels.NO_ROOM if self.images else self.room), trace, origin, name)
+            return self._keep(pixels.of_any(value), trace, origin, name)
         except pixels.NotAnImage as problem:
             return self._drop(name, str(problem))
         except (OSError, ValueError, SyntaxError, AttributeError, TypeError) as problem:

@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-import numpy as np
-import numpy.typing as npt
+from PIL import Image
 
 from vtcli.protocols import Pixels
-from vtcli.sandbox.harness import capture, figures, pixels, repair, static, streams, tracebacks, values
+from vtcli.sandbox.harness import capture, figures, pixels, repair, static, streams, tracebacks
 from vtcli.sandbox.harness.capture import Gallery, Shown
 from vtcli.sandbox.harness.program import Program, compiled
 from vtcli.sandbox.provenance import recorder
@@ -66,17 +65,15 @@ class Harness:
     """The code's world in one worker. ``prepare`` once, then ``execute`` for every run. A process that forks for a run
     takes all of it along, so that rolling back is letting the child die."""
 
-    def __init__(self, setup: WorkerSetup, room: npt.NDArray[np.uint8] = pixels.NO_ROOM) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup
-        self.room = room  # of ``Gallery``
         self.recorder = Recorder(
             setup.pictures, setup.image_files, setup.workspace, clamp=setup.help.clamp, paths=setup.help.paths
         )
         self.runs = 0
         self.namespace: dict[str, Any] = {}
         self._files: capture.Seen = {}
-        self._gallery = Gallery(setup.limits, self.recorder, room)
-        self._meter: streams.Meter | None = None  # of the next run, once all is ready for it
+        self._gallery = Gallery(setup.limits, self.recorder)
 
     def prepare(self) -> None:
         """Makes the variables and runs the prelude. Raises what the prelude, which is the recipe's, raises."""
@@ -97,18 +94,8 @@ class Harness:
         except BaseException as problem:
             return Executed("error", tracebacks.text_of(problem, self.setup.limits.error_chars))
 
-    def get_ready(self) -> None:
-        """Does what must be done before a run, whatever the one before has left: done while nobody waits, right after
-        a reply, the next run starts sooner. What fails here is tried again, and told, when there is a run."""
-        try:  # without contextlib, here and where else each run comes along: it is made of more objects
-            self._ready()
-        except BaseException:  # noqa: S110 - the run itself does it again, and tells
-            pass
-
-    def _ready(self) -> streams.Meter:
-        """The next run's streams; all else is in its place."""
-        if self._meter is not None:
-            return self._meter
+    def _begin(self) -> streams.Meter:
+        """Everything in its place for a run, whatever the one before has left; the run's streams."""
         meter = streams.fresh(self.setup.limits.output_bytes)
         sys.settrace(None)
         threading.settrace(None)  # pyright: ignore[reportArgumentType]
@@ -116,8 +103,8 @@ class Harness:
         self.recorder.begin()
         recorder.activate(self.recorder)
         recorder.DEPTH.inside = False
-        self._gallery = Gallery(self.setup.limits, self.recorder, self.room)
-        self._meter = meter
+        self._gallery = Gallery(self.setup.limits, self.recorder)
+        meter.begin()
         return meter
 
     def _renew(self) -> None:
@@ -126,7 +113,7 @@ class Harness:
         self.namespace = main.__dict__
         self.namespace["__builtins__"] = builtins
         for name, index in self.setup.variables.items():
-            image = pixels.image_of(self.setup.pictures[index])
+            image = Image.fromarray(self.setup.pictures[index])
             self.recorder.give(image, self.recorder.fresh(index))
             self.namespace[name] = image
         if self.setup.videos:
@@ -139,11 +126,7 @@ class Harness:
             exec(compile(self.setup.prelude, "<prelude>", "exec", dont_inherit=True), self.namespace)  # noqa: S102
 
     def _execute(self, source: str) -> Executed:
-        meter, self._meter = self._ready(), None
-        meter.begin()
-        refused = _refused(source, self.setup.limits)
-        if refused:
-            return Executed("refused", refused)
+        meter = self._begin()
         program = self._compiled(source)
         if program is None:
             source, repairs = repair.repaired(source, self.setup.help)
@@ -152,7 +135,7 @@ class Harness:
             program = self._compiled(source)
         refused = None
         if program is not None and self.setup.help.check and static.suspicious(source):
-            refused = static.refused(program.tree(), self.namespace)
+            refused = static.refused(program.tree, self.namespace)
         if refused:
             return Executed("refused", refused, notes=tuple(self.recorder.notes))
         if not self.setup.persist and self.runs > 1:
@@ -230,7 +213,7 @@ class Harness:
         if drawn is not None:
             self._gallery.add_figure(drawn, origin)
             return ""
-        return values.text_of(value, self.setup.limits.kept_output_chars)
+        return tracebacks.value_text(value, self.setup.limits.kept_output_chars)
 
     def _collect(self, source: str, program: Program, meter: streams.Meter) -> None:
         """Files and the variable ``result``."""
@@ -242,7 +225,7 @@ class Harness:
             for name in names:
                 origin: Capture = "files" if "files" in wanted else "printed_files"
                 self._gallery.add_file(name, origin)
-        if "result" in wanted and "result" in source and program.assigns("result"):
+        if "result" in wanted and program.assigns("result"):
             found = self.namespace.get("result")
             text = self._valued(found, "result", "result")
             if text:
@@ -265,17 +248,6 @@ class Harness:
                 step()
             except BaseException as problem:
                 self.recorder.trouble("tidy", problem if isinstance(problem, Exception) else RuntimeError("tidy"))
-
-
-def _refused(source: str, limits: RunLimits) -> str:
-    """Why text of this size or form is not run at all; empty when it is."""
-    try:
-        length = len(source.encode("utf-8"))
-    except UnicodeEncodeError:
-        return "not run: the code is no valid UTF-8 text."
-    if length > limits.source_bytes:
-        return f"not run: the code has {length} bytes, at most {limits.source_bytes} are allowed."
-    return "not run: the code contains a NUL character." if "\0" in source else ""
 
 
 _set_times = os.utime

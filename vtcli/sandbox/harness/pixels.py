@@ -3,10 +3,8 @@ an object that lies about its size gains nothing."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, cast
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -18,89 +16,14 @@ class NotAnImage(Exception):
     """The object is no image; the message says why, for the policy."""
 
 
-class _ArrowArray(ctypes.Structure):
-    """``ArrowArray`` of Arrow's C data interface."""
-
-
-_ArrowArray._fields_ = [  # pyright: ignore[reportPrivateUsage]
-    *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")),
-    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
-    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private_data")),
-]
-_POINTER = ctypes.pythonapi.PyCapsule_GetPointer
-_POINTER.restype, _POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-_EMPTY = Image.new("L", (1, 1))
-NO_ROOM = np.empty(0, np.uint8)
-
-
-def base_image(image: Image.Image) -> Image.Image:
-    """The same pixels as a plain ``Image.Image``: overridden methods and properties of a subclass are left behind."""
-    Image.Image.load(image) if type(image) is Image.Image else image.load()
-    core = image.im
-    if type(core) is not type(_EMPTY.im):
-        raise NotAnImage("an image object without pixels")
-    plain = Image.Image._new(_EMPTY, core)  # pyright: ignore[reportPrivateUsage]
-    plain.palette = image.palette
-    if "transparency" in image.info:
-        plain.info["transparency"] = image.info["transparency"]
-    return plain
-
-
-def image_of(picture: Pixels) -> Image.Image:
-    """A PIL image of an input picture (H, W, 3). Where its pixels are four bytes apart, as PIL's own are, the image
-    stands on the picture's memory: nothing is copied until PIL writes to it, and PIL copies all of it then."""
-    height, width, _ = picture.shape
-    if picture.strides != (width * 4, 4, 1):
-        return Image.fromarray(picture)
-    memory = np.lib.stride_tricks.as_strided(picture, (height, width, 4), writeable=False)
-    core = Image.core.map_buffer(memory, (width, height), "raw", 0, ("RGB", 0, 1))
-    image = Image.new("RGB", (0, 0))._new(core)  # pyright: ignore[reportPrivateUsage]
-    image.readonly = 1
-    return image
-
-
-def of_pil(image: Image.Image, room: npt.NDArray[np.uint8] = NO_ROOM) -> Pixels:
+def of_pil(image: Image.Image) -> Pixels:
     """RGB of an image of any mode. Deep modes are taken to span their range: 16-bit is divided by 256, 32-bit and
-    float values are clipped to 0..255. Transparency is dropped, as ``convert("RGB")`` does. ``room``: bytes (N,) at
-    whose beginning the result may be put."""
-    plain = base_image(image)
-    if plain.mode.startswith("I;16"):
-        return of_array((np.asarray(plain) >> 8).astype(np.uint8))
-    if plain.mode in ("I", "F"):
-        return of_array(np.clip(np.asarray(plain), 0, 255).astype(np.uint8))
-    if plain.mode != "RGB":
-        plain = plain.convert("RGB")
-    return _packed(plain, room)
-
-
-def _packed(image: Image.Image, room: npt.NDArray[np.uint8]) -> Pixels:
-    """The pixels of an RGB image, which PIL keeps four bytes apart: by OpenCV from PIL's own memory, a quarter of the
-    time that PIL's encoder takes for it. Where the rows are not one behind the other, which PIL refuses to export, the
-    encoder does it, at once: ``tobytes`` makes pieces and joins them."""
-    try:
-        _, capsule = image.__arrow_c_array__()  # owns the memory as long as it is there
-    except (ValueError, MemoryError):
-        return _encoded(image)
-    pixels = _ArrowArray.from_address(_POINTER(capsule, b"arrow_array")).children[0].contents
-    length = image.height * image.width * 4
-    if pixels.length != length:
-        raise NotAnImage("an image whose pixels are not all there")
-    memory = (ctypes.c_ubyte * length).from_address(pixels.buffers[1])
-    view = np.ctypeslib.as_array(memory).reshape(image.height, image.width, 4)
-    place = room[: image.height * image.width * 3]
-    fits = len(place) == image.height * image.width * 3
-    return cast(Pixels, cv2.cvtColor(view, cv2.COLOR_RGBA2RGB, place.reshape(*view.shape[:2], 3) if fits else None))
-
-
-def _encoded(image: Image.Image) -> Pixels:
-    encoder = Image._getencoder("RGB", "raw", "RGB")  # pyright: ignore[reportPrivateUsage]
-    encoder.setimage(image.im, (0, 0, *image.size))
-    length = image.height * image.width * 3
-    _, _, data = encoder.encode(length)
-    if len(data) != length:
-        raise NotAnImage("an image whose pixels are not all there")
-    return np.frombuffer(data, np.uint8).reshape(image.height, image.width, 3)
+    float values are clipped to 0..255. Transparency is dropped, as ``convert("RGB")`` does."""
+    if image.mode.startswith("I;16"):
+        return of_array((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        return of_array(np.clip(np.asarray(image), 0, 255).astype(np.uint8))
+    return of_array(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
 
 
 def is_image_array(array: npt.NDArray[Any]) -> bool:
@@ -143,10 +66,10 @@ def is_image(value: object) -> bool:
     return issubclass(kind, np.ndarray) and is_image_array(cast(npt.NDArray[Any], value))
 
 
-def of_any(value: object, room: npt.NDArray[np.uint8] = NO_ROOM) -> Pixels:
-    """RGB of a PIL image or an array. ``room``: see ``of_pil``. Raises ``NotAnImage`` for anything else."""
+def of_any(value: object) -> Pixels:
+    """RGB of a PIL image or an array. Raises ``NotAnImage`` for anything else."""
     if issubclass(type(value), Image.Image):
-        return of_pil(cast(Image.Image, value), room)
+        return of_pil(cast(Image.Image, value))
     if issubclass(type(value), np.ndarray):
         return of_array(cast(npt.NDArray[Any], value))
     raise NotAnImage(f"{type(value).__name__} is no image")

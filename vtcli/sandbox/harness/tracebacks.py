@@ -1,12 +1,15 @@
-"""An exception as the policy reads it: its own lines only, the last frames, the type always. Survives exceptions whose
-``__str__`` raises, whose text is endless, or whose type lies."""
+"""Exceptions and values as text for the policy. An exception: its own lines only, the last frames, the type always.
+Survives exceptions whose ``__str__`` raises, whose text is endless, or whose type lies."""
 
 from __future__ import annotations
 
 import linecache
+import reprlib
 from types import TracebackType
+from typing import Any, cast
 
 FRAMES = 12
+LONG = 1000  # entries of a container whose whole representation is written
 CODE = "<code"
 """File names of user code start with this: ``<code 3>`` is the third run."""
 
@@ -24,6 +27,20 @@ def text_of(problem: BaseException, limit: int) -> str:
     if len(body) > room:
         body = "…" + body[len(body) - max(room - 1, 0) :] if room > 1 else ""
     return f"{body}\n{last}" if body else last
+
+
+def value_text(value: object, limit: int) -> str:
+    """The value as an interactive interpreter shows it, at most ``limit`` characters. What its ``__repr__`` raises is
+    the run's own error."""
+    if type(value) in (list, tuple, dict, set, frozenset, str, bytes) and len(cast(Any, value)) > max(LONG, limit):
+        short = reprlib.Repr()
+        short.maxlist = short.maxtuple = short.maxdict = short.maxset = short.maxfrozenset = 100
+        short.maxstring = short.maxother = limit
+        text = short.repr(value)
+    else:
+        text = repr(value)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit // 2] + " … " + text[len(text) - limit // 2 :]
 
 
 def safe_text(value: object, limit: int) -> str:

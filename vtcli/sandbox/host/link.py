@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.sandbox.processes import template
-from vtcli.sandbox.protocol import frames as wire
+from vtcli.sandbox.processes.waits import END_S
+from vtcli.sandbox.protocol import frames
 from vtcli.schema import Json
-
-END_S = 5.0  # for a template to end by itself before it is killed
 
 
 class Link:
@@ -22,7 +21,7 @@ class Link:
 
     def __init__(self, gone: Callable[[int], None], died: Callable[[Link], None]) -> None:
         self._gone, self._died = gone, died
-        self._sock, theirs = wire.pair()
+        self._sock, theirs = frames.pair()
         self._sock.setblocking(False)
         self._stderr = os.memfd_create("vtcli-template-stderr", os.MFD_CLOEXEC)
         with theirs:
@@ -38,7 +37,7 @@ class Link:
             )
         self.alive = True
         self.report: Mapping[str, Json] = {}
-        self._first: asyncio.Future[wire.Frame] = asyncio.get_running_loop().create_future()
+        self._first: asyncio.Future[frames.Frame] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._read)
 
     @property
@@ -49,7 +48,7 @@ class Link:
         """Sends the configuration and waits until the template is warm. Raises ``ConfigError`` when it cannot be
         confined as asked, ``EngineError`` when it does not start."""
         try:
-            wire.send(self._sock, config)
+            frames.send(self._sock, config)
             frame = await asyncio.wait_for(self._first, within_s)
         except TimeoutError:
             self.kill()
@@ -65,12 +64,13 @@ class Link:
 
     async def open(self, number: int, theirs: socket.socket, within_s: float) -> None:
         """Has a guard forked that speaks over ``theirs``. Raises ``EngineError``, ``OSError``."""
-        await self._send(wire.opening(number), (theirs.fileno(),), within_s)
+        await self._send(frames.pack({"open": number}), (theirs.fileno(),), within_s)
 
     async def end_episode(self, number: int) -> None:
-        """Has the guard of an episode killed, when closing its channel was not enough."""
+        """Has the guard of an episode killed, when closing its channel was not enough. Kills the template when that
+        does not read its channel either."""
         try:
-            await self._send(wire.pack({"kill": number}), (), END_S)
+            await self._send(frames.pack({"kill": number}), (), END_S)
         except (OSError, EngineError):
             self.kill()
 
@@ -78,7 +78,7 @@ class Link:
         until = asyncio.get_running_loop().time() + within_s
         while self.alive:
             try:
-                wire.pass_on(self._sock, frame, fds)
+                frames.send_packed(self._sock, frame, fds)
                 return
             except BlockingIOError:
                 if asyncio.get_running_loop().time() > until:
@@ -88,10 +88,10 @@ class Link:
 
     def _read(self) -> None:
         try:
-            frame = wire.receive(self._sock)
+            frame = frames.receive(self._sock)
         except BlockingIOError:
             return
-        except (wire.ProtocolError, OSError):
+        except (frames.ProtocolError, OSError):
             frame = None
         if frame is None:
             self.kill()

@@ -11,22 +11,22 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from vtcli.errors import ConfigError, EngineError
-from vtcli.sandbox.host.episode import Descriptors, PooledEpisode, Surroundings, validate
+from vtcli.sandbox.host import verifier
+from vtcli.sandbox.host.episode import CLOSED, Descriptors, PooledEpisode, Surroundings, validate
 from vtcli.sandbox.host.link import Link
-from vtcli.sandbox.protocol import arena
-from vtcli.sandbox.protocol import frames as wire
-from vtcli.sandbox.replay import verify as operations
-from vtcli.sandbox.types import TIERS, Setup, Status, Tier
+from vtcli.sandbox.processes.waits import GONE_S
+from vtcli.sandbox.protocol import arena, frames
+from vtcli.sandbox.types import TIERS, EpisodeLostError, Picture, Produced, Setup, Status, Tier
 from vtcli.schema import Json
 
-FILES = 3  # descriptors of one episode: its channel, its arena, its way to the worker
+FILES = 2  # descriptors of one episode: its channel, its arena
 SPARE_FILES = 256  # descriptors that the rest of the host's process may need
 ATTEMPTS = 3  # to open an episode while templates die
 
@@ -37,8 +37,8 @@ class PoolConfig:
 
     ``minimum_tier``: the weakest confinement that is accepted; the strongest one that this machine allows is used.
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
-    code does. ``tier``: use exactly this one, for comparisons. ``verify``: the host does the operations behind each
-    returned image again to fill in ``Produced.verified``, which costs about as much as they did.
+    code does. ``tier``: use exactly this one, for comparisons. ``verify``: whether the operations behind returned
+    images are done again, to fill in ``Produced.verified``; None: where the environment's card or the run's judge asks.
     """
 
     active: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -47,7 +47,7 @@ class PoolConfig:
     outer_boundary: bool = False
     tier: Tier | None = None
     start_timeout_s: float = 120.0
-    verify: bool = True
+    verify: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("active", "live"):
@@ -75,6 +75,16 @@ class PoolStats:
     templates: int = 0
 
 
+@dataclass(slots=True)
+class _Live:
+    """An episode whose processes exist: its template, and the semaphore that gets its permit back when they are gone.
+    ``overdue``: kills its guard when that does not end by itself."""
+
+    link: Link
+    permits: asyncio.Semaphore
+    overdue: asyncio.TimerHandle | None = None
+
+
 class Pool:
     """Implements ``types.Runner``. One event loop, one template at a time. ``async with await Pool.start(config)``."""
 
@@ -83,32 +93,33 @@ class Pool:
         self.stats = PoolStats()
         self._slots = asyncio.Semaphore(config.active)
         self._opening = asyncio.Semaphore(config.active)
-        self._live = asyncio.Semaphore(config.live)
+        self._permits = asyncio.Semaphore(config.live)
+        # Apart from the others, or a pool full of episodes that all wait for a verification would wait for ever.
+        self._verifying = asyncio.Semaphore(config.active)
         self._starting = asyncio.Lock()
         self._link: Link | None = None
         self._episodes: dict[int, PooledEpisode] = {}
-        self._links: dict[int, Link] = {}  # of every episode whose processes exist
+        self._live: dict[int, _Live] = {}
         self._dead: set[Link] = set()
+        self._killing: set[asyncio.Task[None]] = set()
         self._number = 0
         self._shared = arena.SealedPixels()
         self._oom_kills = oom_kills()
         self._closed = False
-        self._around = Surroundings(
-            self._slots, operations.all_checked if config.verify else None, self._oom, self._ended
-        )
+        self._around = Surroundings(self._slots, self.verify, self._oom, self._ended)
 
     @classmethod
     async def start(cls, config: PoolConfig | None = None) -> Pool:
         """A pool whose template is warm. Raises ``ConfigError`` when the machine does not allow the tier asked for,
         ``EngineError`` when the template does not start."""
         pool = cls(config or PoolConfig())
-        allow_descriptors(pool.config.live)
+        allow_descriptors(pool.config.live + pool.config.active)
         await pool._template()
         return pool
 
     @property
     def report(self) -> Mapping[str, Json]:
-        """What holds the code: tier and layers, as found by the probes of the running template; JSON."""
+        """What confines the code: tier and layers, as found by the probes of the running template; JSON."""
         return self._link.report if self._link is not None else {}
 
     @property
@@ -120,54 +131,62 @@ class Pool:
 
     async def open(self, setup: Setup) -> PooledEpisode:
         """A new episode. Waits while ``live`` episodes exist. Raises ``ConfigError`` for a setup that cannot work
-        and ``EngineError`` when no episode can be started."""
+        (nothing was started then), and ``EpisodeLostError`` when the episode does not start, for whatever reason."""
+        return await self._open(setup, self._permits)
+
+    async def verify(self, pictures: Sequence[Picture], images: Sequence[Produced]) -> tuple[Produced, ...]:
+        """Fills in ``Produced.verified`` by doing the operations again in an episode of its own, see ``verifier``."""
+
+        async def opened(setup: Setup) -> PooledEpisode:
+            return await self._open(setup, self._verifying)
+
+        return await verifier.verified(opened, pictures, images)
+
+    async def _open(self, setup: Setup, permits: asyncio.Semaphore) -> PooledEpisode:
+        """Tries again while templates die."""
         validate(setup)
         descriptors = Descriptors(setup, self._shared)
         try:
-            await self._live.acquire()
-            turn = False
-            try:
-                async with self._opening:
-                    turn = True
-                    return await self._open(setup, descriptors)
-            finally:
-                if not turn:  # cancelled while it waited
-                    self._live.release()
+            for attempt in range(1, ATTEMPTS + 1):
+                await permits.acquire()
+                link: Link | None = None
+                try:
+                    async with self._opening:
+                        link, episode = await self._forked(setup, permits)
+                        await episode.begin(descriptors, self.config.start_timeout_s)
+                    self.stats.opened += 1
+                    return episode
+                except EpisodeLostError:
+                    if attempt == ATTEMPTS or (link is not None and link.alive):
+                        raise
+                except (ConfigError, EngineError, OSError) as e:
+                    if attempt == ATTEMPTS or self._closed:
+                        raise EpisodeLostError(f"an episode of the sandbox did not start: {e}") from e
+                finally:
+                    if link is None:  # else the episode's processes own the permit
+                        permits.release()
         finally:
             descriptors.close()
+        raise EpisodeLostError("the sandbox's templates keep dying")
 
-    async def _open(self, setup: Setup, descriptors: Descriptors) -> PooledEpisode:
-        """Tries again while templates die. Owns one permit of ``_live`` until the episode's processes do."""
-        for attempt in range(1, ATTEMPTS + 1):
-            self._number += 1
-            number = self._number
-            ours, theirs = wire.pair()
-            try:
+    async def _forked(self, setup: Setup, permits: asyncio.Semaphore) -> tuple[Link, PooledEpisode]:
+        """An episode whose guard was asked for; its processes own the permit from now on. Raises ``ConfigError``,
+        ``EngineError``, ``OSError``."""
+        self._number += 1
+        number = self._number
+        ours, theirs = frames.pair()
+        try:
+            with theirs:
                 link = await self._template()
-                with theirs:
-                    await link.open(number, theirs, self.config.start_timeout_s)
-            except BaseException as e:
-                ours.close()
-                theirs.close()
-                if isinstance(e, EngineError | OSError) and attempt < ATTEMPTS and not self._closed:
-                    continue
-                self._live.release()
-                raise
-            self._links[number] = link
-            self.stats.live += 1
-            self.stats.peak_live = max(self.stats.peak_live, self.stats.live)
-            episode = PooledEpisode(number, ours, setup, self._around)
-            self._episodes[number] = episode
-            try:
-                await episode.begin(descriptors, self.config.start_timeout_s)
-            except EngineError:
-                if attempt == ATTEMPTS or link.alive:
-                    raise
-                await self._live.acquire()
-                continue
-            self.stats.opened += 1
-            return episode
-        raise EngineError("the sandbox's templates keep dying")
+                await link.open(number, theirs, self.config.start_timeout_s)
+        except BaseException:
+            ours.close()
+            raise
+        self._live[number] = _Live(link, permits)
+        self.stats.live += 1
+        self.stats.peak_live = max(self.stats.peak_live, self.stats.live)
+        self._episodes[number] = episode = PooledEpisode(number, ours, setup, self._around)
+        return link, episode
 
     async def _template(self) -> Link:
         """The running template; starts one when there is none."""
@@ -175,7 +194,7 @@ class Pool:
             if self._closed:
                 raise EngineError("the sandbox's pool is closed")
             if self._link is None or not self._link.alive:
-                await self._bury()
+                await self._wait_for_dead()
                 link = Link(self._gone, self._template_died)
                 try:
                     await link.configure(
@@ -190,29 +209,42 @@ class Pool:
                 self.stats.templates += 1
             return self._link
 
-    async def _bury(self) -> None:
+    async def _wait_for_dead(self) -> None:
         while self._dead:
             await self._dead.pop().close()
 
     def _gone(self, number: int) -> None:
         """The last process of an episode has ended."""
-        if self._links.pop(number, None) is None:
+        live = self._live.pop(number, None)
+        if live is None:
             return
+        if live.overdue is not None:
+            live.overdue.cancel()
         self.stats.live -= 1
-        self._live.release()
+        live.permits.release()
         episode = self._episodes.pop(number, None)
         if episode is not None:
             episode.end(Status.LOST, "its guard ended")
 
     def _ended(self, episode: PooledEpisode) -> None:
-        """The host closed an episode's channel, for whatever reason."""
+        """The host closed an episode's channel, for whatever reason; its guard must end soon."""
         self._episodes.pop(episode.number, None)
-        if episode.reason != "it was closed":
+        if episode.reason != CLOSED:
             self.stats.lost += 1
+        live = self._live.get(episode.number)
+        if live is not None:
+            live.overdue = asyncio.get_running_loop().call_later(GONE_S, self._kill_guard, episode.number)
+
+    def _kill_guard(self, number: int) -> None:
+        live = self._live.get(number)
+        if live is not None and live.link.alive:
+            task = asyncio.get_running_loop().create_task(live.link.end_episode(number))
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
 
     def _template_died(self, link: Link) -> None:
         self._dead.add(link)
-        for number in [n for n, owner in self._links.items() if owner is link]:
+        for number in [n for n, live in self._live.items() if live.link is link]:
             episode = self._episodes.get(number)
             if episode is not None:
                 episode.end(Status.LOST, "the sandbox's template ended")
@@ -232,8 +264,8 @@ class Pool:
             link, self._link = self._link, None
             if link is not None:
                 await link.close()
-            await self._bury()
-        for number in list(self._links):
+            await self._wait_for_dead()
+        for number in list(self._live):
             self._gone(number)
         self._shared.close()
 

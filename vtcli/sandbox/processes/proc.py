@@ -1,5 +1,5 @@
-"""What the guard learns about processes from the kernel, not from them: death, exit status, CPU time, memory, threads,
-children, and what they printed."""
+"""Facts about processes that the guard learns from the kernel, not from them: death, exit status, CPU time, memory,
+threads, children, and what they printed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import select
 import signal
 import time
 
-from vtcli.sandbox.confinement.kernel import LIBC
+from vtcli.sandbox.confinement.kernel import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 TICKS = os.sysconf("SC_CLK_TCK")
-FLAGS = os.O_RDONLY | os.O_CLOEXEC
 LEFT_OUT = "\n… [{} bytes left out] …\n"
+CONTROLS = {n: "\ufffd" for n in (*range(32), 127, *range(0x80, 0xA0)) if n not in (9, 10, 13)}
 
 
 def adopt_orphans() -> None:
@@ -24,7 +23,7 @@ def adopt_orphans() -> None:
 
 
 def rename(name: str) -> None:
-    """How the calling process is called by ``ps`` and ``top``: at most 15 bytes."""
+    """Sets the name under which ``ps`` and ``top`` show the calling process: at most 15 bytes."""
     LIBC.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
@@ -34,21 +33,14 @@ def survive_parent() -> None:
 
 
 def readable(fd: int, wait_s: float = 0.0) -> bool:
-    """Whether a read would not wait, after at most ``wait_s``."""
+    """Whether a read would not wait, after at most ``wait_s``. Of a pidfd: whether the process has ended."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(wait_s * 1000))
 
 
-def dead(death: int, wait_s: float) -> bool:
-    """Whether the process of a pidfd has ended, after at most ``wait_s``."""
-    poller = select.poll()
-    poller.register(death, select.POLLIN)
-    return bool(poller.poll(wait_s * 1000))
-
-
 def reap(pid: int) -> int | None:
-    """Takes a dead child away; its status as of ``os.wait``, None when it is not a child or not dead."""
+    """Waits for a dead child; its status as of ``os.wait``, None when it is not a child or not dead."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -57,10 +49,12 @@ def reap(pid: int) -> int | None:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a living process with all its threads; 0 when it is gone. From its CPU clock (see
-    ``clock_getcpuclockid(3)``): not(pid) shifted by three, 2 for the scheduler's clock."""
+    """CPU time of a living process with all its threads, by ``clock_getcpuclockid(3)``; 0 when it is gone."""
+    clock = ctypes.c_int()
+    if LIBC.clock_getcpuclockid(pid, ctypes.byref(clock)):
+        return 0.0
     try:
-        return time.clock_gettime((~pid << 3) | 2)
+        return time.clock_gettime(clock.value)
     except OSError:
         return 0.0
 
@@ -73,19 +67,18 @@ class Proc:
 
     def dead_cpu_s(self, pid: int) -> float:
         """CPU time of a zombie, to 10 ms; 0 when it is gone."""
-        fields = self._stat(pid)
+        fields = self._read(f"{pid}/stat").rpartition(")")[2].split()  # the name may hold any character
         return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
-    def status(self, pid: int) -> int:
-        """An open descriptor of a living process's ``/proc/PID/status``, for ``peak_mb_and_threads``; -1 where there is
-        none. A process that gets the same number later is not seen through it."""
-        try:
-            return self._open(f"{pid}/status")
-        except OSError:
-            return -1
+    def peak_mb_and_threads(self, pid: int) -> tuple[float, int]:
+        """The largest resident memory so far, shared pages included, and the number of threads; zeros when the process
+        is gone."""
+        text = self._read(f"{pid}/status")
+        peak = _number(text, "\nVmHWM:")
+        return peak / 1024, _number(text, "\nThreads:") if peak else 0
 
     def sweep(self, within_s: float, keep: int = 0) -> None:
-        """Kills the caller's and ``keep``'s children, except ``keep``, and takes the dead away, until none is left or
+        """Kills the caller's and ``keep``'s children, except ``keep``, and waits for them, until none is left or
         ``within_s`` have passed. Where a fork gate holds there are none; elsewhere code may have left some."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
@@ -104,13 +97,10 @@ class Proc:
         """The pids of the children of a process with one thread."""
         return [int(word) for word in self._read(f"{pid}/task/{pid}/children").split()]
 
-    def _stat(self, pid: int) -> list[str]:
-        """The fields of ``/proc/PID/stat`` after the name, which may hold any character."""
-        return self._read(f"{pid}/stat").rpartition(")")[2].split()
-
     def _read(self, path: str) -> str:
         try:
-            fd = self._open(path)
+            where = path if self._folder is not None else f"/proc/{path}"
+            fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
         except OSError:
             return ""
         try:
@@ -120,22 +110,8 @@ class Proc:
         finally:
             os.close(fd)
 
-    def _open(self, path: str) -> int:
-        return os.open(path if self._folder is not None else f"/proc/{path}", FLAGS, dir_fd=self._folder)
 
-
-def peak_mb_and_threads(status: int) -> tuple[float, int]:
-    """The largest resident memory so far, shared pages included, and the number of threads; zeros when the process of
-    ``Proc.status`` is gone, or has no memory any more."""
-    try:
-        text = os.pread(status, 8192, 0)
-    except OSError:
-        return 0.0, 0
-    peak = _number(text, b"\nVmHWM:")
-    return peak / 1024, _number(text, b"\nThreads:") if peak else 0
-
-
-def _number(text: bytes, name: bytes) -> int:
+def _number(text: str, name: str) -> int:
     """A number of ``/proc/PID/status``; 0 when it is not there. No process can be called so that it holds a line."""
     _, _, rest = text.partition(name)
     return int(rest.split(maxsplit=1)[0]) if rest else 0
@@ -145,8 +121,6 @@ def shortened(fd: int, chars: int) -> tuple[str, list[str]]:
     """Head and tail of what was printed, ``chars`` together, and a note when something was left out. Control
     characters that could steer a terminal become U+FFFD."""
     size = os.fstat(fd).st_size
-    if not size:
-        return "", []
     if size <= chars:
         return _shown(os.pread(fd, size, 0)), []
     half = chars // 2
@@ -156,9 +130,6 @@ def shortened(fd: int, chars: int) -> tuple[str, list[str]]:
     if left <= 0:
         return _shown(os.pread(fd, size, 0))[:chars], []
     return head + LEFT_OUT.format(left) + tail, [f"output shortened: {left} of {size} bytes left out"]
-
-
-CONTROLS = {n: "\ufffd" for n in (*range(32), 127, *range(0x80, 0xA0)) if n not in (9, 10, 13)}
 
 
 def _shown(data: bytes) -> str:

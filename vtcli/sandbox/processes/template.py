@@ -1,20 +1,20 @@
-"""The template: a warm, single-threaded Python with the libraries imported, exec'd with a clean environment. It forks a
+"""The template: a warm Python with one thread and the libraries imported, started with a clean environment. It forks a
 guard for each episode and tells the host when one has ended; it never sees what an episode does.
 
 The host speaks to it over one channel: first the configuration, then ``open`` frames with the guard's end of the
-episode's channel, and ``kill`` frames. The end of that channel is the end of the template and
-of all its guards.
+episode's channel, and ``kill`` frames. The end of that channel is the end of the template and of all its guards.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from vtcli.sandbox.confinement.confine import TemplateState
 
 ENVIRONMENT = {
     # One thread per library: the template must have a single thread when it forks, and a run gets one core.
@@ -29,17 +29,13 @@ ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "PATH": "",
     "HOME": "/nonexistent",
-    # Arrays lie in the heap, which grows in huge pages: one page fault for 2 MB instead of 512. See ``memory``.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
-    "glibc.malloc.trim_threshold=131072:glibc.malloc.arena_max=1",
-    "PILLOW_BLOCK_SIZE": "16m",
 }
 
 
 def command(channel: int) -> list[str]:
     """How the host starts it, with its end of the channel on descriptor ``channel``. The import path is the host's, so
     that the same libraries are found; nothing else of the host's Python is taken over."""
-    package = str(Path(__file__).resolve().parent.parent.parent)
+    package = str(Path(__file__).resolve().parents[3])
     paths = list(dict.fromkeys([*(p for p in sys.path if p), package]))
     program = f"import sys; sys.path[:] = {paths!r}; from vtcli.sandbox.processes.template import main; main({channel})"
     return [sys.executable, "-P", "-s", "-c", program]  # isolated but for ENVIRONMENT, which is all it gets
@@ -49,66 +45,95 @@ def main(channel: int) -> NoReturn:
     """Never returns; ends when the host does."""
     code = 1
     try:
-        keep_random()
         code = serve(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, channel))
     finally:
         os._exit(code)
 
 
-def keep_random() -> None:
-    """Imports ``random`` without its wish to be seeded anew in every fork: with transactions a run is a fork of the one
-    before, and goes on with the numbers where that one stopped."""
-    register = os.register_at_fork
-    os.register_at_fork = lambda **_: None
-    try:
-        import random  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    finally:
-        os.register_at_fork = register
-
-
 def serve(channel: socket.socket) -> int:
     """Configures, warms up, reports, and forks guards until the channel ends."""
-    from vtcli.sandbox.protocol import frames as wire
+    from vtcli.sandbox.protocol import frames
 
-    frame = wire.receive(channel)
+    frame = frames.receive(channel)
     if frame is None:
         return 0
     try:
-        state, unchanged, report = prepare(frame.header)
+        state, report = prepare(frame.header)
     except Exception as e:
         from vtcli.sandbox.confinement.kernel import ConfinementError
 
         config = isinstance(e, ConfinementError)
         text = str(e) if config else f"{type(e).__name__}: {e}"
-        wire.send(channel, {"ready": False, "config": config, "error": text[:8000]})
+        frames.send(channel, {"ready": False, "config": config, "error": text[:8000]})
         return 1
-    wire.send(channel, {"ready": True, "report": report})
-    from vtcli.sandbox.processes.nursery import Nursery
+    frames.send(channel, {"ready": True, "report": report})
+    from vtcli.sandbox.processes.fork_server import ForkServer
 
-    return Nursery(channel, state, unchanged).serve()
+    return ForkServer(channel, state).serve()
 
 
-def prepare(config: Any) -> tuple[Any, Any, Any]:
-    """Chooses the tier, imports the libraries and enters what all episodes share. An exact ``tier`` is put on without
-    probes. Returns the state for the guards, what gives unchanged pages back, and the report."""
+def prepare(config: Any) -> tuple[TemplateState, dict[str, Any]]:
+    """Chooses the tier, imports the libraries and enters what all episodes share. An exact ``tier`` is entered without
+    probes. Returns the state for the guards, and the report. Raises ``ConfinementError``."""
+    import gc
     from dataclasses import asdict
 
-    from vtcli.sandbox.confinement import confine
-    from vtcli.sandbox.processes import copies, memory
+    from vtcli.sandbox.confinement import confine, probes
 
     # Before the imports: the probes fork, and a light process forks faster.
-    report = None if config["tier"] else confine.strongest(config["minimum_tier"])
-    from vtcli.sandbox.processes.warm import warm
-
-    with memory.hooks_of_libraries():
-        warm()
-    import vtcli.sandbox.processes.nursery  # noqa: F401  # pyright: ignore[reportUnusedImport]  # warm, before the forks
-
+    report = None if config["tier"] else probes.strongest(config["minimum_tier"])
+    warm()
     state = confine.prepare_template(config["tier"] if report is None else report.tier)
     gc.collect()
-    gc.freeze()  # what is there now is never looked at again by a collector, which would copy it in every fork
-    with contextlib.suppress(OSError):
-        copies.prepare()
-    unchanged = memory.settle(state.proc)
+    gc.freeze()  # a collector that looked at what is there now would copy it in every fork
     told = {"tier": state.tier, "probed": False} if report is None else {**asdict(report), "probed": True}
-    return state, unchanged, told
+    return state, told
+
+
+def warm() -> None:
+    """Imports the libraries that code may use, draws a first figure, installs the recorder's patches, and seeds what
+    the same code on the same images must find the same in every episode."""
+    import importlib
+    import random
+
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name.endswith(("_THREADS", "BACKEND"))})
+    import cv2
+    import numpy as np
+    from PIL import Image, ImageDraw, ImageFont
+
+    cv2.setNumThreads(1)
+    Image.init()
+    picture = Image.new("RGB", (32, 32))
+    ImageDraw.Draw(picture).text((0, 0), "a", font=ImageFont.load_default())
+    for name in (
+        *("PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageOps", "PIL.ImageShow"),
+        *("scipy.ndimage", "scipy.signal", "scipy.optimize", "scipy.spatial", "sympy"),
+        "vtcli.sandbox.processes.fork_server",
+    ):
+        importlib.import_module(name)
+    _first_figure(np.asarray(picture))
+
+    from vtcli.sandbox.harness import figures
+    from vtcli.sandbox.provenance import patch_arrays, patch_cv2, patch_pil
+    from vtcli.sandbox.video import reader
+
+    reader.install_decord()
+    for patches in (patch_pil, patch_arrays, patch_cv2, figures):
+        patches.install()
+    random.seed(0)
+    np.random.seed(0)
+
+
+def _first_figure(picture: Any) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots()
+    axes.imshow(picture)
+    axes.plot([0, 1], [0, 1], label="a")
+    axes.set_title("a")
+    axes.legend()
+    figure.canvas.draw()
+    pyplot.close("all")

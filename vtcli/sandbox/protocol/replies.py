@@ -1,33 +1,32 @@
-"""What a worker says about a run: one frame of ``wire``, written by ``encode``. Its bytes are untrusted: ``parse``
-tests all of them, and every way in which they can be wrong is a ``ProtocolError``; a guard acts on its beginning,
-``heard``.
+"""What a worker says about a run (``Reply``), and what its guard tells the host (``Answer``): frames of ``frames``.
+
+A reply's bytes are untrusted. ``parse`` tests all of them, and every way in which they can be wrong is a
+``ProtocolError``. The guard acts on ``outline`` alone and hands the bytes on to the host.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, get_args
 
-from vtcli.sandbox.protocol import frames as wire
+from vtcli.sandbox.protocol import frames
 from vtcli.sandbox.protocol.frames import ProtocolError
-from vtcli.sandbox.types import Capture, Operation
+from vtcli.sandbox.types import Capture, Operation, Status
 from vtcli.schema import Json
 
 REPLY_BYTES = 64 * 1024  # the largest frame that a worker may send
 MAX_DEPTH = 8
-LARGEST = 2**53  # numbers are smaller than it: all whole ones are exact as floats
+LARGEST = 2**53  # numbers are smaller: all whole ones are exact as floats
 MAX_OPERATIONS = 256  # of one run, and of one image
 MAX_IMAGES = 4096
 KINDS = frozenset({"ok", "no_output", "error", "exit", "refused", "limit"})
 ORIGINS: frozenset[str] = frozenset(get_args(Capture))
 LIBRARIES = frozenset({"pil", "numpy", "cv2", "matplotlib", "video"})
-EXACT = frozenset({int, float})  # types
-NUMBERS = EXACT | {bool}
 SURROGATE = re.compile("[\ud800-\udfff]")
-HEARD = re.compile(rb'\{"seq": ?(\d{1,16}), ?"kind": ?"([a-z_]{2,9})", ?"images": ?\[(\]?)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What the guard acts on: whose reply it is, how the run ended, whether there are images."""
+class Outline:
+    """The part of a reply that the guard acts on: whose it is, how the run ended, whether there are images."""
 
     seq: int
     kind: str
@@ -72,42 +71,39 @@ class Heard:
 
 def encode(reply: Reply) -> bytes:
     """The frame in which a worker sends ``reply``. What does not fit is left out from the end: notes, operations,
-    value, then the error's beginning. In an image's chain the run's own operations are told by their number."""
-    text = _clean
+    value, then the error's beginning. Raises ``ProtocolError`` when even the images alone do not fit."""
     for operations, chars in ((MAX_OPERATIONS, REPLY_BYTES), (64, 4096), (8, 1024), (0, 200)):
-        numbers = {id(o): n for n, o in enumerate(reply.operations[:operations])}
         header: dict[str, Json] = {
             "seq": reply.seq,
             "kind": reply.kind,
-            "images": [_image(i, operations, numbers) for i in reply.images],
-            "error": text(reply.error)[-chars:],
-            "value": text(reply.value)[:chars],
+            "images": [_image(i, operations) for i in reply.images],
+            "error": _clean(reply.error)[-chars:],
+            "value": _clean(reply.value)[:chars],
             "images_dropped": reply.images_dropped,
             "operations": [_operation(o) for o in reply.operations[:operations]],
-            "notes": [text(n)[:300] for n in reply.notes[: max(operations, 1)]],
+            "notes": [_clean(n)[:300] for n in reply.notes[: max(operations, 1)]],
         }
-        data = wire.pack(header)
+        data = frames.pack(header)
         if len(data) <= REPLY_BYTES:
             return data
     raise ProtocolError("a reply that does not fit")
 
 
 def parse(data: bytes) -> Reply:
-    """What a worker sent about a run, each field checked for type, length and range. Raises ``ProtocolError``."""
+    """A worker's reply, each field checked for type, length and range. Raises ``ProtocolError``."""
     if len(data) > REPLY_BYTES:
         raise ProtocolError("a reply too long")
-    fields, blobs = wire.unpack(data, REPLY_BYTES)
+    fields, blobs = frames.unpack(data)
     if blobs:
         raise ProtocolError("a reply with blobs")
-    operations = _operations(fields.pop("operations", None))
     reply = Reply(
         seq=_integer(fields.pop("seq", None), 0, 2**53),
         kind=_kind(fields.pop("kind", None)),
         error=_text(fields.pop("error", None), REPLY_BYTES),
         value=_text(fields.pop("value", None), REPLY_BYTES),
-        images=tuple(_placed(i, operations) for i in _list(fields.pop("images", None), MAX_IMAGES)),
+        images=tuple(_placed(i) for i in _list(fields.pop("images", None), MAX_IMAGES)),
         images_dropped=_integer(fields.pop("images_dropped", None), 0, 2**31),
-        operations=operations,
+        operations=_operations(fields.pop("operations", None)),
         notes=tuple(_text(n, 4096) for n in _list(fields.pop("notes", None), MAX_OPERATIONS)),
     )
     if fields:
@@ -115,24 +111,76 @@ def parse(data: bytes) -> Reply:
     return reply
 
 
-def heard(data: bytes) -> Heard:
-    """The beginning of a reply, with which each must begin. All else is for the host, which gets the frame as it came
-    and tests the whole, in which no key may stand twice. Raises ``ProtocolError``."""
-    found = HEARD.match(data)
-    if found is None:
-        raise ProtocolError("a reply that does not begin as it must")
-    return Heard(int(found[1]), _kind(found[2].decode()), not found[3])
+def outline(header: Mapping[str, Json]) -> Outline:
+    """The outline of a reply whose frame was unpacked. Raises ``ProtocolError``."""
+    images = _list(header.get("images"), MAX_IMAGES)
+    return Outline(_integer(header.get("seq"), 0, 2**53), _kind(header.get("kind")), bool(images))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One run, as the guard saw it. ``images``: those of the reply lie in the arena and may be taken. ``reply``: the
+    worker's frame, untested; empty without one. ``output``: what was printed, shortened. ``signal``: the one that
+    killed the process; 0: none."""
+
+    seq: int
+    status: Status
+    images: bool = False
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+    signal: int = 0
+    error: str = ""
+    notes: tuple[str, ...] = ()
+    reply: bytes = b""
+    output: str = ""
+
+    def packed(self) -> bytes:
+        """The frame that tells the host."""
+        header: dict[str, Json] = {
+            "seq": self.seq,
+            "status": self.status.value,
+            "images": self.images,
+            "times": [self.wall_s, self.cpu_s, self.peak_mb],
+            "signal": self.signal,
+            "error": _clean(self.error),
+            "notes": list(self.notes),
+        }
+        return frames.pack(header, [self.reply, self.output.encode("utf-8", "replace")])
+
+
+def parse_answer(frame: frames.Frame) -> Answer:
+    """The answer in a guard's frame. Raises ``ProtocolError`` when it is none."""
+    fields = frame.header
+    try:
+        wall_s, cpu_s, peak_mb = (float(n) for n in fields["times"])
+        reply, output = frame.blobs
+        answer = Answer(
+            seq=_integer(fields["seq"], 0, 2**53),
+            status=Status(fields["status"]),
+            images=fields["images"] is True,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            peak_mb=peak_mb,
+            signal=_integer(fields["signal"], 0, 256),
+            error=_text(fields["error"], frames.FRAME_BYTES),
+            notes=tuple(_text(n, 4096) for n in _list(fields["notes"], 64)),
+            reply=reply,
+            output=output.decode(),
+        )
+    except (KeyError, ValueError, TypeError) as e:
+        raise ProtocolError(f"not an answer: {type(e).__name__}: {e}") from None
+    if not math.isfinite(wall_s + cpu_s + peak_mb):
+        raise ProtocolError("not an answer: a time that is not finite")
+    return answer
 
 
 def _clean(text: str) -> str:
-    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
+    return SURROGATE.sub("\ufffd", text)
 
 
-def _image(placed: Placed, operations: int, numbers: Mapping[int, int]) -> list[Json]:
-    chain: list[Json] = []
-    for operation in placed.operations[:operations]:
-        number = numbers.get(id(operation))
-        chain.append(_operation(operation) if number is None else number)
+def _image(placed: Placed, operations: int) -> list[Json]:
+    chain: list[Json] = [_operation(o) for o in placed.operations[:operations]]
     return [placed.offset, placed.width, placed.height, placed.origin, _clean(placed.name)[:255], chain]
 
 
@@ -144,9 +192,7 @@ def _operation(operation: Operation) -> list[Json]:
 
 
 def _plain(value: Any, depth: int = 0) -> Json:
-    """``value`` as plain JSON: other types and what is too deep or too long become text or are cut."""
-    if type(value) is int and -LARGEST < value < LARGEST:
-        return value
+    """``value`` as plain JSON: other types, and lists too deep, become text; long ones are cut."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -154,7 +200,7 @@ def _plain(value: Any, depth: int = 0) -> Json:
     if isinstance(value, int | float):
         return value if abs(value) < LARGEST else str(value)[:64]
     if isinstance(value, list | tuple) and depth < 4:
-        return [v if type(v) in EXACT and -LARGEST < v < LARGEST else _plain(v, depth + 1) for v in value[:256]]
+        return [_plain(v, depth + 1) for v in value[:256]]
     return f"<{type(value).__name__}>"[:64]
 
 
@@ -171,7 +217,7 @@ def _entries(value: Json, count: int) -> list[Json]:
 
 
 def _text(value: Json, longest: int) -> str:
-    if not isinstance(value, str) or len(value) > longest or (not value.isascii() and SURROGATE.search(value)):
+    if not isinstance(value, str) or len(value) > longest or SURROGATE.search(value):
         raise ProtocolError("not a text, or too long a text")
     return value
 
@@ -189,8 +235,7 @@ def _kind(value: Json) -> str:
     return kind
 
 
-def _placed(value: Json, told: Sequence[Operation]) -> Placed:
-    """``told``: the run's own operations."""
+def _placed(value: Json) -> Placed:
     offset, width, height, origin, name, operations = _entries(value, 6)
     if not isinstance(origin, str) or origin not in ORIGINS:
         raise ProtocolError("an image of unknown origin")
@@ -200,15 +245,12 @@ def _placed(value: Json, told: Sequence[Operation]) -> Placed:
         _integer(height, 1, 2**20),
         origin,  # pyright: ignore[reportArgumentType]  # one of ORIGINS, which are Capture's
         _text(name, 255),
-        _operations(operations, told),
+        _operations(operations),
     )
 
 
-def _operations(value: Json, told: Sequence[Operation] = ()) -> tuple[Operation, ...]:
-    """A chain, in which those that were ``told`` may stand by their number."""
-    return tuple(
-        told[_integer(o, 0, len(told))] if type(o) is int else _one_operation(o) for o in _list(value, MAX_OPERATIONS)
-    )
+def _operations(value: Json) -> tuple[Operation, ...]:
+    return tuple(_one_operation(o) for o in _list(value, MAX_OPERATIONS))
 
 
 def _one_operation(value: Json) -> Operation:
@@ -226,20 +268,21 @@ def _one_operation(value: Json) -> Operation:
 
 
 def _box(value: Json) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = (_number(v) for v in _entries(value, 4))
+    return x1, y1, x2, y2
+
+
+def _number(value: Json) -> float:
     """Infinities are out of range, too."""
-    for number in _entries(value, 4):
-        if type(number) not in NUMBERS or not -LARGEST < number < LARGEST:
-            raise ProtocolError("not a number, or out of range")
-    x1, y1, x2, y2 = value
-    return float(x1), float(y1), float(x2), float(y2)
+    if not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
+        raise ProtocolError("not a number, or out of range")
+    return float(value)
 
 
 def _argument(value: Json, depth: int = 0) -> None:
-    kind = type(value)
-    if kind in NUMBERS:
-        if not -LARGEST < value < LARGEST:
-            raise ProtocolError("a number out of range")
-    elif kind is str:
+    if isinstance(value, int | float):  # bool, too
+        _number(value)
+    elif isinstance(value, str):
         _text(value, 256)
     elif value is not None:
         if depth >= MAX_DEPTH:

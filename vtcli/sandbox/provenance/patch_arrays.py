@@ -154,7 +154,7 @@ def _video() -> None:
         operation = Operation("frames", arguments, "video")
         recorder.log(operation)
         height, width = frames.shape[-3:-1]
-        trace = Trace(None, (width, height), None, (operation,), None)
+        trace = Trace(None, (width, height), (operation,), None)
         recorder.give(frames, trace)
         # Views of the reader's own array type name the plain array below it as their base.
         if isinstance(frames.base, np.ndarray) and frames.base.shape == frames.shape:

@@ -372,13 +372,6 @@ def clamped(image: Image.Image, box: Any, recorder: Recorder) -> Any:
     return used
 
 
-def _own(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """``load`` gives the pixels to write: an image that stands on an input picture's memory is copied first."""
-    image = args[0] if args else None
-    if type(image) is Image.Image and image.readonly:
-        image._ensure_mutable()  # pyright: ignore[reportPrivateUsage]
-
-
 def _lead(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
     """To the input image, when the path is a slip for it."""
     if args:
@@ -387,4 +380,4 @@ def _lead(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
         kwargs["fp"] = recorder.led(kwargs["fp"])
 
 
-_AMENDED = {"crop": _clamp, "load": _own}
+_AMENDED = {"crop": _clamp}

@@ -1,9 +1,8 @@
 """What the code did to images, taken at run time from the libraries it calls, with the way back to the input picture.
 
-The patches in ``patch_pil``, ``patch_numpy``, ``patch_cv2`` and ``patch_rest`` tell the active ``Recorder`` of every
-operation that user code calls; slices and views of arrays, which no patch sees, are read off their memory when they are
-used next. All of this runs in the process that the code may tamper with: it is a *claim*, which ``operations.verified``
-tests on the host.
+The patches in ``patch_pil``, ``patch_arrays`` and ``patch_cv2`` tell the active ``Recorder`` of every operation that
+user code calls; slices and views of arrays, which no patch sees, are read off their memory when they are used next. All
+of this runs in the process that the code may tamper with: it is a *claim*, see ``types.Produced.verified``.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class Recorder:
     def fresh(self, index: int) -> Trace:
         """The history of an untouched input picture."""
         height, width = self.pictures[index].shape[:2]
-        return Trace(index, (width, height), (width, height))
+        return Trace.of_picture(index, (width, height))
 
     def of(self, value: object) -> Trace | None:
         """The history of a PIL image or an array, None when it is not known."""

@@ -1,4 +1,5 @@
-"""Where the pixels of an image come from: the input picture, the operations on the way, and the map back. Pure.
+"""The history of an image's pixels: the input picture, the operations on the way, the map back, and the part of the
+picture that is shown. Pure.
 
 Coordinates are continuous: x to the right, y down, pixel (i, j) covers [i, i+1) x [j, j+1).
 """
@@ -15,6 +16,8 @@ from vtcli.schema import Json
 Map = tuple[float, float, float, float, float, float]
 """(a, b, c, d, e, f): (x, y) of an image is (a x + b y + c, d x + e y + f) of the input picture."""
 
+Box = tuple[float, float, float, float]
+
 IDENTITY: Map = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 CHAIN = 64
 """A chain is cut at this many operations: what comes later cannot be told."""
@@ -22,21 +25,21 @@ CHAIN = 64
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One image's history. ``size`` (w, h) of the image itself, ``source`` (w, h) of the input picture; ``back`` leads
-    from the image's pixels to the picture's, None when that is no affine map; ``swapped``: red and blue stand in each
-    other's place, as OpenCV has them."""
+    """One image's history. ``size`` (w, h) of the image itself; ``back`` leads from the image's pixels to the
+    picture's, None when that is no affine map; ``box``: the part of the picture that the image shows, None when it
+    cannot be told; ``swapped``: red and blue stand in each other's place, as OpenCV has them."""
 
     image: int | None
     size: tuple[int, int]
-    source: tuple[int, int] | None = None
     operations: tuple[Operation, ...] = ()
     back: Map | None = IDENTITY
+    box: Box | None = None
     swapped: bool = False
 
-    @property
-    def box(self) -> tuple[float, float, float, float] | None:
-        """The part of the picture that this image shows, clamped to it; None when it cannot be told."""
-        return None if self.image is None else _covered(self.back, self.size, self.source)
+    @classmethod
+    def of_picture(cls, image: int, size: tuple[int, int]) -> Trace:
+        """The history of an untouched input picture."""
+        return cls(image, size, box=(0.0, 0.0, float(size[0]), float(size[1])))
 
     def then(
         self, name: str, arguments: Mapping[str, Json], library: str, size: tuple[int, int], step: Map | None
@@ -49,12 +52,12 @@ class Trace:
         ):
             before = replace(self, operations=self.operations + (self._swap(),), swapped=False)
         back = composed(before.back, step)
-        box = None if self.image is None else _covered(back, size, self.source)
+        box = _shown(before, step, size)
         chain = before.operations
         if len(chain) >= CHAIN:
             name, arguments, chain = "other", {"kind": "too many operations"}, chain[: CHAIN - 1]
         operation = Operation(name, dict(arguments), library, self.image, box)
-        return Trace(self.image, size, self.source, (*chain, operation), back, before.swapped)
+        return Trace(self.image, size, (*chain, operation), back, box, before.swapped)
 
     def finished(self) -> tuple[Operation, ...]:
         """The chain, with a swap of red and blue that was not undone. That of an input picture as it is has one entry
@@ -79,19 +82,34 @@ SPATIAL = frozenset({"crop", "flip", "rotate", "resize", "warp"})
 """Operations that treat all channels alike, so that they commute with a swap of channels."""
 
 
-def _covered(
-    back: Map | None, size: tuple[int, int], source: tuple[int, int] | None
-) -> tuple[float, float, float, float] | None:
-    """The part of a picture of size ``source`` to which ``back`` leads from an image of ``size``; see ``Trace.box``."""
-    if back is None or source is None:
+def _shown(before: Trace, step: Map | None, size: tuple[int, int]) -> Box | None:
+    """The part of the picture that an image of ``size`` shows, made by ``step`` from the image before. It is clipped to
+    that image first: beyond its edges, where a border is repeated or filled, nothing more of the picture is seen."""
+    if step is None or before.back is None or before.box is None:
         return None
-    (w, h), (width, height) = size, source
-    a, b, c, d, e, f = back
-    xs = c, a * w + c, b * h + c, a * w + b * h + c  # of the corners; spelt out, it is done for every operation
-    ys = f, d * w + f, e * h + f, d * w + e * h + f
-    left, right = min(max(min(xs), 0.0), width), min(max(*xs, 0.0), width)
-    top, bottom = min(max(min(ys), 0.0), height), min(max(*ys, 0.0), height)
-    return round(float(left), 3), round(float(top), 3), round(float(right), 3), round(float(bottom), 3)
+    seen = _clipped(_around(step, (0.0, 0.0, *size)), (0.0, 0.0, *before.size))
+    left, top, right, bottom = _clipped(_around(before.back, seen), before.box)
+    return round(left, 3), round(top, 3), round(right, 3), round(bottom, 3)
+
+
+def _around(m: Map, box: Box) -> Box:
+    """The smallest box around the mapped corners."""
+    a, b, c, d, e, f = m
+    corners = [(x, y) for x in (box[0], box[2]) for y in (box[1], box[3])]
+    xs = [a * x + b * y + c for x, y in corners]
+    ys = [d * x + e * y + f for x, y in corners]
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def _clipped(box: Box, to: Box) -> Box:
+    """The common part, empty at the edge of ``to`` where there is none."""
+    x1, y1, x2, y2 = to
+    return (
+        float(min(max(box[0], x1), x2)),
+        float(min(max(box[1], y1), y2)),
+        float(min(max(box[2], x1), x2)),
+        float(min(max(box[3], y1), y2)),
+    )
 
 
 def composed(outer: Map | None, inner: Map | None) -> Map | None:

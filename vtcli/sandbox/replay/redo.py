@@ -1,37 +1,87 @@
-"""Doing a claimed operation again, on the host, on the host's own pixels, and where its pixels come from: claimed boxes
-are not believed."""
+"""Doing the steps of a plan again, on pixels. Runs in a confined process that ran no other code; see
+``host.verifier``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
 import numpy as np
+from PIL import Image
 
-from vtcli.sandbox.provenance.trace import IDENTITY
-from vtcli.sandbox.replay import redo_any as replay_any
-from vtcli.sandbox.replay import redo_cv2 as replay_cv2
-from vtcli.sandbox.replay import redo_pil as replay_pil
-from vtcli.sandbox.replay.arguments import MOST_PIXELS, CannotTell, Given, Work
-from vtcli.sandbox.replay.redo_any import Made, State, area, size_of
-from vtcli.sandbox.types import Operation
-
-_STEPS = replay_any.STEPS | replay_pil.STEPS | replay_cv2.STEPS
-_EACH_NS = 200_000.0  # an operation on nothing at all
-_PIXEL_NS = 12.0  # one pixel to a library and back
+from vtcli.protocols import Pixels
 
 
-def redone(state: State, operation: Operation, work: Work) -> Made:
-    """One more operation. Raises ``CannotTell``, also when an argument was of no use, or whatever the library
-    raises."""
-    step = _STEPS.get((operation.library, operation.name)) or _STEPS.get(("any", operation.name))
-    if step is None:
-        raise CannotTell(f"{operation.library}: {operation.name}")
-    given = Given(operation, work)
-    given.pay(_EACH_NS + _PIXEL_NS * area(state))
-    made = step(state, given)
-    given.finish()
-    good = made.state.dtype == np.uint8 and (made.state.ndim == 2 or made.state.shape[2:] in ((3,), (4,)))
-    if not good or not 0 < area(made.state) <= MOST_PIXELS:
-        raise CannotTell("no image")
-    if made.step is IDENTITY and size_of(made.state) != size_of(state):
-        raise CannotTell("another size")
-    given.pay(_PIXEL_NS * area(made.state))
-    return made
+def main(text: str, images: Sequence[Image.Image]) -> None:
+    """Prints a JSON list: of each claim of ``text`` whether its steps give its pixels, None where a library refused the
+    arguments. A claim is ``[index of its picture, steps, index of its result]`` into ``images``."""
+    pixels = [np.asarray(image) for image in images]
+    print(json.dumps([_agrees(pixels[start], steps, pixels[end]) for start, steps, end in json.loads(text)]))  # noqa: T201
+
+
+def _agrees(picture: Pixels, steps: Sequence[Sequence[Any]], result: Pixels) -> bool | None:
+    try:
+        return bool(np.array_equal(redo(picture, steps), result))
+    except (ValueError, ArithmeticError, MemoryError, OSError, _cv2_error()):
+        return None
+
+
+def redo(picture: Pixels, steps: Sequence[Sequence[Any]]) -> Pixels:
+    """The picture (H, W, 3) after the steps. Raises what the libraries raise."""
+    for name, *arguments in steps:
+        picture = _STEPS[name](picture, *arguments)
+    return picture
+
+
+def _crop(pixels: Pixels, x1: int, y1: int, x2: int, y2: int) -> Pixels:
+    return pixels[y1:y2, x1:x2]
+
+
+def _turn(pixels: Pixels, quarters: int) -> Pixels:
+    return np.rot90(pixels, -quarters)  # clockwise
+
+
+def _flip(pixels: Pixels, axis: str) -> Pixels:
+    return pixels[:, ::-1] if axis == "horizontal" else pixels[::-1]
+
+
+def _every(pixels: Pixels, across: int, down: int) -> Pixels:
+    return pixels[::down, ::across]
+
+
+def _pil_resize(pixels: Pixels, w: int, h: int, how: int | None, box: Any, gap: float | None) -> Pixels:
+    resample = None if how is None else Image.Resampling(how)
+    return np.asarray(_image(pixels).resize((w, h), resample, tuple(box) if box else None, gap))
+
+
+def _reduce(pixels: Pixels, across: int, down: int, *box: int) -> Pixels:
+    return np.asarray(_image(pixels).reduce((across, down), cast("tuple[int, int, int, int]", box)))
+
+
+def _cv2_resize(pixels: Pixels, w: int, h: int, how: int, fx: float = 0.0, fy: float = 0.0) -> Pixels:
+    import cv2
+
+    size = None if fx else (w, h)
+    return cast(Pixels, cv2.resize(np.ascontiguousarray(pixels), size, fx=fx, fy=fy, interpolation=how))
+
+
+def _image(pixels: Pixels) -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _cv2_error() -> type[Exception]:
+    import cv2
+
+    return cv2.error
+
+
+_STEPS: dict[str, Any] = {
+    "crop": _crop,
+    "turn": _turn,
+    "flip": _flip,
+    "every": _every,
+    "pil_resize": _pil_resize,
+    "reduce": _reduce,
+    "cv2_resize": _cv2_resize,
+}
