@@ -24,6 +24,7 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import ImageLimits, ImageStore
+from vtcli.judging import oracle
 from vtcli.loops import EventLoop, compute
 from vtcli.protocols import Env, Policy, Reward, Signal
 from vtcli.report import build, content, folder, tables
@@ -116,7 +117,8 @@ def run(config: Config) -> Artifact:
         images = ImageStore(stage.work / "images", config.images.min_pixels, config.images.max_pixels)
         samples = _samples(config, data, images)
         weights = source.path
-        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        offered, judged = config.tools == "offered", oracle.judges(config.judge)
+        worlds = Worlds(config.env, config.prompt, images, config.sandbox, offered=offered, verify=judged)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         doing = _Doing(config, stage, worlds, measure, lambda: _open(config, weights, images, worlds))
         with EventLoop() as loop:

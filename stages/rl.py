@@ -25,6 +25,7 @@ from vtcli.engines.policies import Engine, Place, open_policy
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.images import ImageLimits, ImageStore
+from vtcli.judging import oracle
 from vtcli.loops import EventLoop
 from vtcli.progress import StepBar, log_step
 from vtcli.protocols import Advantage, Env, Reward, Signal
@@ -156,7 +157,7 @@ class _Trainer:
         barrier()  # the first rank has made the work folder
         place = Place(dtype, str(self.learner.engine.device))
         self.policy = open_policy(config.engine, start, self.chat, self.view, config.limits, place)
-        self.worlds = Worlds(config.env, config.prompt, images, config.sandbox)
+        self.worlds = Worlds(config.env, config.prompt, images, config.sandbox, verify=oracle.judges(config.judge))
         self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
         signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
         self.measure = Measuring(signals, config.judge, images, stage.store.root)

@@ -147,6 +147,9 @@ class FakeRunner:
             raise result
         return result
 
+    async def verify(self, images: Sequence[Produced]) -> tuple[Produced, ...]:
+        return tuple(images)
+
     async def close(self) -> None:
         self.closed += 1
 

@@ -78,7 +78,7 @@ def player() -> Iterator[Player]:
 
 
 def _serve(pipe: Connection) -> None:
-    from vtcli.sandbox.processes.warm import warm
+    from vtcli.sandbox.processes.template import warm
 
     warm()
     with tempfile.TemporaryFile() as out:
@@ -116,6 +116,6 @@ def _play(setup: dict[str, Any], sources: tuple[str, ...]) -> list[Ran]:
 def _as_workers_see(picture: Pixels) -> Pixels:
     fd = arena.sealed_picture(picture)
     try:
-        return arena.seen(arena.placed(fd, *picture.shape[:2]), *picture.shape[:2])
+        return arena.mapped(fd, *picture.shape[:2])
     finally:
         os.close(fd)

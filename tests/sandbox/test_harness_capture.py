@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from harness_process import Player, Ran, player, scene
+from harness_process import Player, Ran, scene
 
 from vtcli.sandbox.harness.program import compiled
 from vtcli.sandbox.types import RunLimits
 
 PICTURE = scene()
 HEAD = "import os, numpy as np, matplotlib.pyplot as plt\nfrom PIL import Image\n"
-
-
-@pytest.fixture(scope="module")
-def play() -> Iterator[Player]:
-    with player() as found:
-        yield found
 
 
 def ran(play: Player, source: str, capture: tuple[str, ...], **setup: object) -> Ran:

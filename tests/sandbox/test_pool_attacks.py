@@ -42,8 +42,8 @@ def forge(frame: str, times: int = 1, after: str = "") -> str:
         "import os\nos.closerange(3, 256)",
         "import os\nos.close(252)\nimport time\ntime.sleep(30)",
         "import json, os, time\njson.dumps = os.fork = os.waitpid = os.write = time.perf_counter = None",
-        "import vtcli.sandbox.protocol.frames as w\nw.encode_reply = lambda r: b'x' * 1000",
-        "import vtcli.sandbox.protocol.frames as w\nw.encode_reply = lambda r: b'x' * 100_000",
+        "import vtcli.sandbox.protocol.frames as w\nw.pack = lambda *a: b'x' * 1000",
+        "import vtcli.sandbox.protocol.frames as w\nw.pack = lambda *a: b'x' * 100_000",
         "import atexit, time\natexit.register(time.sleep, 99)\nclass A:\n    def __del__(self): time.sleep(9)\na = A()",
         "import sys\nclass F:\n    def find_spec(self, *a): raise SystemExit\nsys.meta_path.insert(0, F())",
         "import sys, threading\nsys.settrace(lambda *a: 1/0)\nthreading.settrace(lambda *a: 1/0)",
@@ -103,7 +103,7 @@ print(n > 3)
         made.close()
 
 
-def test_a_world_in_which_nothing_can_be_made_ready_is_told_to_the_next_run(world: World) -> None:
+def test_a_world_in_which_no_run_can_begin_is_told_to_the_next_one(world: World) -> None:
     bent, after = world.runs("import threading\nthreading.settrace = None", "print(1)")
     assert (bent.status, after.status) == (Status.NO_OUTPUT, Status.ERROR)
     assert "TypeError" in after.error
@@ -131,7 +131,6 @@ for a in found:
     world.runs(poke)
     (result,) = world.runs("image.show()")
     assert result.images[0].pixels.any()
-    assert result.images[0].verified is not False
 
 
 def test_memory_is_bounded_and_does_not_leak_into_the_next_run(world: World) -> None:

@@ -86,7 +86,7 @@ def test_a_killed_guard_loses_its_episode_only(world: World) -> None:
     world.do(go())
 
 
-def test_a_killed_head_ends_the_episode_and_nothing_else(world: World) -> None:
+def test_a_killed_worker_ends_the_episode_and_nothing_else(world: World) -> None:
     """The process that keeps the state between runs, killed from outside."""
 
     async def go() -> None:

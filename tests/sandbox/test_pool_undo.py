@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sandbox_world import World, idle_cpu, setup
 
-from vtcli.sandbox.processes import watch
+from vtcli.sandbox.processes import waits
 from vtcli.sandbox.types import RunLimits, RunResult, Status
 
 CLEARED = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, 0)\nos.lseek(1, 20 << 20, 0)\n1/0"
@@ -152,7 +152,7 @@ import sys
 frame = sys._getframe()
 while type(frame.f_locals.get("self")).__name__ != "Worker":
     frame = frame.f_back
-type(frame.f_locals["self"]).leave_copy = lambda self, channel, alone: False
+type(frame.f_locals["self"]).leave_copy = lambda self, channel: False
 """
 
 
@@ -175,7 +175,7 @@ def test_a_worker_that_leaves_no_copy_and_replies_is_not_waited_for_long(world: 
     async def go() -> RunResult:
         episode = await world.pool.open(setup())
         await episode.run(spoils)
-        async with asyncio.timeout(watch.START_S / 2):
+        async with asyncio.timeout(waits.START_S / 2):
             return await episode.run("x = 1")
 
     assert world.do(go()).status is Status.PROTOCOL

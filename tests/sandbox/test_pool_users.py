@@ -30,7 +30,7 @@ async def main():
             "print(x)",
         ):
             result = await one.run(source)
-            print(result.status, result.output.strip(), [i.verified for i in result.images])
+            print(result.status, result.output.strip(), [i.verified for i in await one.verify(result.images)])
         print([(await e.run("print(5)")).output for e in episodes[1:]])
 
 asyncio.run(main())

@@ -334,7 +334,7 @@ def test_a_fork_is_a_copy(clip: Path) -> None:
 
 
 def test_no_thread_is_started(clip: Path) -> None:
-    code = "import sys; from vtcli.sandbox.video.reader import VideoReader; import os; n = len(os.listdir('/proc/self/task'));"
+    code = "import os, sys; from vtcli.sandbox.video.reader import VideoReader; n = len(os.listdir('/proc/self/task'));"
     code += "r = VideoReader(sys.argv[1]); r.get_batch(range(30)); r[3]; print(len(os.listdir('/proc/self/task')) - n)"
     done = subprocess.run(
         [sys.executable, "-c", code, str(clip)], capture_output=True, text=True, timeout=60, check=True

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vtcli.attacks import judge
 from vtcli.attacks.case import Case, Facts, Finding, Observed, Verdict, over, preamble, program, reports
@@ -91,6 +91,9 @@ class Check:
         run: RunResult = await attack
         wall_s = time.monotonic() - start
         then = await asyncio.wait_for(episode.run(preamble(facts) + case.after + judge.WELL), PATIENCE_S)
+        if case.extra is not None:  # a judge of its own may look at what the host says of the claims
+            run = replace(run, images=await episode.verify(run.images))
+            then = replace(then, images=await episode.verify(then.images))
         await episode.close()
         visitor = await self.runner.open(base_setup())
         visit = await asyncio.wait_for(visitor.run(judge.WELL), PATIENCE_S)

@@ -15,7 +15,8 @@ from vtcli.schema import Json, Sample
 
 class Worlds:
     """An ``OpenEnv``. ``code``: ``envs.code.open_env`` with its protocol filled in (conf/env); None: native tools.
-    Without ``offered`` no code is on offer; a native sample lists its own tools.
+    Without ``offered`` no code is on offer; a native sample lists its own tools. ``verify``: the run's judge looks at
+    what code showed, so images are verified even where the card does not ask (``sandbox.verify`` overrules both).
 
     A pool belongs to one event loop: ``start``, every rollout and ``close`` must run on the same one.
     """
@@ -27,11 +28,13 @@ class Worlds:
         images: Images,
         sandbox: PoolConfig,
         offered: bool = True,
+        verify: bool = False,
     ) -> None:
         style = read_prompt(prompt)
+        asked = (verify or None) if sandbox.verify is None else sandbox.verify
         self._sandbox = sandbox
         self._native = partial(tool_calls.open_env, images=images, prompt=style)
-        self._code = code and partial(code, images=images, style=style.style, offered=offered)
+        self._code = code and partial(code, images=images, style=style.style, offered=offered, verify=asked)
         self._pool: Pool | None = None
 
     async def start(self) -> None:

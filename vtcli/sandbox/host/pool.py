@@ -135,7 +135,10 @@ class Pool:
         return await self._open(setup, self._permits)
 
     async def verify(self, pictures: Sequence[Picture], images: Sequence[Produced]) -> tuple[Produced, ...]:
-        """Fills in ``Produced.verified`` by doing the operations again in an episode of its own, see ``verifier``."""
+        """Fills in ``Produced.verified`` by doing the operations again in an episode of its own, see ``verifier``; does
+        nothing where ``PoolConfig.verify`` is False."""
+        if self.config.verify is False:
+            return tuple(images)
 
         async def opened(setup: Setup) -> PooledEpisode:
             return await self._open(setup, self._verifying)
