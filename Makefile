@@ -81,7 +81,7 @@ bench-trl: setup-vllm
 # Compares with other runners, which this installs; an hour or more, best on an idle machine.
 bench-sandbox: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
-	$(BIN)/python tests/bench_sandbox.py --full --write docs/benchmarks.md
+	$(BIN)/python tests/bench_sandbox.py --full --write docs/sandbox.md
 
 # Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
 clean:

@@ -26,7 +26,7 @@ SMALL = np.full((64, 64, 3), 90, np.uint8)
 
 
 def _setup(pixels: np.ndarray) -> Setup:
-    return Setup((Picture(pixels),), {"image": 0}, capture=("result",))
+    return Setup((Picture(pixels),), {"image": 0}, capture=("result",), transactions=False)
 
 
 def _below(pool: Pool) -> list[int]:

@@ -272,8 +272,7 @@ def _probe(topic: str) -> Finding:
 
 
 SANDBOX = (
-    "from vtcli.sandbox.confinement.probes import strongest; "
-    "r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+    "from vtcli.sandbox.confinement.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
 )
 
 

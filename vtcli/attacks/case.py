@@ -48,6 +48,8 @@ class Observed:
     visitor: RunResult
     harm: tuple[str, ...] = ()
     wall_s: float = 0.0  # of the attacking run, as the caller felt it
+    verify_s: float = 0.0  # of testing the claims about its images
+    then_s: float = 0.0  # of the same episode's next run
 
 
 Facts = Mapping[str, Json]

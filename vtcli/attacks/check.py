@@ -90,10 +90,14 @@ class Check:
         beside = await asyncio.wait_for(bystander.run(judge.WELL), PATIENCE_S)
         run: RunResult = await attack
         wall_s = time.monotonic() - start
+        start = time.monotonic()
         then = await asyncio.wait_for(episode.run(preamble(facts) + case.after + judge.WELL), PATIENCE_S)
+        then_s = time.monotonic() - start
+        start = time.monotonic()
         if case.extra is not None:  # a judge of its own may look at what the host says of the claims
             run = replace(run, images=await episode.verify(run.images))
             then = replace(then, images=await episode.verify(then.images))
+        verify_s = time.monotonic() - start
         await episode.close()
         visitor = await self.runner.open(base_setup())
         visit = await asyncio.wait_for(visitor.run(judge.WELL), PATIENCE_S)
@@ -102,7 +106,8 @@ class Check:
         if first.status is not Status.OK:
             harm.append(f"the first run ended as {first.status}: {first.error[-300:]}")
         after = beside if over(beside) else await asyncio.wait_for(bystander.run(judge.WELL), PATIENCE_S)
-        return Observed(run, then, after if beside.status is Status.OK else beside, visit, tuple(harm), wall_s)
+        beside = after if beside.status is Status.OK else beside
+        return Observed(run, then, beside, visit, tuple(harm), wall_s, verify_s, then_s)
 
     async def _left_over(self, quiet: int) -> list[str]:
         """Processes that outlived their episode."""

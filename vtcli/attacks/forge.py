@@ -309,6 +309,49 @@ send(frame(images=[[0, 8, 6, "show", "", [["crop", {"box": [2, 3, 10, 9]}, "pil"
         extra=never_verified,
     ),
     forge(
+        "false_lossy_file",
+        "a made-up picture with the chain of a crop that was saved as JPEG, and of a figure that shows it",
+        """
+import fcntl
+for fd in range(3, 4096):
+    try:
+        s = os.fstat(fd)
+        if stat.S_ISREG(s.st_mode) and not s.st_nlink and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+            os.pwrite(fd, bytes([66, 6, 66]) * (8 * 6), 0)
+    except OSError:
+        pass
+crop = ["crop", {"box": [2, 3, 10, 9]}, "pil", 0, [2.0, 3.0, 10.0, 9.0]]
+for last in (["other", {"kind": "lossy", "format": "jpg"}, "pil", 0, None], ["other", {"kind": "figure", "axes": [0, 0, 8, 6], "images": 1}, "matplotlib", 0, None]):
+    send(frame(images=[[0, 8, 6, "show", "", [crop, last]]]))
+    break
+""",
+        extra=never_verified,
+    ),
+    forge(
+        "endless_claims",
+        "chains that would take a library hours, or the machine's memory",
+        """
+import fcntl
+for fd in range(3, 4096):
+    try:
+        s = os.fstat(fd)
+        if stat.S_ISREG(s.st_mode) and not s.st_nlink and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+            os.pwrite(fd, bytes([66, 6, 66]) * (8 * 6), 0)
+    except OSError:
+        pass
+def resized(n, library, **more):
+    return ["resize", {"size": [5700 + n, 5800], **more}, library, 0, None]
+last = ["resize", {"size": [8, 6], "resample": 1}, "pil", 0, None]
+slow = [resized(n, "pil", resample=1) if n % 2 else resized(n, "cv2", interpolation=4) for n in range(31)] + [last]
+warp = {"kind": "affine", "matrix": [[1e6, 0, 0], [0, 1e6, 0]], "size": [8, 6], "flags": 1, "border": 2}
+corner = [["crop", {"box": [0, 0, 2, 2]}, "pil", 0, None], ["warp", warp, "cv2", 0, None]]
+odd = [["resize", {"size": [8, 6], "factor": [1, 2, 3]}, "pil", 0, None]]
+many = [[0, 8, 6, "show", "", chain] for chain in (slow, corner, odd, slow)]
+send(frame(images=many))
+""",
+        extra=never_verified,
+    ),
+    forge(
         "stolen_provenance",
         "the attributes of an honest crop put on a made-up picture",
         """

@@ -11,8 +11,6 @@ import numpy as np
 from vtcli.attacks.case import BREAKS_ITSELF, Case, Facts, Observed, ends
 from vtcli.sandbox.types import Picture, Setup, Status
 
-LOAD = "sysinfo() shows the machine's uptime, load and free memory"
-
 
 def with_file(setup: Setup) -> Setup:
     """The picture as a file in the workspace, too."""
@@ -356,8 +354,37 @@ def info():
     return int.from_bytes(buffer.raw[:8], "little")
 attempt("sysinfo", info)
 """,
-        gaps={"full": LOAD, "landlock": LOAD, "seccomp": LOAD},
         bites=True,
+    ),
+    Case(
+        "iso.host_name",
+        "the machine's name, which tells two episodes that they share it",
+        """
+def name():
+    if os.uname().nodename != T["hostname"]:
+        raise OSError("another name")
+    return os.uname().nodename
+attempt("uname", name)
+""",
+        gaps=dict.fromkeys(("landlock", "seccomp"), "uname() shows the host's name"),
+        bites=True,
+    ),
+    Case(
+        "iso.stdin_flags",
+        "flags of the open file that is descriptor 0, set by a run that fails",
+        """
+import fcntl
+fcntl.fcntl(0, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK | os.O_NOATIME if hasattr(os, "O_NOATIME") else os.O_APPEND)
+if not fcntl.fcntl(0, fcntl.F_GETFL) & os.O_APPEND:
+    say(void="F_SETFL", why="did nothing")
+raise ValueError("now it fails")
+""",
+        """
+import fcntl
+if fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK):
+    say(got="a failed run's flags")
+""",
+        statuses=ends(Status.ERROR),
     ),
     Case(
         "iso.numa_and_cpu",

@@ -10,6 +10,12 @@ from vtcli.attacks.case import TOKEN_PREFIX, Case, Facts, Finding, Observed, Ver
 from vtcli.protocols import Pixels
 from vtcli.sandbox.types import RunResult, Status, Tier
 
+VERIFY_S = 30.0
+"""Testing all claims of a run may take this long."""
+
+NEXT_S = 30.0
+"""Whatever a run left behind, the next one comes back by then."""
+
 SLACK_S = 5.0
 """A run may come back this much after its limit: the machine may be busy, and killing is asynchronous."""
 
@@ -72,6 +78,10 @@ def _damage(case: Case, seen: Observed, picture: Pixels) -> list[str]:
         wrong.append(f"ended as {run.status}, expected {expected}: {run.error[-300:]}")
     if seen.wall_s > case.wall_limit_s + SLACK_S:
         wrong.append(f"took {seen.wall_s:.1f} s, the limit is {case.wall_limit_s:g} s")
+    if seen.verify_s > VERIFY_S + SLACK_S:
+        wrong.append(f"testing its claims took {seen.verify_s:.1f} s, the limit is {VERIFY_S:g} s")
+    if seen.then_s > NEXT_S + SLACK_S:
+        wrong.append(f"the next run took {seen.then_s:.1f} s, the limit is {NEXT_S:g} s")
     if over(run):
         if seen.then.status is not Status.LOST:
             wrong.append(f"the episode was over, yet its next run ended as {seen.then.status}")

@@ -11,6 +11,24 @@ MAYBE_DIES = DIES | ends(Status.OK)
 
 CASES = (
     Case(
+        "proc.descriptors_under_way",
+        "descriptors sent to a pair of sockets and left there: the kernel counts them for each user",
+        """
+import array, socket
+def flood():
+    ends, sent = [], 0
+    for _ in range(20):
+        ends.append(socket.socketpair())
+        sent += ends[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1] * 250))])
+    return sent
+attempt("sendmsg", flood)
+attempt("send_fds", lambda: socket.send_fds(socket.socketpair()[0], [b"x"], [1]))
+attempt("sendmmsg", lambda: syscall(307, 1, 0, 0, 0))
+attempt("a filter of its own", lambda: syscall(317, 1, 0, 0))
+""",
+        bites=True,
+    ),
+    Case(
         "proc.fork",
         "fork by every call there is, one by one",
         """

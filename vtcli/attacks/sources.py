@@ -1,7 +1,7 @@
 """Family ``out``, second half: sources that are wrong as text. The code may not start at all, so nobody expects a
 report of it."""
 
-# ruff: noqa: E501  # code in strings, which is not wrapped
+# code in strings, which is not wrapped
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ def _ranges(outcomes: Mapping[int, int], default: int) -> list[tuple[int, int]]:
 
 @functools.cache  # asked for once in the template, every worker inherits it
 def program(forks: bool, count_threads: bool, times: bool) -> Program:
-    """The worker's filter, to which ``denying(ONLY_FOR_THE_HARNESS)`` is added before any code runs. ``forks``: a fork is put to the gate, else refused; ``count_threads``: a new thread is put
-    to the gate too, else allowed (where the kernel's own limit on processes counts this episode alone);
-    ``times``: the times of files may be set.
+    """The worker's filter, to which ``denying(ONLY_FOR_THE_HARNESS)`` is added before any code runs. ``forks``: a
+    fork is put to the gate, else refused; ``count_threads``: a new thread is put to the gate too, else allowed
+    (where the kernel's own limit on processes counts this episode alone); ``times``: the times of files may be set.
 
     Another architecture's numbers and the x32 ones kill the process: there is no honest reason to use them."""
     fork = NOTIFY if forks else refuse(errno.EPERM)

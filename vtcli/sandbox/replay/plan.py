@@ -117,7 +117,10 @@ def _pil_resize(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map
     if box is not None and not (0 <= box[0] < box[2] <= size[0] and 0 <= box[1] < box[3] <= size[1]):
         raise CannotTell("a box beyond the image")
     if factor is not None:
-        across, down = (_whole(v, 1, 4096) for v in (factor if isinstance(factor, list) else [factor, factor]))
+        both = factor if isinstance(factor, list) else [factor, factor]
+        if len(both) != 2:
+            raise CannotTell("a factor is missing")
+        across, down = (_whole(v, 1, 4096) for v in both)
         part = [round(v) for v in box or whole]
         if new != (-(-(part[2] - part[0]) // across), -(-(part[3] - part[1]) // down)):
             raise CannotTell("another size")
