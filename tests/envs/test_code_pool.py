@@ -44,7 +44,7 @@ def play_all(plays):
             return await asyncio.gather(*(play(pool, *each) for each in plays))
 
     async def play(pool, name, sample, turns):
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store(), verify=True)
         policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
         return await rollout(sample, policy, chat, lambda _: env, LIMITS, Sampling(seed=5))
 
@@ -187,7 +187,8 @@ def test_a_chain_that_the_host_did_again_names_its_image(found):
     turned, drawn = found["codevision"].images[1:3]
     assert (turned.parent, turned.transform["verified"]) == (0, True)
     assert turned.transform["operations"][0]["name"] == "rotate"
-    assert drawn.parent == 1  # the call named image 1
+    assert (drawn.parent, drawn.transform["verified"]) == (None, None)  # a drawing is a claim
+    assert drawn.transform["operations"][0]["image"] == 1  # the call named image 1
     (cut,) = found["codedance"].images[1:]
     assert (cut.parent, cut.transform["verified"]) == (0, True)
     assert cut.transform["operations"][0]["box"] == [0, 0, 70, 56]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
 
 import pytest
-from sandbox_world import World
+from sandbox_world import World, descendants, setup
 
+from vtcli.sandbox.host import pool
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import OVER, RunLimits, Status
 
 # Finds the harness's channel by its type and number and speaks over it.
@@ -175,3 +179,109 @@ def test_no_descriptor_is_shared_with_another_episode(world: World) -> None:
     seen = world.runs(SEE, MARK + SEE)
     assert seen[0].output.startswith("[] "), seen[0]
     assert int(seen[0].output.split()[-1]) >= 2 and not seen[1].output.startswith("[] "), seen  # they were looked at
+
+
+FLAGS = "import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)\n"
+SEEN = "import fcntl, os\nprint(fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK))"
+
+
+def test_flags_of_the_standard_input_reach_no_other_run_and_no_other_episode(world: World) -> None:
+    """Defect 30."""
+
+    async def go() -> list[str]:
+        one, other = await world.pool.open(setup()), await world.pool.open(setup())
+        await one.run(FLAGS)
+        seen = [(await other.run(SEEN)).output, (await one.run(SEEN)).output]
+        await one.run(FLAGS + "1/0")
+        seen.append((await one.run(SEEN)).output)
+        await one.close()
+        await other.close()
+        return seen
+
+    assert world.do(go()) == ["0\n"] * 3
+
+
+DEAF = "import sys, time\nsys.modules['vtcli.sandbox.protocol.frames'].receive = lambda *a, **k: time.sleep(1000)"
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_worker_that_reads_no_orders_is_given_up_after_the_runs_own_time(world: World, transactions: bool) -> None:
+    """Defect 30: the next run waited for half a minute."""
+    started = time.monotonic()
+    results = world.runs(DEAF, "x = 1", transactions=transactions, limits=RunLimits(wall_s=2.0))
+    assert results[1].status is (Status.PROTOCOL if transactions else Status.TIMEOUT)
+    assert time.monotonic() - started < 12
+
+
+# Answers each order without reading it: the orders pile up before it, which the kernel tells in bytes.
+HOARDS = """
+import fcntl, json, socket, struct, sys, time
+frame = sys._getframe()
+while not hasattr(frame.f_locals.get("frame"), "header"):
+    frame = frame.f_back
+seq = frame.f_locals["frame"].header["seq"]
+channel = socket.socket(fileno=252)
+waiting = lambda: struct.unpack("i", fcntl.ioctl(channel, 0x541B, bytes(4)))[0]
+reply = {"kind": "ok", "images": [], "error": "", "value": "", "images_dropped": 0, "operations": [], "notes": []}
+while True:
+    held = waiting()
+    channel.send(json.dumps({**reply, "seq": seq, "blobs": []}).encode() + b"\\n")
+    while waiting() == held:
+        time.sleep(0.001)
+    seq += 1
+"""
+
+
+def test_a_guard_never_waits_for_code_that_does_not_read(world: World) -> None:
+    """Defect 29: it hung for ever in a blocking send, and its place in the pool with it."""
+
+    async def go() -> list[Status]:
+        episode = await world.pool.open(setup(persist=False, transactions=False, limits=RunLimits(wall_s=10.0)))
+        ends = [(await episode.run(HOARDS)).status]
+        while ends[-1] in (Status.OK, Status.NO_OUTPUT) and len(ends) < 80:
+            ends.append((await episode.run("#" * 60_000)).status)
+        await episode.close()
+        await world.empty()
+        return ends
+
+    ends = world.do(go())
+    assert ends[-1] is Status.PROTOCOL, (len(ends), ends[-1])
+    assert len(ends) > 5, "the channel was never full"
+
+
+def test_a_guard_that_hangs_is_killed_and_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 29: nobody asked the template to end it."""
+    monkeypatch.setattr(pool, "GONE_S", 0.5)
+    world = World(PoolConfig(active=1, live=1))
+
+    async def go() -> str:
+        before = set(descendants(world.pool.template_pid))
+        episode = await world.pool.open(setup())
+        guard = min(set(descendants(world.pool.template_pid)) - before)
+        os.kill(guard, signal.SIGSTOP)
+        await episode.close()
+        other = await world.pool.open(setup())
+        said = (await other.run("print('here')")).output
+        await other.close()
+        return said
+
+    try:
+        assert world.do(go()) == "here\n"
+    finally:
+        world.close()
+
+
+SENDS = """
+import array, socket
+pairs = [socket.socketpair() for _ in range(20)]
+for a, b in pairs:
+    a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1] * 250))])
+"""
+
+
+def test_no_descriptors_can_be_left_under_way(world: World) -> None:
+    """Defect 26: the kernel counts them for each user, so one episode stopped all others."""
+    if world.pool.report["tier"] == "none":
+        pytest.skip("no filter at this tier")
+    (result,) = world.runs(SENDS)
+    assert result.status is Status.ERROR and "not permitted" in result.error

@@ -83,7 +83,7 @@ def played():
 
     async def play(pool, name, truth, turns):
         sample = replace(make_sample(tiny_model.store(), pixels=make_pixels(3, 150, 100)), truth=truth)
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store(), verify=True)
         policy, limits = ScriptedPolicy(tiny_model.chat(), [*turns, DONE]), Limits(10, 20_000, 4000, 32)
         return await rollout(sample, policy, tiny_model.chat(), lambda _: env, limits, Sampling(seed=5))
 
@@ -115,7 +115,7 @@ def lines(trajectory):
 
 
 def test_crops_are_found_where_they_were_made_and_not_again_in_what_was_made_of_them(played):
-    contrast = (4, "crop", 5, True, BOX), (4, "enhance", 5, True, BOX)
+    contrast = (4, "crop", 5, None, None), (4, "enhance", 5, None, None)  # a chain with an enhancement is a claim
     assert rows(played["crops"]) == [
         (0, "crop", 1, True, BOX),
         (1, "resize", 2, True, BOX),
@@ -126,7 +126,8 @@ def test_crops_are_found_where_they_were_made_and_not_again_in_what_was_made_of_
     ]
     ious = [o["iou"] for o in measured(code.measure, played["crops"])["operations"]]
     # The better of two true boxes; 79 x 50 of 80 x 50; 80 x 50 of 150 x 100; the last shares 50 x 40 of 4000 and 3000.
-    assert ious == pytest.approx([1, 1, 79 / 80, 4000 / 15000, 1, 1, 2000 / 5000])
+    assert ious[:4] + ious[6:] == pytest.approx([1, 1, 79 / 80, 4000 / 15000, 2000 / 5000])
+    assert ious[4:6] == [None, None]
 
 
 def test_claims_without_an_image_are_kept_and_not_verified(played):
@@ -289,7 +290,7 @@ def test_reading_and_saving_as_a_scratch_pad(played):
         ["scratch_pad"],  # saved and not shown
         ["scratch_pad"],  # read, and nothing else
         [],  # says nothing, but reads and saves nothing
-        ["scratch_pad"],  # the input in a figure
+        [],  # the input in a figure: a claim, which may stand for a figure with more in it
         [],
     ]
 

@@ -217,8 +217,8 @@ def open_env(
     verify: bool | None = None,
 ) -> CodeEnv:
     """The environment of one sample under one paper's protocol. ``style`` as ``prompt.style``; without ``offered`` the
-    prompt does not speak of code, and none is run (the no-tools probe). ``verify``: whether returned images are verified
-    (``sandbox.types.Produced.verified``); None: as the protocol says.
+    prompt does not speak of code, and none is run (the no-tools probe). ``verify``: whether returned images are
+    verified (``sandbox.types.Produced.verified``); None: as the protocol says.
 
     Raises:
         ConfigError: a protocol about videos for a sample without one, or the other way round; no compact prompt.
