@@ -244,7 +244,7 @@ class Sandbox:
     with ``changes`` to them."""
 
     def __init__(self, pixels: Pixels, card: str, **changes: bool) -> None:
-        place = yaml.safe_load((CARDS / f"{card}.yaml").read_text())["place"] | changes
+        place = yaml.safe_load((CARDS / f"{card}.yaml").read_text())["protocol"]["place"] | changes
         self.pixels = pixels
         self.name = f"vtcli sandbox, {card}" + "".join(f", {k}={v}" for k, v in changes.items())
         self.persist, self.transactions = place.get("persist", True), place.get("transactions", True)

@@ -61,19 +61,6 @@ class ForkGate:
             identity, caller, *_, flags = NOTIFICATION.unpack(buffer)[:7]
             self._decide(identity, caller, flags & 0xFFFFFFFF)
 
-    def allow_fork(self, process: int, timeout_s: float) -> bool:
-        """Wait for the one fork of ``process`` and let it through; False when it did not come in time."""
-        before = self.forks
-        self.allow(process)
-        poll = select.poll()
-        poll.register(self._listener, select.POLLIN)
-        while self.forks == before and poll.poll(int(timeout_s * 1000)):
-            if not self._ready():
-                break  # hung up: nobody is left behind the filter
-            self.answer()
-        self.allow(0, 0)
-        return self.forks > before
-
     def close(self) -> None:
         """Every further call fails with ENOSYS."""
         os.close(self._listener)
