@@ -176,7 +176,7 @@ class Harness:
             error = tracebacks.text_of(problem, self.setup.limits.error_chars)
         finally:
             self._tidy()
-        gallery = self._gallery
+        gallery, self._gallery = self._gallery, Gallery(self.setup.limits, self.recorder)  # nothing keeps the images
         if kind == "ok" and meter.exceeded:
             kind, error = "limit", f"more than {self.setup.limits.output_bytes} bytes were printed"
         if kind == "ok" and not (meter.something or gallery.images or gallery.dropped or value):

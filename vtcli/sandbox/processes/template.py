@@ -108,7 +108,7 @@ def warm() -> None:
     for name in (
         *("PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageOps", "PIL.ImageShow"),
         *("scipy.ndimage", "scipy.signal", "scipy.optimize", "scipy.spatial", "sympy"),
-        "vtcli.sandbox.processes.fork_server",
+        *("vtcli.sandbox.processes.fork_server", "vtcli.sandbox.replay.redo"),
     ):
         importlib.import_module(name)
     _first_figure(np.asarray(picture))
