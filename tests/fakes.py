@@ -19,7 +19,7 @@ from vtcli.envs.prompts import PromptStyle
 from vtcli.envs.tool_calls import open_env
 from vtcli.images import ImageStore
 from vtcli.protocols import Decoded, Pixels
-from vtcli.sandbox.types import Produced, RunResult, Setup, Status
+from vtcli.sandbox.types import OutputImage, RunResult, Setup, Status
 from vtcli.schema import (
     Completion,
     EnvTurn,
@@ -122,7 +122,7 @@ def make_scored(trajectory: Trajectory, values: Mapping[str, Any], parts: Mappin
 
 def make_run(status: str = "ok", *shown: Pixels, **fields: Any) -> RunResult:
     """What a run gave back, with images as ``plt.show()`` leaves them."""
-    images = tuple(Produced(pixels, "show") for pixels in shown)
+    images = tuple(OutputImage(pixels, "show") for pixels in shown)
     return RunResult(Status(status), **({"images": images} | fields))
 
 
@@ -147,7 +147,7 @@ class FakeRunner:
             raise result
         return result
 
-    async def verify(self, images: Sequence[Produced]) -> tuple[Produced, ...]:
+    async def verify(self, images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
         return tuple(images)
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vtcli.protocols import Pixels
-from vtcli.sandbox.harness.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.harness.harness import Execution, Harness, WorkerSetup
 from vtcli.sandbox.protocol import arena
 
 WAIT_S = 120.0
@@ -25,7 +25,7 @@ WAIT_S = 120.0
 class Ran:
     """One run, what it wrote to the descriptors 1 and 2, and what the recorder stumbled over."""
 
-    executed: Executed
+    executed: Execution
     output: str
     troubles: list[str] = field(default_factory=list[str])
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vtcli.attacks import judge, suite, table
-from vtcli.attacks.case import Case, Finding, Observed, Verdict, ends, preamble, program, reports
+from vtcli.attacks.case import Case, CaseRecord, Finding, Verdict, ends, preamble, program, reports
 from vtcli.attacks.scene import Scene, picture
 from vtcli.errors import ConfigError
-from vtcli.sandbox.types import TIERS, Produced, RunResult, Status
+from vtcli.sandbox.types import TIERS, OutputImage, RunResult, Status
 
 PICTURE = picture()
 X1, Y1, X2, Y2 = judge.CROP
@@ -23,16 +23,16 @@ TOKEN = "vtcli-canary-" + "0123456789abcdef" * 2
 def well(files: str = "[]", variable: str = "null", kept: str = "null", total: int = SUM) -> RunResult:
     """What a healthy run of ``judge.WELL`` gives."""
     said = f'{{"well": 1, "sum": {total}, "files": {files}, "threads": 1, "variable": {variable}, "kept": {kept}}}'
-    crop = Produced(PICTURE[Y1:Y2, X1:X2].copy(), "pil_show")
+    crop = OutputImage(PICTURE[Y1:Y2, X1:X2].copy(), "pil_show")
     return RunResult(Status.OK, output=f"@@{said}\n", images=(crop,))
 
 
 KEPT = well('["kept.txt"]', "41", '"kept"')
 RUN = RunResult(Status.OK, output='@@{"began": 1}\n@@{"failed": "x"}\n@@{"done": 1}\n')
-HEALTHY = Observed(run=RUN, then=KEPT, bystander=KEPT, visitor=well(), wall_s=0.1)
+HEALTHY = CaseRecord(run=RUN, then=KEPT, bystander=KEPT, visitor=well(), wall_s=0.1)
 
 
-def verdict(case: Case = CASE, seen: Observed = HEALTHY) -> Verdict:
+def verdict(case: Case = CASE, seen: CaseRecord = HEALTHY) -> Verdict:
     return judge.judge(case, seen, "full", PICTURE).verdict
 
 
@@ -53,7 +53,7 @@ BROKEN = {
     "a next run that is silent": replace(HEALTHY, then=replace(KEPT, output="")),
     "other pixels": replace(HEALTHY, then=well('["kept.txt"]', "41", '"kept"', SUM + 1)),
     "no image": replace(HEALTHY, bystander=replace(KEPT, images=())),
-    "a wrong image": replace(HEALTHY, bystander=replace(KEPT, images=(Produced(PICTURE.copy(), "show"),))),
+    "a wrong image": replace(HEALTHY, bystander=replace(KEPT, images=(OutputImage(PICTURE.copy(), "show"),))),
     "a bystander that lost its names": replace(HEALTHY, bystander=well('["kept.txt"]', "null", '"kept"')),
     "a bystander that lost its file": replace(HEALTHY, bystander=well("[]", "41")),
     "a bystander with a new file": replace(HEALTHY, bystander=well('["evil", "kept.txt"]', "41", '"kept"')),
@@ -65,7 +65,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("seen", BROKEN.values(), ids=BROKEN)
-def test_everything_that_is_looked_at_can_break_a_case(seen: Observed) -> None:
+def test_everything_that_is_looked_at_can_break_a_case(seen: CaseRecord) -> None:
     assert verdict(seen=seen) is Verdict.BROKEN
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from vtcli.sandbox.protocol import arena, frames, replies
 from vtcli.sandbox.protocol.frames import ProtocolError
-from vtcli.sandbox.protocol.replies import Placed, Reply
+from vtcli.sandbox.protocol.replies import ArenaImage, Reply
 from vtcli.sandbox.types import Operation, RunLimits
 
 CROP = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1.0, 2.0, 30.0, 40.0))
-REPLY = Reply(3, "ok", images=(Placed(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",))
+REPLY = Reply(3, "ok", images=(ArenaImage(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",))
 
 texts = st.text(max_size=200)
 plain = st.recursive(
@@ -195,13 +195,13 @@ def test_images_go_through_the_arena_and_one_beyond_its_end_is_refused() -> None
     fd = arena.create()
     images = [np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3), np.full((500, 700, 3), 9, np.uint8)]
     offsets = arena.put(fd, images, 1 << 21)
-    placed = [Placed(o, i.shape[1], i.shape[0], "show") for o, i in zip(offsets, images, strict=True)]
+    placed = [ArenaImage(o, i.shape[1], i.shape[0], "show") for o, i in zip(offsets, images, strict=True)]
     for copy, image in zip(arena.take(fd, placed), images, strict=True):
         assert np.array_equal(copy, image)
         assert copy.flags.owndata and copy.flags.writeable
     for offset in (offsets[1] + 5, 1 << 21, 1 << 40):
         with pytest.raises(ProtocolError):
-            arena.take(fd, [Placed(offset, 700, 500, "show")])
+            arena.take(fd, [ArenaImage(offset, 700, 500, "show")])
     assert arena.put(fd, images, 20) == [0]  # the second does not fit
     arena.empty(fd)
     assert os.fstat(fd).st_blocks == 0
@@ -217,13 +217,13 @@ def test_nobody_can_seal_what_a_worker_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    "image", [Placed(0, 9000, 10, "show"), Placed(0, 2, 8000, "show"), Placed(2**39, 10, 10, "show")]
+    "image", [ArenaImage(0, 9000, 10, "show"), ArenaImage(0, 2, 8000, "show"), ArenaImage(2**39, 10, 10, "show")]
 )
-def test_images_beyond_the_limits_are_refused(image: Placed) -> None:
+def test_images_beyond_the_limits_are_refused(image: ArenaImage) -> None:
     with pytest.raises(ProtocolError):
         arena.check([image], RunLimits())
     with pytest.raises(ProtocolError):
-        arena.check([Placed(0, 1, 1, "show")] * 17, RunLimits())
+        arena.check([ArenaImage(0, 1, 1, "show")] * 17, RunLimits())
 
 
 def test_sealed_pixels_cannot_be_written_and_are_shared_until_the_array_is_gone() -> None:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from vtcli.attacks.random_code import Fuzzed, fuzz, program
+from vtcli.attacks.random_code import FuzzReport, fuzz, program
 from vtcli.attacks.scene import Scene
 from vtcli.sandbox.confinement.kernel import SUPPORTED
 from vtcli.sandbox.host.pool import Pool, PoolConfig
@@ -23,7 +23,7 @@ def test_a_program_is_a_function_of_its_seed() -> None:
 @pytest.mark.rounds
 @pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 def test_random_code_harms_nobody() -> None:
-    async def run() -> Fuzzed:
+    async def run() -> FuzzReport:
         async with await Pool.start(PoolConfig(active=2)) as pool:
             return await fuzz(pool, scene, SECONDS)
 

@@ -16,7 +16,7 @@ from sandbox_world import World
 from vtcli.sandbox.host import verifier
 from vtcli.sandbox.replay import redo
 from vtcli.sandbox.replay.plan import LONGEST, MOST_PIXELS, CannotTell, plan
-from vtcli.sandbox.types import Operation, Picture, Produced, RunLimits
+from vtcli.sandbox.types import Operation, OutputImage, Picture, RunLimits
 
 PICTURE = scene(64, 48)
 SIZES = [(64, 48), (64, 9)]
@@ -116,11 +116,11 @@ CROP = (operation("crop", box=[5, 10, 45, 30]),)
 def test_the_verifier_says_true_false_or_nothing(strongest: World) -> None:
     cut = PICTURE[10:30, 5:45].copy()
     given = [
-        Produced(cut, "show", operations=CROP),
-        Produced(cut, "show", operations=(operation("crop", box=[6, 10, 46, 30]),)),
-        Produced(cut[1:], "show", operations=CROP),  # of another size
-        Produced(cut, "show", operations=(*CROP, operation("draw", kind="line"))),
-        Produced(cut, "show"),
+        OutputImage(cut, "show", operations=CROP),
+        OutputImage(cut, "show", operations=(operation("crop", box=[6, 10, 46, 30]),)),
+        OutputImage(cut[1:], "show", operations=CROP),  # of another size
+        OutputImage(cut, "show", operations=(*CROP, operation("draw", kind="line"))),
+        OutputImage(cut, "show"),
     ]
     found = strongest.do(strongest.pool.verify([Picture(PICTURE)], given))
     assert [image.verified for image in found] == [True, False, False, None, None]
@@ -135,7 +135,7 @@ def test_a_faint_drawing_on_an_untouched_crop_is_seen(strongest: World, levels: 
     written[4:9:2, 3:30] += levels
     lossy = (*CROP, operation("other", kind="lossy", format="jpg"))
     found = strongest.do(
-        strongest.pool.verify([Picture(PICTURE)], [Produced(written, "show", operations=o) for o in (CROP, lossy)])
+        strongest.pool.verify([Picture(PICTURE)], [OutputImage(written, "show", operations=o) for o in (CROP, lossy)])
     )
     assert [image.verified for image in found] == [False, None]
 
@@ -153,7 +153,7 @@ def test_a_claim_that_takes_too_long_is_killed_and_the_trainer_goes_on(
 ) -> None:
     """Defect 25: nothing is done again in the host's process, on no thread of it, and a clock ends it."""
     monkeypatch.setattr(verifier, "LIMITS", RunLimits(wall_s=1.0, cpu_s=1.0, source_bytes=2**18))
-    image = Produced(PICTURE, "show", operations=(*ENDLESS, operation("resize", size=[64, 48], resample=1)))
+    image = OutputImage(PICTURE, "show", operations=(*ENDLESS, operation("resize", size=[64, 48], resample=1)))
     before, used, started = threading.active_count(), time.process_time(), time.monotonic()
     found = strongest.do(strongest.pool.verify([Picture(PICTURE)], [image] * 3))
     assert [each.verified for each in found] == [None] * 3
@@ -164,14 +164,14 @@ def test_a_claim_that_takes_too_long_is_killed_and_the_trainer_goes_on(
 
 def test_a_claim_that_takes_too_much_memory_is_nothing(strongest: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier, "LIMITS", RunLimits(wall_s=20.0, memory_mb=800, source_bytes=2**18))
-    image = Produced(PICTURE, "show", operations=(*ENDLESS[:2], operation("resize", size=[64, 48], resample=1)))
+    image = OutputImage(PICTURE, "show", operations=(*ENDLESS[:2], operation("resize", size=[64, 48], resample=1)))
     (found,) = strongest.do(strongest.pool.verify([Picture(PICTURE)], [image]))
     assert found.verified is None
 
 
 def test_nothing_is_started_for_claims_that_cannot_be_tested(strongest: World) -> None:
     opened = strongest.pool.stats.opened
-    image = Produced(PICTURE, "show", operations=tuple(UNTOLD[-1]))
+    image = OutputImage(PICTURE, "show", operations=tuple(UNTOLD[-1]))
     (found,) = strongest.do(strongest.pool.verify([Picture(PICTURE)], [image]))
     assert found is image and strongest.pool.stats.opened == opened
 

@@ -38,7 +38,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class CaseRecord:
     """All that the host saw of one case. ``then`` is the same episode's next run, ``bystander`` an episode that was
     open before, ``visitor`` one that was opened after; ``harm`` is what happened to the scene outside, a line each."""
 
@@ -53,7 +53,7 @@ class Observed:
 
 
 Facts = Mapping[str, Json]
-Extra = Callable[[Observed, tuple[Facts, ...]], list[str]]
+Extra = Callable[[CaseRecord, tuple[Facts, ...]], list[str]]
 """A judge of one case: what else the attacker got, a line each."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from vtcli.attacks import judge
-from vtcli.attacks.case import Case, Facts, Finding, Observed, Verdict, over, preamble, program, reports
+from vtcli.attacks.case import Case, CaseRecord, Facts, Finding, Verdict, over, preamble, program, reports
 from vtcli.attacks.scene import Scene, picture, processes_below
 from vtcli.sandbox.types import Episode, Help, Picture, Runner, RunResult, Setup, Status, Tier
 
@@ -80,7 +80,7 @@ class Check:
         found = judge.judge(case, seen, self.tier, picture())
         return found, not any(line.startswith("bystander") for line in found.why)
 
-    async def _observe(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> Observed:
+    async def _observe(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> CaseRecord:
         setup = base_setup()
         episode = await self.runner.open(case.setup(setup) if case.setup else setup)
         first = await episode.run(judge.FIRST)
@@ -107,7 +107,7 @@ class Check:
             harm.append(f"the first run ended as {first.status}: {first.error[-300:]}")
         after = beside if over(beside) else await asyncio.wait_for(bystander.run(judge.WELL), PATIENCE_S)
         beside = after if beside.status is Status.OK else beside
-        return Observed(run, then, beside, visit, tuple(harm), wall_s, verify_s, then_s)
+        return CaseRecord(run, then, beside, visit, tuple(harm), wall_s, verify_s, then_s)
 
     async def _left_over(self, quiet: int) -> list[str]:
         """Processes that outlived their episode."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, Facts, Observed
+from vtcli.attacks.case import BREAKS_ITSELF, Case, CaseRecord, Facts
 
 CHANNEL = '''
 import array, socket
@@ -53,7 +53,7 @@ def send(data, times=1):
 """Attackers find the channel, the sequence number and the format: no secrecy is counted on."""
 
 
-def never_verified(seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def never_verified(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """No picture that was made up may be called verified by the host."""
     lies = [p for p in (*seen.run.images, *seen.then.images) if p.verified and (p.pixels == (66, 6, 66)).all()]
     return ["a made-up picture came back as verified"] if lies else []

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, Facts, Observed, ends
+from vtcli.attacks.case import BREAKS_ITSELF, Case, CaseRecord, Facts, ends
 from vtcli.sandbox.types import Picture, Setup, Status
 
 
@@ -69,7 +69,7 @@ def hostile_inputs(setup: Setup) -> Setup:
     )
 
 
-def no_image(seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def no_image(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """Files that are not pictures must not come back as such."""
     return ["a hostile file came back as a picture"] if any(p.pixels.size > 10**8 for p in seen.run.images) else []
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from vtcli.attacks.case import TOKEN_PREFIX, Case, Facts, Finding, Observed, Verdict, over, reports
+from vtcli.attacks.case import TOKEN_PREFIX, Case, CaseRecord, Facts, Finding, Verdict, over, reports
 from vtcli.protocols import Pixels
 from vtcli.sandbox.types import RunResult, Status, Tier
 
@@ -45,7 +45,7 @@ print("@@" + json.dumps({{"well": 1, "sum": int(_pixels.astype("int64").sum()), 
 """A healthy run: it computes, sees its picture, its files and its names, prints, and shows an image."""
 
 
-def judge(case: Case, seen: Observed, tier: Tier, picture: Pixels) -> Finding:
+def judge(case: Case, seen: CaseRecord, tier: Tier, picture: Pixels) -> Finding:
     """The verdict on ``case`` after ``seen`` happened at ``tier``. ``picture`` (H, W, 3) is ``image_clue_0``."""
     facts = reports(seen.run.output) + (reports(seen.then.output) if not over(seen.run) else ())
     gains = _gains(case, seen, facts)
@@ -59,7 +59,7 @@ def judge(case: Case, seen: Observed, tier: Tier, picture: Pixels) -> Finding:
     return Finding(case.name, verdict, seen.run.status.value, (*gains, *damage, *void), seen.wall_s)
 
 
-def _gains(case: Case, seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def _gains(case: Case, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """What the attacker got."""
     gains = [f"got {f['got']}: {f.get('value', '')}"[:200] for f in facts if "got" in f]
     for result in (seen.run, seen.then):
@@ -69,7 +69,7 @@ def _gains(case: Case, seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
     return gains + (case.extra(seen, facts) if case.extra else [])  # noqa: S610  # not Django
 
 
-def _damage(case: Case, seen: Observed, picture: Pixels) -> list[str]:
+def _damage(case: Case, seen: CaseRecord, picture: Pixels) -> list[str]:
     """What is not as it should be with the run's end, with the episode, or with anybody else."""
     wrong: list[str] = []
     run = seen.run
@@ -114,7 +114,7 @@ def unwell(result: RunResult, picture: Pixels, files: list[str] | None) -> list[
     return wrong
 
 
-def _void(case: Case, seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def _void(case: Case, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """Why the case shows nothing: its code was wrong, did not start, or did not come to its end."""
     void = [f"the case is wrong: {f['void']}: {f.get('why', '')}" for f in facts if "void" in f]
     if case.raw or seen.run.status is Status.REFUSED:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, Facts, Observed, ends
+from vtcli.attacks.case import BREAKS_ITSELF, Case, CaseRecord, Facts, ends
 from vtcli.sandbox.types import RunLimits, Setup, Status
 
 LIMITS = RunLimits()
 PICTURES = ends(Status.OK, Status.ERROR, Status.LIMIT, Status.TIMEOUT, Status.OOM)
 
 
-def bounded(seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def bounded(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """Text, errors and images stay within the limits, whatever the code did."""
     wrong: list[str] = []
     run = seen.run

@@ -67,7 +67,7 @@ LITERALS = (
 
 
 @dataclass(slots=True)
-class Fuzzed:
+class FuzzReport:
     """What came of it. ``wrong``: program by program, what must not happen, with the seed."""
 
     runs: int = 0
@@ -116,9 +116,9 @@ def _expression(chance: random.Random, depth: int) -> str:
     return "(" + chance.choice(forms).format(*inner, chance.choice(ATTRIBUTES)) + ")"
 
 
-async def fuzz(runner: Runner, scene: Scene, seconds: float, seed: int = 0) -> Fuzzed:
+async def fuzz(runner: Runner, scene: Scene, seconds: float, seed: int = 0) -> FuzzReport:
     """Random programs for so long, in episodes of some runs each, while a healthy episode runs beside them."""
-    found = Fuzzed()
+    found = FuzzReport()
     end = time.monotonic() + seconds
     beside = asyncio.ensure_future(_healthy(runner, end, found))
     scene.harm()
@@ -128,7 +128,7 @@ async def fuzz(runner: Runner, scene: Scene, seconds: float, seed: int = 0) -> F
     return found
 
 
-async def _episode(runner: Runner, scene: Scene, seed: int, found: Fuzzed) -> int:
+async def _episode(runner: Runner, scene: Scene, seed: int, found: FuzzReport) -> int:
     """One hostile episode, with transactions or without; returns the next seed."""
     setup: Setup = base_setup()
     limits = replace(setup.limits, wall_s=WALL_S, memory_mb=1024)
@@ -156,7 +156,7 @@ async def _episode(runner: Runner, scene: Scene, seed: int, found: Fuzzed) -> in
     return seed
 
 
-async def _healthy(runner: Runner, end: float, found: Fuzzed) -> None:
+async def _healthy(runner: Runner, end: float, found: FuzzReport) -> None:
     """An episode that must not notice anything."""
     episode: Episode = await runner.open(base_setup())
     await episode.run(judge.FIRST)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case, Facts, Observed, ends
+from vtcli.attacks.case import Case, CaseRecord, Facts, ends
 from vtcli.attacks.files import QUOTA, WRITE
 from vtcli.sandbox.types import Status, Tier
 
@@ -13,7 +13,7 @@ NATIVE_CODE = "the workspace is not mounted noexec; seccomp and Landlock hold na
 NATIVE: dict[Tier, str] = {"landlock": NATIVE_CODE, "seccomp": NATIVE_CODE}
 
 
-def foreign_shown(seen: Observed, facts: tuple[Facts, ...]) -> list[str]:
+def foreign_shown(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """The picture of the scene that no episode may show came back as an output."""
     shown = any((p.pixels == FOREIGN).all() for p in (*seen.run.images, *seen.then.images))
     return ["a picture of the host came back as an output image"] if shown else []

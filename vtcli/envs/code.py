@@ -20,7 +20,7 @@ from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, 
 from vtcli.errors import ConfigError, InputError
 from vtcli.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 from vtcli.protocols import Decoded, Images, Syntax
-from vtcli.sandbox.types import OVER, Episode, Picture, Produced, Runner, RunResult, Setup
+from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, RunResult, Setup
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
 
 
@@ -185,7 +185,7 @@ class CodeEnv:
             CallResult(call.name, call.arguments, status, text, result.wall_s, made, details(shown)),
         )
 
-    async def _store(self, produced: Produced, images: Sequence[ImageRef], index: int | None) -> ImageRef:
+    async def _store(self, produced: OutputImage, images: Sequence[ImageRef], index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop."""
         made_from, how = parent(produced, index), transform(produced, index)
         if made_from is not None and self.protocol.place.pixels == "view":
@@ -193,10 +193,10 @@ class CodeEnv:
         return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
 
 
-def _fit_to_show(images: Sequence[Produced], dropped: int) -> tuple[tuple[Produced, ...], tuple[str, ...]]:
+def _fit_to_show(images: Sequence[OutputImage], dropped: int) -> tuple[tuple[OutputImage, ...], tuple[str, ...]]:
     """The images that the model can be shown, and what is to be said of the others."""
 
-    def fits(produced: Produced) -> bool:
+    def fits(produced: OutputImage) -> bool:
         height, width = produced.pixels.shape[:2]
         return 0 < max(height, width) <= MAX_ASPECT_RATIO * min(height, width)
 
@@ -218,7 +218,7 @@ def open_env(
 ) -> CodeEnv:
     """The environment of one sample under one paper's protocol. ``style`` as ``prompt.style``; without ``offered`` the
     prompt does not speak of code, and none is run (the no-tools probe). ``verify``: whether returned images are
-    verified (``sandbox.types.Produced.verified``); None: as the protocol says.
+    verified (``sandbox.types.OutputImage.verified``); None: as the protocol says.
 
     Raises:
         ConfigError: a protocol about videos for a sample without one, or the other way round; no compact prompt.

@@ -146,7 +146,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
+class OutputImage:
     """An image that a run returned. ``operations`` are the chain that led to it, as the code's process claims.
 
     ``verified``: None where nobody asked (``Episode.verify``), or where the chain has anything but crops, quarter
@@ -169,7 +169,7 @@ class RunResult:
     output: str = ""  # stdout and stderr, shortened
     error: str = ""  # the exception's or our last lines, for the policy
     value: str = ""  # the last expression as text, when it is captured and not an image
-    images: tuple[Produced, ...] = ()
+    images: tuple[OutputImage, ...] = ()
     images_dropped: int = 0
     operations: tuple[Operation, ...] = ()  # all that were seen, in order, also those that led to no image
     notes: tuple[str, ...] = ()  # what was repaired, clamped or shortened
@@ -184,7 +184,7 @@ class Episode(Protocol):
 
     async def run(self, source: str) -> RunResult: ...
 
-    async def verify(self, images: Sequence[Produced]) -> tuple[Produced, ...]: ...
+    async def verify(self, images: Sequence[OutputImage]) -> tuple[OutputImage, ...]: ...
 
     async def close(self) -> None: ...
 

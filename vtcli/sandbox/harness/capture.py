@@ -28,7 +28,7 @@ Seen = dict[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class GalleryImage:
     """One image on its way out: (H, W, 3) contiguous uint8 RGB, where it came from, the file's or variable's name, and
     the chain of operations that the recorder claims for it."""
 
@@ -43,7 +43,7 @@ class Gallery:
 
     def __init__(self, limits: RunLimits, recorder: Recorder) -> None:
         self.limits, self.recorder = limits, recorder
-        self.images: list[Shown] = []
+        self.images: list[GalleryImage] = []
         self.dropped = 0
         self._bytes = 0
 
@@ -146,7 +146,7 @@ class Gallery:
                 trace = trace.then("resize", arguments, "pil", size, step)
         self._bytes += found.nbytes
         chain = trace.finished() if trace is not None else ()
-        self.images.append(Shown(np.ascontiguousarray(found), origin, name[:200], chain))
+        self.images.append(GalleryImage(np.ascontiguousarray(found), origin, name[:200], chain))
         return True
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from vtcli.protocols import Pixels
 from vtcli.sandbox.harness import capture, figures, pixels, repair, static, streams, tracebacks
-from vtcli.sandbox.harness.capture import Gallery, Shown
+from vtcli.sandbox.harness.capture import Gallery, GalleryImage
 from vtcli.sandbox.harness.program import Program, compiled
 from vtcli.sandbox.provenance import recorder
 from vtcli.sandbox.provenance.recorder import Recorder
@@ -49,13 +49,13 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class Execution:
     """One run, as the worker tells it. stdout and stderr went to the descriptors 1 and 2."""
 
     kind: Kind
     error: str = ""
     value: str = ""
-    images: tuple[Shown, ...] = ()
+    images: tuple[GalleryImage, ...] = ()
     images_dropped: int = 0
     operations: tuple[Operation, ...] = ()
     notes: tuple[str, ...] = ()
@@ -85,14 +85,14 @@ class Harness:
         figures.show_with(self._show)
         self._renew()
 
-    def execute(self, source: str) -> Executed:
+    def execute(self, source: str) -> Execution:
         """Runs the code and gathers what it showed. Never raises: also what the harness itself stumbles over, in a
         world that the code may have bent, is a run that failed."""
         self.runs += 1
         try:
             return self._execute(source)
         except BaseException as problem:
-            return Executed("error", tracebacks.text_of(problem, self.setup.limits.error_chars))
+            return Execution("error", tracebacks.text_of(problem, self.setup.limits.error_chars))
 
     def _begin(self) -> streams.Meter:
         """Everything in its place for a run, whatever the one before has left; the run's streams."""
@@ -125,7 +125,7 @@ class Harness:
         if self.setup.prelude:
             exec(compile(self.setup.prelude, "<prelude>", "exec", dont_inherit=True), self.namespace)  # noqa: S102
 
-    def _execute(self, source: str) -> Executed:
+    def _execute(self, source: str) -> Execution:
         meter = self._begin()
         program = self._compiled(source)
         if program is None:
@@ -137,7 +137,7 @@ class Harness:
         if program is not None and self.setup.help.check and static.suspicious(source):
             refused = static.refused(program.tree, self.namespace)
         if refused:
-            return Executed("refused", refused, notes=tuple(self.recorder.notes))
+            return Execution("refused", refused, notes=tuple(self.recorder.notes))
         if not self.setup.persist and self.runs > 1:
             self._renew()
         if {"files", "printed_files"} & set(self.setup.capture):
@@ -156,7 +156,7 @@ class Harness:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return None
 
-    def _run(self, source: str, program: Program | None, meter: streams.Meter) -> Executed:
+    def _run(self, source: str, program: Program | None, meter: streams.Meter) -> Execution:
         kind: Kind = "ok"
         error, value = "", ""
         try:
@@ -183,7 +183,7 @@ class Harness:
             kind = "no_output"
         if self.recorder.shown > len(self.recorder.operations):
             self.recorder.note(f"{self.recorder.shown} image operations: only the first are recorded")
-        return Executed(
+        return Execution(
             kind,
             error,
             value,

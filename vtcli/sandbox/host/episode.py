@@ -18,8 +18,8 @@ from vtcli.sandbox.types import (
     LEAST_OPEN_FILES,
     OVER,
     EpisodeLostError,
+    OutputImage,
     Picture,
-    Produced,
     RunLimits,
     RunResult,
     Setup,
@@ -122,7 +122,7 @@ class Surroundings:
     again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
 
     slots: asyncio.Semaphore
-    verify: Callable[[Sequence[Picture], Sequence[Produced]], Awaitable[tuple[Produced, ...]]]
+    verify: Callable[[Sequence[Picture], Sequence[OutputImage]], Awaitable[tuple[OutputImage, ...]]]
     oom: Callable[[], bool]
     ended: Callable[[PooledEpisode], None]
 
@@ -171,8 +171,8 @@ class PooledEpisode:
             async with self._around.slots:
                 return await self._run(source, time.monotonic() - queued)
 
-    async def verify(self, images: Sequence[Produced]) -> tuple[Produced, ...]:
-        """Fills in ``Produced.verified``, see there. The episode may be over by now."""
+    async def verify(self, images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+        """Fills in ``OutputImage.verified``, see there. The episode may be over by now."""
         return await self._around.verify(self.setup.pictures, images)
 
     async def close(self) -> None:
@@ -278,12 +278,14 @@ class PooledEpisode:
             peak_mb=answer.peak_mb,
         )
 
-    def _images(self, placed: Sequence[replies.Placed]) -> tuple[Produced, ...]:
+    def _images(self, placed: Sequence[replies.ArenaImage]) -> tuple[OutputImage, ...]:
         """Copies of the images in the arena, whose memory is given back."""
         arena.check(placed, self.setup.limits)
         copies = arena.take(self._arena, placed)
         arena.empty(self._arena)
-        return tuple(Produced(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True))
+        return tuple(
+            OutputImage(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)
+        )
 
 
 def _late(answer: asyncio.Future[frames.Frame]) -> None:

@@ -23,7 +23,7 @@ from vtcli.sandbox.host.episode import CLOSED, Descriptors, PooledEpisode, Surro
 from vtcli.sandbox.host.link import Link
 from vtcli.sandbox.processes.waits import GONE_S
 from vtcli.sandbox.protocol import arena, frames
-from vtcli.sandbox.types import TIERS, EpisodeLostError, Picture, Produced, Setup, Status, Tier
+from vtcli.sandbox.types import TIERS, EpisodeLostError, OutputImage, Picture, Setup, Status, Tier
 from vtcli.schema import Json
 
 FILES = 2  # descriptors of one episode: its channel, its arena
@@ -38,8 +38,8 @@ class PoolConfig:
     ``minimum_tier``: the weakest confinement that is accepted; the strongest one that this machine allows is used.
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
     code does. ``tier``: use exactly this one, for comparisons. ``verify``: whether the operations behind returned
-    images are done again, to fill in ``Produced.verified``; None: where the environment's card or the run's judge asks.
-    """
+    images are done again, to fill in ``OutputImage.verified``; None: where the environment's card or the run's judge
+    asks. """
 
     active: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     live: int = 4096
@@ -134,9 +134,9 @@ class Pool:
         (nothing was started then), and ``EpisodeLostError`` when the episode does not start, for whatever reason."""
         return await self._open(setup, self._permits)
 
-    async def verify(self, pictures: Sequence[Picture], images: Sequence[Produced]) -> tuple[Produced, ...]:
-        """Fills in ``Produced.verified`` by doing the operations again in an episode of its own, see ``verifier``; does
-        nothing where ``PoolConfig.verify`` is False."""
+    async def verify(self, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+        """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``;
+        does nothing where ``PoolConfig.verify`` is False."""
         if self.config.verify is False:
             return tuple(images)
 

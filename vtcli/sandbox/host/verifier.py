@@ -11,7 +11,7 @@ from dataclasses import replace
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.episode import PooledEpisode
 from vtcli.sandbox.replay.plan import CannotTell, Plan, plan
-from vtcli.sandbox.types import EpisodeLostError, Help, Picture, Produced, RunLimits, Setup, Status
+from vtcli.sandbox.types import EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
 
 LIMITS = RunLimits(wall_s=10.0, cpu_s=10.0, source_bytes=256 * 1024, kept_output_chars=4096)
 """Of doing all images of one run again."""
@@ -20,9 +20,9 @@ NO_HELP = Help(dedent=False, syntax=False, paths=False, clamp=False, check=False
 Open = Callable[[Setup], Awaitable[PooledEpisode]]
 
 
-async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[Produced]) -> tuple[Produced, ...]:
-    """``images`` with ``Produced.verified`` filled in. ``pictures``: the input of the run that made them. Never raises
-    for what the operations say: what does not end in time, or cannot be started, is None."""
+async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+    """``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them. Never
+    raises for what the operations say: what does not end in time, or cannot be started, is None."""
     sizes = [(p.pixels.shape[1], p.pixels.shape[0]) for p in pictures]
     plans = [_plan(image, sizes) for image in images]
     if not any(plans):
@@ -34,21 +34,21 @@ async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[Pr
     )
 
 
-def _plan(image: Produced, sizes: Sequence[tuple[int, int]]) -> Plan | None:
+def _plan(image: OutputImage, sizes: Sequence[tuple[int, int]]) -> Plan | None:
     try:
         return plan(image.operations, sizes)
     except CannotTell:
         return None
 
 
-def _judged(image: Produced, found: Plan, verdict: bool | None) -> Produced:
+def _judged(image: OutputImage, found: Plan, verdict: bool | None) -> OutputImage:
     if found.size != (image.pixels.shape[1], image.pixels.shape[0]):
         verdict = False
     return replace(image, verified=verdict, operations=found.operations if verdict is not None else image.operations)
 
 
 async def _redone(
-    open_: Open, pictures: Sequence[Picture], images: Sequence[Produced], plans: Sequence[Plan | None]
+    open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage], plans: Sequence[Plan | None]
 ) -> list[bool | None]:
     """Of each plan the verdict, in one episode for all."""
     used = sorted({found.image for found in plans if found is not None})

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from os import _exit, close, closerange, dup, dup2, umask, waitpid
 from typing import NoReturn
 
-from vtcli.sandbox.harness.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.harness.harness import Execution, Harness, WorkerSetup
 from vtcli.sandbox.processes import proc
 from vtcli.sandbox.protocol import arena, frames, replies
 from vtcli.sandbox.types import RunLimits
@@ -162,7 +162,7 @@ class Worker:
             pass
         self.control.send(replies.encode(self.reply(frame.header["seq"], executed)))
 
-    def reply(self, seq: int, executed: Executed) -> replies.Reply:
+    def reply(self, seq: int, executed: Execution) -> replies.Reply:
         """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
         one could not work."""
         lowest = self._lowest_free()
@@ -171,7 +171,7 @@ class Worker:
             return replies.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
         offsets = arena.put(self.slots.arena, [i.pixels for i in executed.images], arena.capacity(self.limits))
         placed = tuple(
-            replies.Placed(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
+            replies.ArenaImage(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
             for offset, i in zip(offsets, executed.images, strict=False)
         )
         return replies.Reply(

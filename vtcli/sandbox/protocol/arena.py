@@ -18,7 +18,7 @@ import numpy as np
 
 from vtcli.protocols import Pixels
 from vtcli.sandbox.protocol.frames import ProtocolError
-from vtcli.sandbox.protocol.replies import Placed
+from vtcli.sandbox.protocol.replies import ArenaImage
 from vtcli.sandbox.types import RunLimits
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -57,7 +57,7 @@ the number may be another file's by then."""
 
 
 @dataclass(slots=True)
-class _Kept:
+class _SealedFile:
     fd: int
     alive: weakref.ref[Pixels]
 
@@ -67,7 +67,7 @@ class SealedPixels:
     share one copy. A file is closed when its array is gone. Not for use by several threads."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _SealedFile] = {}
 
     def fd(self, pixels: Pixels) -> tuple[int, bool]:
         """The file's descriptor and whether the caller must close it."""
@@ -77,7 +77,7 @@ class SealedPixels:
         kept = self._kept.get(key)
         if kept is None or kept.alive() is not pixels:
             self._drop(key)
-            kept = _Kept(sealed_picture(pixels), weakref.ref(pixels, lambda _: self._drop(key)))
+            kept = _SealedFile(sealed_picture(pixels), weakref.ref(pixels, lambda _: self._drop(key)))
             self._kept[key] = kept
         return kept.fd, False
 
@@ -140,7 +140,7 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
         done += os.pwrite(fd, data[done:], offset + done)
 
 
-def check(placed: Sequence[Placed], limits: RunLimits) -> None:
+def check(placed: Sequence[ArenaImage], limits: RunLimits) -> None:
     """Raises ``ProtocolError`` when an image or all of them break a limit that an honest worker keeps."""
     if len(placed) > limits.images:
         raise ProtocolError(f"{len(placed)} images; at most {limits.images} may be returned")
@@ -154,7 +154,7 @@ def check(placed: Sequence[Placed], limits: RunLimits) -> None:
         raise ProtocolError("more image bytes than the arena holds")
 
 
-def take(fd: int, placed: Sequence[Placed]) -> list[Pixels]:
+def take(fd: int, placed: Sequence[ArenaImage]) -> list[Pixels]:
     """Copies of the images that lie in the arena. Raises ``ProtocolError`` when it is shorter than they say."""
     copies: list[Pixels] = []
     for image in placed:

@@ -30,7 +30,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ArenaImage:
     """An image that lies in the arena: ``width * height * 3`` bytes of RGB from ``offset`` on."""
 
     offset: int
@@ -54,7 +54,7 @@ class Reply:
     kind: str
     error: str = ""
     value: str = ""
-    images: tuple[Placed, ...] = ()
+    images: tuple[ArenaImage, ...] = ()
     images_dropped: int = 0
     operations: tuple[Operation, ...] = ()
     notes: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def _clean(text: str) -> str:
     return SURROGATE.sub("\ufffd", text)
 
 
-def _image(placed: Placed, operations: int) -> list[Json]:
+def _image(placed: ArenaImage, operations: int) -> list[Json]:
     chain: list[Json] = [_operation(o) for o in placed.operations[:operations]]
     return [placed.offset, placed.width, placed.height, placed.origin, _clean(placed.name)[:255], chain]
 
@@ -235,11 +235,11 @@ def _kind(value: Json) -> str:
     return kind
 
 
-def _placed(value: Json) -> Placed:
+def _placed(value: Json) -> ArenaImage:
     offset, width, height, origin, name, operations = _entries(value, 6)
     if not isinstance(origin, str) or origin not in ORIGINS:
         raise ProtocolError("an image of unknown origin")
-    return Placed(
+    return ArenaImage(
         _integer(offset, 0, 2**40),
         _integer(width, 1, 2**20),
         _integer(height, 1, 2**20),

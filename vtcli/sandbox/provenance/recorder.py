@@ -2,7 +2,7 @@
 
 The patches in ``patch_pil``, ``patch_arrays`` and ``patch_cv2`` tell the active ``Recorder`` of every operation that
 user code calls; slices and views of arrays, which no patch sees, are read off their memory when they are used next. All
-of this runs in the process that the code may tamper with: it is a *claim*, see ``types.Produced.verified``.
+of this runs in the process that the code may tamper with: it is a *claim*, see ``types.OutputImage.verified``.
 """
 
 from __future__ import annotations
