@@ -147,7 +147,7 @@ class FakeRunner:
             raise result
         return result
 
-    async def verify(self, images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]:
         return tuple(images)
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
     item = generator(name, task)(seed=0, item=number, split="test")
     sample = item.sample("answer", "test", (images.add(item.pixels),))
     protocol = code_card(name)
-    world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact", verify=True)
+    world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact")
     policy = oracle(tiny_model.chat(), images, 0, protocol, sample)
     limits = Limits(max_turns=4, max_tokens=20_000, max_turn_tokens=2000, max_images=6)
     return await rollout(sample, policy, tiny_model.chat(), world, limits, Sampling(seed=1))
@@ -72,7 +72,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
     images = ImageStore(tmp_path_factory.mktemp("images"), 10000, 12600)
 
     async def run() -> dict[str, Any]:
-        async with await Pool.start(PoolConfig()) as pool:
+        async with await Pool.start(PoolConfig(verify=True)) as pool:
             cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
             demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
             acts = [(name, act) for name in ("codev", "codevision") for act in ACTS]
@@ -85,7 +85,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
 
     async def single(pool: Pool, name: str, act: str) -> Any:
         sample = make_sample(images, pixels=make_pixels(1, 112, 98))
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=images, style="compact", verify=True)
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=images, style="compact")
         tool, arguments, _ = ACTS[act]
         turn = env.syntax.read
         assert turn is not None

@@ -40,11 +40,11 @@ def play_all(plays):
     """``(card, sample, turns)`` rolled out together over one pool."""
 
     async def run():
-        async with await Pool.start(PoolConfig()) as pool:
+        async with await Pool.start(PoolConfig(verify=True)) as pool:
             return await asyncio.gather(*(play(pool, *each) for each in plays))
 
     async def play(pool, name, sample, turns):
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store(), verify=True)
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
         return await rollout(sample, policy, chat, lambda _: env, LIMITS, Sampling(seed=5))
 

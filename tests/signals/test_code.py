@@ -83,12 +83,12 @@ def played():
 
     async def play(pool, name, truth, turns):
         sample = replace(make_sample(tiny_model.store(), pixels=make_pixels(3, 150, 100)), truth=truth)
-        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store(), verify=True)
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, limits = ScriptedPolicy(tiny_model.chat(), [*turns, DONE]), Limits(10, 20_000, 4000, 32)
         return await rollout(sample, policy, tiny_model.chat(), lambda _: env, limits, Sampling(seed=5))
 
     async def run():
-        async with await Pool.start(PoolConfig()) as pool:
+        async with await Pool.start(PoolConfig(verify=True)) as pool:
             return await asyncio.gather(*(play(pool, *each) for each in PLAYS.values()))
 
     return dict(zip(PLAYS, asyncio.run(asyncio.wait_for(run(), 200)), strict=True))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from fnmatch import fnmatch
 
 from vtcli.attacks import (
+    claims,
     deaths,
     files,
     forge,
+    forks,
     hangs,
     isolation,
     kernel,
@@ -36,7 +38,9 @@ CASES: tuple[Case, ...] = (
     *output.CASES,
     *sources.CASES,
     *forge.CASES,
+    *claims.CASES,
     *poison.CASES,
+    *forks.CASES,
     *isolation.CASES,
 )
 

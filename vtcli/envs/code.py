@@ -41,16 +41,9 @@ class CodeEnv:
     """An ``Env``. The episode is opened at the first call, so that a trajectory without code costs no process."""
 
     def __init__(
-        self,
-        sample: Sample,
-        protocol: CodeProtocol,
-        runner: Runner,
-        images: Images,
-        offered: bool = True,
-        verify: bool | None = None,
+        self, sample: Sample, protocol: CodeProtocol, runner: Runner, images: Images, offered: bool = True
     ) -> None:
         self.sample, self.protocol, self.offered = sample, protocol, offered
-        self._verify = protocol.place.verify if verify is None else verify
         self._runner, self._images = runner, images
         self._episode: Episode | None = None
 
@@ -131,11 +124,9 @@ class CodeEnv:
             await episode.close()
 
     async def _checked(self, episode: Episode, source: str) -> RunResult:
-        """A run, its images verified where the card or the caller asks for it."""
+        """A run, its images verified where the card or the run's configuration asks for it."""
         result = await episode.run(source)
-        if not self._verify or not result.images:
-            return result
-        return replace(result, images=await episode.verify(result.images))
+        return replace(result, images=await episode.verify(result.images, self.protocol.place.verify))
 
     def _setup(self, refs: Sequence[ImageRef]) -> Setup:
         place = self.protocol.place
@@ -214,11 +205,9 @@ def open_env(
     images: Images,
     style: str = "full",
     offered: bool = True,
-    verify: bool | None = None,
 ) -> CodeEnv:
     """The environment of one sample under one paper's protocol. ``style`` as ``prompt.style``; without ``offered`` the
-    prompt does not speak of code, and none is run (the no-tools probe). ``verify``: whether returned images are
-    verified (``sandbox.types.OutputImage.verified``); None: as the protocol says.
+    prompt does not speak of code, and none is run (the no-tools probe).
 
     Raises:
         ConfigError: a protocol about videos for a sample without one, or the other way round; no compact prompt.
@@ -231,4 +220,4 @@ def open_env(
     for video in sample.videos:
         if not Path(video.path).is_file():
             raise InputError(f"sample {sample.id}: there is no video file {video.path}")
-    return CodeEnv(sample, protocol.styled(style), runner, images, offered, verify)
+    return CodeEnv(sample, protocol.styled(style), runner, images, offered)

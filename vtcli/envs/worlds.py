@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,10 +32,9 @@ class Worlds:
         verify: bool = False,
     ) -> None:
         style = read_prompt(prompt)
-        asked = (verify or None) if sandbox.verify is None else sandbox.verify
-        self._sandbox = sandbox
+        self._sandbox = replace(sandbox, verify=True) if verify and sandbox.verify is None else sandbox
         self._native = partial(tool_calls.open_env, images=images, prompt=style)
-        self._code = code and partial(code, images=images, style=style.style, offered=offered, verify=asked)
+        self._code = code and partial(code, images=images, style=style.style, offered=offered)
         self._pool: Pool | None = None
 
     async def start(self) -> None:

@@ -122,7 +122,7 @@ class Surroundings:
     again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
 
     slots: asyncio.Semaphore
-    verify: Callable[[Sequence[Picture], Sequence[OutputImage]], Awaitable[tuple[OutputImage, ...]]]
+    verify: Callable[[Sequence[Picture], Sequence[OutputImage], bool], Awaitable[tuple[OutputImage, ...]]]
     oom: Callable[[], bool]
     ended: Callable[[PooledEpisode], None]
 
@@ -171,9 +171,9 @@ class PooledEpisode:
             async with self._around.slots:
                 return await self._run(source, time.monotonic() - queued)
 
-    async def verify(self, images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]:
         """Fills in ``OutputImage.verified``, see there. The episode may be over by now."""
-        return await self._around.verify(self.setup.pictures, images)
+        return await self._around.verify(self.setup.pictures, images, asked)
 
     async def close(self) -> None:
         """Ends the episode; what runs is killed. Further runs return ``LOST``."""

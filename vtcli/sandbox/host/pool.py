@@ -39,7 +39,7 @@ class PoolConfig:
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
     code does. ``tier``: use exactly this one, for comparisons. ``verify``: whether the operations behind returned
     images are done again, to fill in ``OutputImage.verified``; None: where the environment's card or the run's judge
-    asks. """
+    asks."""
 
     active: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     live: int = 4096
@@ -134,10 +134,12 @@ class Pool:
         (nothing was started then), and ``EpisodeLostError`` when the episode does not start, for whatever reason."""
         return await self._open(setup, self._permits)
 
-    async def verify(self, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
-        """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``;
-        does nothing where ``PoolConfig.verify`` is False."""
-        if self.config.verify is False:
+    async def verify(
+        self, pictures: Sequence[Picture], images: Sequence[OutputImage], asked: bool = True
+    ) -> tuple[OutputImage, ...]:
+        """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``.
+        Does nothing where that is not ``asked`` for; ``PoolConfig.verify`` overrules it."""
+        if not (asked if self.config.verify is None else self.config.verify):
             return tuple(images)
 
         async def opened(setup: Setup) -> PooledEpisode:
