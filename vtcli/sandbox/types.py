@@ -1,4 +1,4 @@
-"""What goes into an episode of the code runner and what comes back: frozen, and light enough for every process."""
+"""Input and output of an episode of the code runner: frozen, and light enough for every process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vtcli.schema import Json
 
 
 class Status(StrEnum):
-    """How one run ended, decided outside the process that ran the code. ``OK`` can be forged by that code: it is no
+    """End of one run, decided outside the process that ran the code. ``OK`` can be forged by that code: it is no
     evidence of anything, and no reward may rest on it alone. ``LOST`` is our fault: never trained on."""
 
     OK = "ok"
@@ -162,7 +162,7 @@ class OutputImage:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one run did. Times, memory, kills and the number of images are measured outside the process; text,
+    """Result of one run. Times, memory, kills and the number of images are measured outside the process; text,
     pixels and ``OK`` are the code's own claims."""
 
     status: Status

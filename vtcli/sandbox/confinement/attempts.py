@@ -40,7 +40,7 @@ LIMITS = ProbeLimits()
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What exists outside and must stay out of reach: a file that everybody may read and write, and a process."""
+    """Targets outside that must stay out of reach: a file that everybody may read and write, and a process."""
 
     canary: str
     host: int

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TemplateState:
-    """What ``prepare_template`` learnt and made; guards inherit it."""
+    """The confined template, from ``prepare_template``; guards inherit it."""
 
     tier: Tier
     uid: int  # of everything below the template
@@ -148,8 +148,8 @@ def enter_guard(state: TemplateState, limits: Limits) -> GuardState:
 
 
 def _live_in(workspace: str) -> None:
-    """Where home and temporary files are; the imports in the template may have settled on a folder that is out of
-    reach. At tier full it is the same one for all, and the template knows it."""
+    """Sets the folder of home and temporary files; the imports in the template may have settled on a folder that is out
+    of reach. At tier full it is the same one for all, and the template knows it."""
     if tempfile.tempdir != workspace:
         os.environ.update(HOME=workspace, TMPDIR=workspace)
         tempfile.tempdir = workspace

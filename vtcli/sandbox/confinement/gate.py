@@ -95,7 +95,7 @@ class ForkGate:
         return True
 
     def _count(self, thread: int) -> int:
-        """How many threads the caller's process has; more than any limit when that cannot be seen."""
+        """Number of threads that the caller's process has; more than any limit when that cannot be seen."""
         try:
             fd = os.open(
                 f"{thread}/status" if self._proc is not None else f"/proc/{thread}/status",

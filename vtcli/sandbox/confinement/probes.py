@@ -1,4 +1,4 @@
-"""Which tier holds on this machine: decided by doing, in throw-away processes, before the first episode.
+"""Finding the tier that holds on this machine, by trying it in throw-away processes before the first episode.
 
 Each tier is entered as for an episode, strongest first, and inside it everything that it must stop is attempted
 (``attempts``). A layer is ``active`` only when its attempt failed as it should; a kernel's version, or a call that
@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What holds here, proved. ``refused``: each stronger tier that does not hold, and why."""
+    """The tier that holds here, proved. ``refused``: each stronger tier that does not hold, and why."""
 
     tier: Tier
     layers: tuple[Layer, ...]

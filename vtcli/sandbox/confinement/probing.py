@@ -153,7 +153,7 @@ def _try_all(tier: Tier, ground: Ground, writer: int) -> None:
 
 
 def _foreign_call(guard: confine.GuardState) -> str | None:
-    """What came of a system call with x32 numbers, in a worker of its own, because it must not survive it."""
+    """Outcome of a system call with x32 numbers, in a worker of its own, because it must not survive it."""
     if guard.template.tier == "none" or MACHINE != "x86_64":
         return None
     worker, gate = _start(guard, lambda: LIBC.syscall(X32_GETPID))

@@ -1,4 +1,4 @@
-"""Which files of the host the worker may read: what Python and the imported libraries need, and nothing else."""
+"""Files of the host that the worker may read: those that Python and the imported libraries need, and no others."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from typing import Protocol
 
 
 class Limits(Protocol):
-    """What confinement reads of ``types.RunLimits``, which it does not import: that brings numpy with it."""
+    """The part of ``types.RunLimits`` that confinement reads; it does not import them, for they bring numpy with
+    them."""
 
     @property
     def cpu_s(self) -> float: ...

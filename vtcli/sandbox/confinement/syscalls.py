@@ -1,4 +1,4 @@
-"""Which system calls untrusted code may make, by name; all others fail with EPERM.
+"""System calls that untrusted code may make, by name; all others fail with EPERM.
 
 Chosen from what numpy, PIL, OpenCV, matplotlib, scipy, sympy, PyAV, threads and asyncio were seen to use. Left out on
 purpose, though harmless alone: file locks and leases, keyrings, inotify and memfd_create (channels between episodes, or

@@ -1,4 +1,4 @@
-"""What a run shows: figures, shown images, saved files, values. Runs in the process that can die."""
+"""Collecting the images of a run: figures, shown images, saved files, values."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ _show: Show | None = None
 
 
 def show_with(show: Show | None) -> None:
-    """Who gets figures and images that are shown from now on: called with a figure or image and "show" or
+    """Sets the function that gets figures and images that are shown: called with a figure or image and "show" or
     "pil_show"."""
     global _show  # noqa: PLW0603  # pyplot is the process's, and so is its screen
     _show = show

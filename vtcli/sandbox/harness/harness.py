@@ -1,4 +1,4 @@
-"""What runs in the worker above the sockets: the namespace, one run after the other, and what each showed.
+"""The worker above its sockets: the namespace of the code, one run after the other, and the images of each.
 
 Nothing here protects anything: the code runs in the same interpreter and may change all of it. What holds is outside.
 """

@@ -15,7 +15,7 @@ class OutputLimit(Exception):
 
 
 class Meter:
-    """What was printed in this run: bytes, and the last of them; shared by both streams."""
+    """Counts the bytes printed in one run and keeps the last of them; shared by both streams."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -25,7 +25,7 @@ class Meter:
         self._start: dict[int, int] = {}
 
     def begin(self) -> None:
-        """What is in the files by now was not printed by this run."""
+        """Starts counting: what the files hold already was not printed by this run."""
         self._start = {fd: size(fd) for fd in (1, 2)}
 
     def add(self, data: bytes) -> bytes:

@@ -118,7 +118,7 @@ def refusal(source: str, limits: RunLimits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an episode needs from its pool. ``slots``: one per running call. ``verify``: does the operations of images
+    """The pool as an episode needs it. ``slots``: one per running call. ``verify``: does the operations of images
     again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
 
     slots: asyncio.Semaphore

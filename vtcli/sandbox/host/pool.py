@@ -33,7 +33,7 @@ ATTEMPTS = 3  # to open an episode while templates die
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """How a pool runs.
+    """Configuration of a pool.
 
     ``minimum_tier``: the weakest confinement that is accepted; the strongest one that this machine allows is used.
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
@@ -119,7 +119,7 @@ class Pool:
 
     @property
     def report(self) -> Mapping[str, Json]:
-        """What confines the code: tier and layers, as found by the probes of the running template; JSON."""
+        """Confinement of the code: tier and layers, as found by the probes of the running template; JSON."""
         return self._link.report if self._link is not None else {}
 
     @property
@@ -284,7 +284,7 @@ class Pool:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since the machine started."""
+    """Number of processes that the kernel has killed for memory since the machine started."""
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -96,7 +96,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run ended. ``reply``: the part of the worker's reply that the guard acts on; ``raw``: all of it, for the
+    """End of one run. ``reply``: the part of the worker's reply that the guard acts on; ``raw``: all of it, for the
     host; ``signal``: the one that killed the process."""
 
     status: Status

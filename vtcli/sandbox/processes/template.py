@@ -33,8 +33,8 @@ ENVIRONMENT = {
 
 
 def command(channel: int) -> list[str]:
-    """How the host starts it, with its end of the channel on descriptor ``channel``. The import path is the host's, so
-    that the same libraries are found; nothing else of the host's Python is taken over."""
+    """The command line by which the host starts it, with its end of the channel on descriptor ``channel``. The import
+    path is the host's, so that the same libraries are found; nothing else of the host's Python is taken over."""
     package = str(Path(__file__).resolve().parents[3])
     paths = list(dict.fromkeys([*(p for p in sys.path if p), package]))
     program = f"import sys; sys.path[:] = {paths!r}; from vtcli.sandbox.processes.template import main; main({channel})"

@@ -1,4 +1,4 @@
-"""What a worker says about a run (``Reply``), and what its guard tells the host (``Answer``): frames of ``frames``.
+"""A worker's reply about a run (``Reply``), and its guard's answer to the host (``Answer``).
 
 A reply's bytes are untrusted. ``parse`` tests all of them, and every way in which they can be wrong is a
 ``ProtocolError``. The guard acts on ``outline`` alone and hands the bytes on to the host.
@@ -48,7 +48,7 @@ class ArenaImage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a worker claims about a run. ``kind``: ok | no_output | error | exit | refused | limit."""
+    """A worker's claims about a run. ``kind``: ok | no_output | error | exit | refused | limit."""
 
     seq: int
     kind: str

@@ -1,4 +1,4 @@
-"""What the code did to images, recorded by patches of PIL, OpenCV, NumPy and SciPy: a claim, never a proof.
+"""Operations of the code on images, recorded by patches of PIL, OpenCV, NumPy and SciPy: a claim, never a proof.
 
 It may import ``video`` and ``types``. It must not know how images leave the process. ``trace`` is pure arithmetic on
 coordinates, which ``replay`` shares.

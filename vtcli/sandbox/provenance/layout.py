@@ -1,5 +1,5 @@
-"""How one array lies in the memory of another: slices, flips, turns and channel picks read off pointer and strides; and
-the place of a copied part, found by its pixels. Pure."""
+"""Reading how one array lies in the memory of another: slices, flips, turns and channel picks read off pointer and
+strides; and the place of a copied part, found by its pixels. Pure."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def oriented(trace: Trace, mirror_x: bool, mirror_y: bool, transposed: bool, lib
 
 
 def read(view: Array, root: Array) -> View | None:
-    """How ``view`` lies in ``root`` (H, W), (H, W, C) or (N, H, W, C); None when it is no rectangle of it."""
+    """Reads how ``view`` lies in ``root`` (H, W), (H, W, C) or (N, H, W, C); None when it is no rectangle of it."""
     if root.ndim not in (2, 3, 4) or view.ndim not in (2, 3) or view.size == 0 or view.dtype != root.dtype:
         return None
     if not root.flags.c_contiguous or view.itemsize != root.itemsize:

@@ -1,4 +1,4 @@
-"""How a library's function is wrapped so that the recorder hears of it. The function's own behaviour stays."""
+"""Wrapping a library's function so that the recorder is told of its calls. The function's own behaviour stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the code did to images, taken at run time from the libraries it calls, with the way back to the input picture.
+"""The recorder: operations of the code on images, taken at run time from the libraries it calls, with the map back to
+the input picture.
 
 The patches in ``patch_pil``, ``patch_arrays`` and ``patch_cv2`` tell the active ``Recorder`` of every operation that
 user code calls; slices and views of arrays, which no patch sees, are read off their memory when they are used next. All

@@ -69,7 +69,7 @@ def _is_unchanged(operation: Operation) -> bool:
 
 
 def _step(operation: Operation, arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map]:
-    """What to do, the size of the result, and the map from its pixels back to those before."""
+    """The step, the size of its result, and the map from its pixels back to those before."""
     name, library = operation.name, operation.library
     if library not in ("pil", "cv2", "numpy"):
         raise CannotTell(f"{library}: {name}")

@@ -90,9 +90,9 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Where frames are, from the container alone. ``pts`` of the frames in display order, in units of ``time_base``;
-    ``keys``: pts of the frames at which decoding can start. Without usable time stamps (``counted``) frames are told
-    apart by counting from the start of the file, and ``pts`` count them."""
+    """Places of the frames, from the container alone. ``pts`` of the frames in display order, in units of
+    ``time_base``; ``keys``: pts of the frames at which decoding can start. Without usable time stamps (``counted``)
+    frames are told apart by counting from the start of the file, and ``pts`` count them."""
 
     pts: Indices
     keys: Indices

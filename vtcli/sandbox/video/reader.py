@@ -34,7 +34,7 @@ class Frames(np.ndarray[Any, np.dtype[np.uint8]]):
         return self.view(np.ndarray)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        """What is computed from frames are plain arrays and numbers."""
+        """Results computed from frames are plain arrays and numbers."""
         return array[()] if return_scalar else array.view(np.ndarray)
 
 
@@ -44,7 +44,7 @@ on_frames: Callable[[VideoReader, tuple[int, ...], Frames], None] | None = None
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a prompt says of a video. ``frames_per_s`` is the mean where the rate varies."""
+    """Facts about a video for a prompt. ``frames_per_s`` is the mean where the rate varies."""
 
     width: int
     height: int
