@@ -84,7 +84,7 @@ def test_forks_are_refused_and_a_fork_bomb_stops(world: World) -> None:
     assert results[3].output == "1\n"
 
 
-def test_secrets_of_the_host_are_not_in_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_host_are_not_in_the_worker(strongest: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item 1 of what broke before: the environment survives in the initial stack."""
     source = """
 import os, ctypes
@@ -99,7 +99,7 @@ while first[n]:
 print(n > 3)
 """
     monkeypatch.setenv("VTCLI_TEST_SECRET", "hunter2")
-    made = World(world.pool.config)
+    made = World(strongest.pool.config)
     try:
         (result,) = made.runs(source)
         assert result.output == "[]\nTrue\n", result

@@ -258,8 +258,8 @@ def test_nothing_grows_over_many_episodes(world: World) -> None:
         return descriptors(), len(below), shm, pages * 4
 
     async def go() -> None:
-        first = await some(20)
-        second = await some(80)
+        first = await some(12)
+        second = await some(40)
         assert second[:3] == first[:3], (first, second)
         assert second[3] <= first[3] + 2048, (first, second)  # kB of the template
 

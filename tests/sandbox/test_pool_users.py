@@ -52,8 +52,8 @@ ok 1 []
     [
         ((), ("full", "landlock")),
         (("user",), ("full", "landlock")),
-        (("container",), ("landlock",)),
-        (("user", "container"), ("landlock",)),
+        pytest.param(("container",), ("landlock",), marks=pytest.mark.rounds),
+        pytest.param(("user", "container"), ("landlock",), marks=pytest.mark.rounds),
     ],
     ids=lambda v: "-".join(v) or "as-it-is",
 )
