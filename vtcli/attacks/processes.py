@@ -21,7 +21,8 @@ def flood():
         ends.append(socket.socketpair())
         sent += ends[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1] * 250))])
     return sent
-attempt("send_fds", lambda: socket.send_fds(socket.socketpair()[0], [b"x"], [1]))
+pair = socket.socketpair()
+attempt("send_fds", lambda: socket.send_fds(pair[0], [b"x"], [1]))
 attempt("sendmsg", flood)
 attempt("sendmmsg", lambda: syscall(307, 1, 0, 0, 0))
 attempt("a filter of its own", lambda: syscall(317, 1, 0, 0))
