@@ -63,7 +63,7 @@ async def _redone(
     setup = Setup(tuple(given), names, capture=(), transactions=False, limits=LIMITS, help=NO_HELP)
     try:
         episode = await open_(setup)
-    except (ConfigError, EpisodeLostError):  # too many images for one episode; a machine that is short of something
+    except (ConfigError, EpisodeLostError, OSError):  # too many images for one episode, or a machine short of something
         return nothing
     try:
         result = await episode.run(program)

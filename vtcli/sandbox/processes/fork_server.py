@@ -18,7 +18,6 @@ class ForkServer:
     """Serves one host over ``channel``."""
 
     def __init__(self, channel: socket.socket, state: confine.TemplateState) -> None:
-
         self.channel, self.state = channel, state
         self.guards: dict[int, int] = {}  # pid: episode
         proc.rename("vtcli-template")
