@@ -1,4 +1,4 @@
-"""The doors to confinement: template, guard and worker each pass one, in this order, and never come back.
+"""Entering confinement: one function each for template, guard and worker, in this order, for good.
 
     state = prepare_template(tier)          # once, in the template, after its imports, single-threaded
     prepare_fork(state); os.fork()          # in the template, for each episode
@@ -74,7 +74,7 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     is the first process of a new pid namespace, while the original one waits, holding no descriptor, and ends as this
     one ends. When either is killed the kernel kills everything below. ``scratch``: where workspaces are made at the
     other tiers; it must exist, and who made it removes it (default: a new folder, removed by the next start).
-    ConfinementError, naming the layer, when a layer of the tier cannot be put on."""
+    ConfinementError, naming the layer, when a layer of the tier cannot be applied."""
     if tier != "none" and not SUPPORTED:
         reason = f"confinement is written for Linux on x86-64 and aarch64, not for {MACHINE}: only tier none is left"
         raise ConfinementError("seccomp", reason)
@@ -196,7 +196,7 @@ def lock_worker(
     given up as well. ``closed``: the guard's and the template's descriptors are closed here already. A run's CPU time
     is the guard's to watch: the process lives for many.
 
-    OSError or ConfinementError when a layer of the tier cannot be put on: the process must exit then."""
+    OSError or ConfinementError when a layer of the tier cannot be applied: the process must exit then."""
     state = guard.template
     for fd in (guard.proc, state.held):
         if fd is not None and not closed:

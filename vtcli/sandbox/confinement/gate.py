@@ -1,4 +1,4 @@
-"""The gate: the guard decides, one by one, which forks and threads of the worker come into being.
+"""The gate: the guard decides, one by one, which forks and threads of the worker are made.
 
 A fork cannot simply be forbidden, for a transaction needs one. The filter puts it to this listener
 (seccomp_unotify(2)), and only the harness's own, which the guard expects, is let through. Flags arrive by value, so

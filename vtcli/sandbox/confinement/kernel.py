@@ -28,7 +28,7 @@ PR_SET_SECUREBITS, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT =
 
 
 class ConfinementError(Exception):
-    """A layer of the sandbox could not be put on. ``layer``: which; ``reason``: what was tried and what came back."""
+    """A layer of the sandbox could not be applied. ``layer``: which; ``reason``: what was tried and what came back."""
 
     def __init__(self, layer: str, reason: str) -> None:
         super().__init__(f"{layer}: {reason}")

@@ -29,7 +29,7 @@ Seen = dict[str, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GalleryImage:
-    """One image on its way out: (H, W, 3) contiguous uint8 RGB, where it came from, the file's or variable's name, and
+    """An image that a run returns: (H, W, 3) contiguous uint8 RGB, where it came from, the file's or variable's name, and
     the chain of operations that the recorder claims for it."""
 
     pixels: Pixels

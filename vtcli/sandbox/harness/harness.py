@@ -62,8 +62,7 @@ class Execution:
 
 
 class Harness:
-    """The code's world in one worker. ``prepare`` once, then ``execute`` for every run. A process that forks for a run
-    takes all of it along, so that rolling back is letting the child die."""
+    """The namespace and the records of one worker. ``prepare`` once, then ``execute`` for every run."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup

@@ -1,4 +1,4 @@
-"""Wrapping a library's function so that the recorder is told of its calls. The function's own behaviour stays."""
+"""Wrapping a library's function so that the recorder learns of its calls. The function's own behaviour stays."""
 
 from __future__ import annotations
 
