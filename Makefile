@@ -49,7 +49,7 @@ test: setup
 
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
-	$(BIN)/python -m pytest -q -m rounds tests/sandbox
+	$(BIN)/python -m pytest -q -m rounds tests/sandbox tests/attacks
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
