@@ -49,7 +49,7 @@ test: setup
 
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
-	$(BIN)/python -m pytest -q -m rounds tests/sandbox
+	$(BIN)/python -m pytest -q -m rounds tests/sandbox tests/attacks
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
@@ -81,7 +81,7 @@ bench-trl: setup-vllm
 # Compares with other runners, which this installs; an hour or more, best on an idle machine.
 bench-sandbox: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
-	$(BIN)/python tests/bench/bench_sandbox.py --full --write docs/benchmarks.md
+	$(BIN)/python tests/bench/bench_sandbox.py --full --write docs/sandbox.md
 
 # Artifacts are kept: they are results. `chmod -R u+w artifacts && rm -r artifacts` removes them too.
 clean:

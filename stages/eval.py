@@ -18,6 +18,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging import oracle
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -35,7 +36,7 @@ from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.progress import StepBar
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.store import records
@@ -133,7 +134,8 @@ def run(config: Config) -> Artifact:
             return stage.reused
         family = open_family(source.path, config.families)
         images = ImageStore(stage.work / "images", family.sizing(config.images))
-        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=config.tools == "offered")
+        offered, judged = config.tools == "offered", oracle.judges(config.judge)
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered, verify=judged)
         samples = _samples(config, data, images, worlds)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:

@@ -27,7 +27,7 @@ from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.identity import outside_code, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import codec, disk, parquet, videos

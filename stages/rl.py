@@ -27,6 +27,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
@@ -36,7 +37,7 @@ from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
@@ -393,7 +394,8 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     barrier()  # the first rank has made the work folder
     place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(config.engine, family, view, config.limits, place)
-    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
+    judged = oracle.judges(config.judge)
+    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}

@@ -25,7 +25,7 @@ from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import LOOPBACK, Service, application
 from vtcli.serve.requests import RequestLimits

@@ -31,7 +31,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import find_family
 from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.store import disk, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore

@@ -1,6 +1,6 @@
 """Speed of the code sandbox beside other ways to run a policy's Python, interleaved in one run.
 
-python tests/bench/bench_sandbox.py [--full] [--live 2000] [--soak 100000] [--json FILE] [--write docs/benchmarks.md]
+python tests/bench/bench_sandbox.py [--full | --floor] [--live 2000] [--soak 100000] [--json FILE] [--write PAGE]
 
 Prints tables. Writes nothing but a temporary folder, which it removes, unless told to: ``--write`` replaces the part of
 a page between ``<!-- bench -->`` and ``<!-- /bench -->``. Needs ``pip install '.[bench]'``; what is not installed is
@@ -34,6 +34,7 @@ os.environ.update(SINGLE)  # of this process too: it is one of the contenders
 
 MARKS = ("<!-- bench -->", "<!-- /bench -->")
 SLOW = ("subprocess", "Jupyter")
+FLOOR_ONLY = ("in-process exec (unsafe)", "Jupyter kernel per episode")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Plan:
 QUICK = Plan(
     repeats=10, turns=8, slow_turns=1, episodes=2, slow_episodes=1, busy=5, starts=30, idle=20, soak=200, live=0
 )
+FLOOR = Plan(repeats=10, turns=4, slow_turns=1, episodes=2, slow_episodes=1, busy=0, starts=0, idle=0, soak=0, live=0)
 FULL = Plan(
     repeats=40, turns=10, slow_turns=2, episodes=2, slow_episodes=1, busy=20, starts=200, idle=100, soak=2000, live=2000
 )
@@ -151,14 +153,8 @@ def table(title: str, rows: dict[str, dict[str, Estimate]], reference: str = "in
 
 
 AIMS = (
-    ("long", "vtcli sandbox", "in-process exec (unsafe)", 0.85),
-    ("long", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.5),
-    ("four turns", "vtcli sandbox, transactions", "in-process exec (unsafe)", 0.35),
-    ("all cores busy, four turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
-    ("four turns", "vtcli sandbox, transactions", "subprocess per call", 10.0),
-    ("four turns", "vtcli sandbox, transactions", "subprocess per call, one thread", 10.0),
-    ("four turns", "vtcli sandbox, transactions", "subprocess per call, one thread, OpenCV and pyplot", 10.0),
-    ("four turns", "vtcli sandbox, transactions", "Jupyter kernel per episode", 2.0),
+    ("four turns", "vtcli sandbox, codev", "in-process exec (unsafe)", 0.3),
+    ("four turns", "vtcli sandbox, codev", "Jupyter kernel per episode", 2.0),
 )
 """Scenario, who, compared with whom, and the least throughput as a multiple of theirs."""
 
@@ -180,7 +176,7 @@ async def smallest_run(pixels: np.ndarray, runs: int) -> str:
     """What is left of a run when its code does nothing: handing over, and with transactions the copy."""
     lines = ["### The smallest run", ""]
     for transactions in (False, True):
-        contender = Sandbox(pixels, transactions=transactions)
+        contender = Sandbox(pixels, "codev", transactions=transactions)
         await contender.start()
         session = await contender.open()
         walls: list[float] = []
@@ -216,8 +212,13 @@ def missing(contenders: list[Contender]) -> Iterator[list[Contender]]:
 async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
     """The page's part and the same figures as JSON."""
     pixels = photo()
-    with missing(everyone(pixels, folder)) as contenders:
+    chosen = [c for c in everyone(pixels, folder) if plan.busy or c.name in FLOOR_ONLY or "sandbox" in c.name]
+    with missing(chosen) as contenders:
         long, short = await side_by_side(contenders, plan, pixels)
+    if plan.busy == 0:
+        rows = {"long": compared(long, contenders[0].name), "four turns": compared(short, contenders[0].name)}
+        tables = [table("Long episodes", rows["long"]), table("Episodes of four turns", rows["four turns"])]
+        return "\n".join([machine(), "", aims({"long": long, "four turns": short}), *tables]), {"plan": asdict(plan)}
     full = await busy(plan.busy, pixels, folder)
     reference = contenders[0].name
     rows = {"long": compared(long, reference), "four turns": compared(short, reference)}
@@ -229,7 +230,9 @@ async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
         table("Long episodes", rows["long"]),
         table("Episodes of four turns, opening and closing included", rows["four turns"]),
         table(
-            "All cores busy: four-turn episodes, one in flight for each core", rows["all cores busy"], "vtcli sandbox"
+            "All cores busy: four-turn episodes, one in flight for each core",
+            rows["all cores busy"],
+            "vtcli sandbox, codev",
         ),
         await in_flight(pixels, plan.turns * plan.repeats // 2),
         await smallest_run(pixels, plan.turns * plan.repeats),
@@ -246,12 +249,13 @@ async def run(plan: Plan, folder: Path) -> tuple[str, dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="40 repeats, 2 000 live episodes; the default is 10, none")
+    parser.add_argument("--floor", action="store_true", help="the side-by-side tables alone")
     parser.add_argument("--live", type=int, help="episodes alive at once")
     parser.add_argument("--soak", type=int, help="episodes opened, run and closed, watched for leaks")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path, help="a page with the marks")
     given = parser.parse_args()
-    plan = FULL if given.full else QUICK
+    plan = FULL if given.full else FLOOR if given.floor else QUICK
     plan = Plan(**asdict(plan) | {k: v for k, v in (("live", given.live), ("soak", given.soak)) if v is not None})
     with tempfile.TemporaryDirectory(prefix="vtcli_bench_") as folder:
         text, figures = asyncio.run(run(plan, Path(folder)))

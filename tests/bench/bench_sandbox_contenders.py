@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import yaml
 from PIL import Image
 
 from vtcli.protocols import Pixels
@@ -235,51 +236,67 @@ class SmolagentsSession:
     async def close(self) -> None: ...
 
 
-class Sandbox:
-    """vtcli's own, at the strongest tier of this machine unless ``tier`` says otherwise."""
+CARDS = Path(__file__).parents[1] / "conf" / "env"
 
-    def __init__(self, pixels: Pixels, transactions: bool, **config: Any) -> None:
-        self.pixels, self.transactions, self.config = pixels, transactions, config
-        self.name = "vtcli sandbox" + (", transactions" if transactions else "")
-        self.name += "".join(f", {k}={v}" for k, v in config.items())
+
+class Sandbox:
+    """vtcli's own, at the strongest tier of this machine, with the choices of a card of conf/env that cost time, or
+    with ``changes`` to them."""
+
+    def __init__(self, pixels: Pixels, card: str, **changes: bool) -> None:
+        place = yaml.safe_load((CARDS / f"{card}.yaml").read_text())["protocol"]["place"] | changes
+        self.pixels = pixels
+        self.name = f"vtcli sandbox, {card}" + "".join(f", {k}={v}" for k, v in changes.items())
+        self.persist, self.transactions = place.get("persist", True), place.get("transactions", True)
+        self.verify, self.each_call = place.get("verify", False), place.get("scope") == "call"
 
     async def start(self) -> None:
-        from vtcli.sandbox.pool import Pool, PoolConfig
+        from vtcli.sandbox.host.pool import Pool, PoolConfig
 
-        self.pool = await Pool.start(PoolConfig(**{"verify": False} | self.config))
-        self.tier = str(self.pool.report["tier"])
+        self.pool = await Pool.start(PoolConfig())
 
     async def stop(self) -> None:
         await self.pool.close()
 
-    async def open(self) -> Session:
+    async def episode(self) -> Any:
         from vtcli.sandbox.types import Picture, Setup
 
-        setup = Setup((Picture(self.pixels),), {"image": 0}, capture=("result",), transactions=self.transactions)
-        return SandboxSession(await self.pool.open(setup))
+        choices = {"persist": self.persist, "transactions": self.transactions}
+        return await self.pool.open(Setup((Picture(self.pixels),), {"image": 0}, capture=("result",), **choices))
+
+    async def open(self) -> Session:
+        return SandboxSession(self, None if self.each_call else await self.episode())
 
 
 class SandboxSession:
-    def __init__(self, episode: Any) -> None:
-        self.episode = episode
+    def __init__(self, sandbox: Sandbox, episode: Any) -> None:
+        self.sandbox, self.episode = sandbox, episode
 
     async def turn(self, source: str) -> Pixels:
-        done = await self.episode.run(source)
+        episode = self.episode or await self.sandbox.episode()
+        done = await episode.run(source)
         if len(done.images) != 1:
             raise RuntimeError(f"{done.status}: {done.error}")
+        if self.sandbox.verify:
+            (image,) = await episode.verify(done.images)
+            if image.verified is not True:
+                raise RuntimeError("an honest crop was not verified")
+        if self.episode is None:
+            await episode.close()
         return done.images[0].pixels
 
     async def close(self) -> None:
-        await self.episode.close()
+        if self.episode is not None:
+            await self.episode.close()
 
 
 def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
     """Side by side; the first is what the others are compared with."""
     return [
         InProcess(pixels),
-        Sandbox(pixels, transactions=False),
-        Sandbox(pixels, transactions=True),
-        Sandbox(pixels, transactions=True, verify=True),
+        *(Sandbox(pixels, card) for card in ("codev", "codevision", "codedance", "pyvision_image")),
+        Sandbox(pixels, "codev", transactions=True),
+        Sandbox(pixels, "codev", verify=True),
         Smolagents(pixels),
         Subprocess(pixels, folder, held=False),
         Subprocess(pixels, folder),

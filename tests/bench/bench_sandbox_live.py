@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from bench_sandbox_measure import CpuClock, available_mb, estimate, leftovers, private_mb, processes, pss_mb
 
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup, Status
 
 REST_S = 3.0  # what waits for two seconds gives memory back
@@ -26,7 +26,7 @@ SMALL = np.full((64, 64, 3), 90, np.uint8)
 
 
 def _setup(pixels: np.ndarray) -> Setup:
-    return Setup((Picture(pixels),), {"image": 0}, capture=("result",))
+    return Setup((Picture(pixels),), {"image": 0}, capture=("result",), transactions=False)
 
 
 def _below(pool: Pool) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from vtcli.config.binding import SECTION_OF, convert
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 
 CONF: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "conf" / "config.yaml").read_text())
 STAGES = ("synth", "sft", "rl", "eval", "judge")

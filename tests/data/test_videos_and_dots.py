@@ -23,7 +23,7 @@ from vtcli.data.generators import canvas, dots, film, moving
 from vtcli.data.generators.film import Clip
 from vtcli.data.generators.item import Item
 from vtcli.errors import ConfigError, InputError
-from vtcli.sandbox.video import VideoReader
+from vtcli.sandbox.video.reader import VideoReader
 from vtcli.schema import Sample
 from vtcli.signals.rules import score
 from vtcli.store.images import ImageStore

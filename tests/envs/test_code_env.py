@@ -36,7 +36,7 @@ from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Env, HasSyntax
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.types import Operation, Produced, RunResult, Status
+from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
 from vtcli.store import records
 
@@ -208,7 +208,7 @@ def test_our_fault_and_forged_replies_break_the_trajectory(status, sample):
 @pytest.mark.parametrize("verified", [True, False, None])
 def test_images_keep_what_made_them(verified, sample):
     crop = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1, 2, 30, 40))
-    images = (Produced(IMAGE, "show", "", (crop,), verified),)
+    images = (OutputImage(IMAGE, "show", "", (crop,), verified),)
     env, _ = env_of("pyvision_image", sample("pyvision_image"), make_run("ok", images=images, operations=(crop,)))
     observation = step(env, tagged("x"))
     (ref,), (result,) = observation.images, observation.results
@@ -221,7 +221,7 @@ def test_images_keep_what_made_them(verified, sample):
 
 
 def test_in_codevision_the_chain_starts_at_the_image_of_the_call(sample):
-    made = Produced(IMAGE, "result", "", (Operation("rotate", {"degrees": 90}, "pil", 0),), True)
+    made = OutputImage(IMAGE, "result", "", (Operation("rotate", {"degrees": 90}, "pil", 0),), True)
     env, _ = env_of("codevision", sample("codevision"), make_run("ok", images=(made,)))
     images = (*env.sample.images, tiny_model.image(1), tiny_model.image(2))
     (ref,) = step(env, called("codevision", code="x", image_index=2), images).images

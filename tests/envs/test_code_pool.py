@@ -14,7 +14,7 @@ from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, tagge
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Stop, VideoRef
 
 LIMITS = Limits(max_tokens=20_000, max_turn_tokens=4000, max_images=32)
@@ -40,7 +40,7 @@ def play_all(plays):
     """``(card, sample, turns)`` rolled out together over one pool."""
 
     async def run():
-        async with await Pool.start(PoolConfig()) as pool:
+        async with await Pool.start(PoolConfig(verify=True)) as pool:
             return await asyncio.gather(*(play(pool, *each) for each in plays))
 
     async def play(pool, name, sample, turns):
@@ -187,7 +187,8 @@ def test_a_chain_that_the_host_did_again_names_its_image(found):
     turned, drawn = found["codevision"].images[1:3]
     assert (turned.parent, turned.transform["verified"]) == (0, True)
     assert turned.transform["operations"][0]["name"] == "rotate"
-    assert drawn.parent == 1  # the call named image 1
+    assert (drawn.parent, drawn.transform["verified"]) == (None, None)  # a drawing is a claim
+    assert drawn.transform["operations"][0]["image"] == 1  # the call named image 1
     (cut,) = found["codedance"].images[1:]
     assert (cut.parent, cut.transform["verified"]) == (0, True)
     assert cut.transform["operations"][0]["box"] == [0, 0, 70, 56]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from vtcli.envs.code_protocol import Writing
 from vtcli.envs.code_writing import Shown, details, harmless, last_lines, observe, operations, plain, shorten, transform
 from vtcli.families.qwen2_5_vl.chat import MARKERS, image_tokens
-from vtcli.sandbox.types import Operation, Produced, RunResult, Status
+from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 
 IMAGE = make_pixels()
 
@@ -77,7 +77,7 @@ def test_codevision_wants_an_image():
 
 
 def test_codev_hides_the_names_of_files_that_are_shown():
-    images = (Produced(IMAGE, "printed_files", "crop_1.png"),)
+    images = (OutputImage(IMAGE, "printed_files", "crop_1.png"),)
     text = shown("codev", make_run("ok", images=images, output="./crop_1.png\nwidth 7\nother.png\n"))
     assert text.startswith("<sandbox_output>width 7\nother.png\n<image></sandbox_output>")
 
@@ -135,7 +135,7 @@ def test_claims_become_plain_and_small_json():
     assert found["‹image>"] == "‹/interpreter>"
     assert len(found["many"]) == 64
     assert len(operations([Operation("crop", {}, "pil")] * 1000)) == 64
-    text = json.dumps(transform(Produced(IMAGE, "show", "n" * 10**6, (Operation("x" * 10**6, {}, "pil"),)), None))
+    text = json.dumps(transform(OutputImage(IMAGE, "show", "n" * 10**6, (Operation("x" * 10**6, {}, "pil"),)), None))
     assert len(text) < 1000
 
 

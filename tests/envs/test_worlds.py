@@ -12,7 +12,7 @@ from vtcli.envs.code import CodeEnv
 from vtcli.envs.tool_calls import ToolCalls
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.sandbox.types import TIERS
 from vtcli.schema import Sample
 

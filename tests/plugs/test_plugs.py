@@ -27,7 +27,7 @@ from vtcli.errors import ConfigError
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.report.overlay import draw_call
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Scored, Stop, Trajectory
 from vtcli.scoring.stored import Score
 from vtcli.signals import measure_all

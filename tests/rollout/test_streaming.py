@@ -19,7 +19,7 @@ from vtcli.rollout import clock as clocks
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream, StreamResult
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Call, Completion, Group, ImageRef, Observation, Sample, Signals, Stop, Trajectory, Verdict
 
 LIMITS = Limits(max_tokens=500, max_turn_tokens=12, max_turns=3)

@@ -1,16 +1,20 @@
-"""A running pool per tier, shared by the tests of a file."""
+"""Processes that take seconds to become warm, shared by all tests of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from sandbox_world import TEST_TIERS, World
+from harness_process import Player, player
+from sandbox_world import World
 
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
+
+# Tier none differs from landlock in nothing that these tests look at but the gate; `make test-sandbox` tries it, too.
+TIERS = ("full", "landlock", pytest.param("none", marks=pytest.mark.rounds))
 
 
-@pytest.fixture(scope="module", params=TEST_TIERS)
+@pytest.fixture(scope="session", params=TIERS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """A pool at each tier."""
     made = World(PoolConfig(active=2, live=64, tier=request.param, outer_boundary=True, minimum_tier="none"))
@@ -18,9 +22,16 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def strongest() -> Iterator[World]:
     """A pool as users get it."""
     made = World(PoolConfig(active=2, live=64))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def play() -> Iterator[Player]:
+    """A harness in a process of its own."""
+    with player() as found:
+        yield found

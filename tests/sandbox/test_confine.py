@@ -8,8 +8,8 @@ import functools
 import confinement
 import pytest
 
-from vtcli.sandbox.kernel import SUPPORTED
-from vtcli.sandbox.probes import ORDER, strongest
+from vtcli.sandbox.confinement.kernel import SUPPORTED
+from vtcli.sandbox.confinement.probes import ORDER, strongest
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 

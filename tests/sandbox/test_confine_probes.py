@@ -15,15 +15,15 @@ from pathlib import Path
 import confinement
 import pytest
 
-from vtcli.sandbox import acts, probes
-from vtcli.sandbox.kernel import SUPPORTED, ConfinementError
+from vtcli.sandbox.confinement import attempts, probes
+from vtcli.sandbox.confinement.kernel import SUPPORTED, ConfinementError
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 
 REPORT = """
 import json
 from dataclasses import asdict
-from vtcli.sandbox import probes
+from vtcli.sandbox.confinement import probes
 print(json.dumps(asdict(probes.strongest({minimum!r}))))
 """
 
@@ -102,20 +102,20 @@ def test_a_layer_that_leaks_is_not_called_active(monkeypatch: pytest.MonkeyPatch
         probes.strongest("seccomp")
 
 
-def test_the_acts_notice_when_nothing_stops_them(tmp_path: Path) -> None:
+def test_the_attempts_notice_when_nothing_stops_them(tmp_path: Path) -> None:
     """Run without confinement, in a process of its own: each of these must say that it got through."""
     canary = tmp_path / "canary"
     canary.touch()
     code = f"""
 import json, os
-from vtcli.sandbox import acts
+from vtcli.sandbox.confinement import attempts
 os.chdir({str(tmp_path)!r})
-ground = acts.Ground({str(canary)!r}, os.getpid(), os.getpid())
+ground = attempts.Ground({str(canary)!r}, os.getpid(), os.getpid())
 found = []
 for name in {["fs_read", "fs_stat", "fs_write", "net", "exec", "fork", "signal", "channels", "memory", "open_files"]!r}:
     try:
-        acts.ACTS[name][0](ground)
-    except acts.GotThrough:
+        attempts.ATTEMPTS[name][0](ground)
+    except attempts.GotThrough:
         found.append(name)
 print(json.dumps(found))
 """
@@ -123,13 +123,13 @@ print(json.dumps(found))
     assert json.loads(done.stdout) == [
         "fs_read", "fs_stat", "fs_write", "net", "exec", "fork", "signal", "channels", "memory", "open_files",
     ], done.stderr  # fmt: skip
-    assert all(act.__doc__ for act, _, _ in acts.ACTS.values())
+    assert all(attempt.__doc__ for attempt, _, _ in attempts.ATTEMPTS.values())
 
 
 FAMILY = """
 import os, sys, time, signal
 import confinement
-from vtcli.sandbox import confine
+from vtcli.sandbox.confinement import confine
 state = confine.prepare_template("full")
 confine.prepare_fork(state)
 if os.fork() == 0:

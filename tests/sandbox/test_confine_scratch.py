@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sandbox_world import dig
 
-from vtcli.sandbox import scratch
+from vtcli.sandbox.confinement import scratch
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.sandbox import wire
-from vtcli.sandbox.abuse.scene import picture
-from vtcli.sandbox.answer import Answer
-from vtcli.sandbox.arena import Received, SealedPixels
-from vtcli.sandbox.episode import Descriptors, PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.attacks.scene import picture
+from vtcli.sandbox.host.episode import Descriptors, PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.protocol import frames
+from vtcli.sandbox.protocol.arena import SealedPixels
+from vtcli.sandbox.protocol.replies import Answer, parse_answer
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
 
 LIMIT = 2**22
@@ -56,14 +55,14 @@ def encoded(reply: dict[str, Any]) -> bytes:
 
 answers = st.builds(
     Answer,
-    st.just(1) | st.integers(0, 2**64 - 1),
+    st.just(1) | st.integers(0, 2**53 - 1),
     st.sampled_from(Status),
     images=st.booleans(),
-    wall_s=st.just(0.1) | st.floats(),
-    signal=st.integers(-(2**31), 2**31 - 1),
+    wall_s=st.just(0.1) | st.floats(allow_nan=False, allow_infinity=False),
+    signal=st.integers(0, 64),
     error=st.text(max_size=20),
     notes=st.lists(st.text(max_size=9), max_size=3).map(tuple),
-    raw=st.one_of(replies.map(encoded), st.binary(max_size=300)),
+    reply=st.one_of(replies.map(encoded), st.binary(max_size=300)),
     output=st.text(max_size=50),
 )
 
@@ -71,22 +70,27 @@ answers = st.builds(
 class Answering(PooledEpisode):
     """An episode whose guard is the test."""
 
-    def __init__(self, frame: wire.Frame) -> None:
-        ours, self.theirs = wire.pair()
+    def __init__(self, data: bytes) -> None:
+        ours, self.theirs = frames.pair()
         pool = Pool(PoolConfig())
         super().__init__(1, ours, Setup(pictures=(Picture(picture()),)), pool._around)
-        self.frame = frame
+        self.data = data
 
-    async def _ask(self, *_: Any) -> wire.Frame:
-        return self.frame
+    async def _ask(self, *_: Any) -> frames.Frame:
+        """As ``_read`` would have it: what is no frame ends the channel."""
+        try:
+            header, blobs = frames.unpack(self.data)
+        except frames.ProtocolError:
+            raise ConnectionResetError("no frame") from None
+        return frames.Frame(header, blobs, raw=self.data)
 
 
 async def result_of(answer: bytes, arena_bytes: int | None) -> RunResult:
-    episode = Answering(wire.Frame({}, (), raw=answer))
+    episode = Answering(answer)
     if arena_bytes is not None:
         fd = os.memfd_create("arena")
         os.pwrite(fd, os.urandom(arena_bytes), 0)
-        episode._arena = Received(fd)
+        episode._arena = fd
     try:
         return await episode.run("pass")
     finally:
@@ -126,10 +130,8 @@ def test_no_answer_makes_the_host_fail(answer: Answer, arena: int) -> None:
 
 @given(answers)
 def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
-    try:
-        assert Answer.unpacked(answer.packed()) == answer
-    except wire.ProtocolError:
-        assert not math.isfinite(answer.wall_s)
+    header, blobs = frames.unpack(answer.packed())
+    assert parse_answer(frames.Frame(header, blobs)) == answer
 
 
 @settings(max_examples=150, deadline=None)
@@ -143,8 +145,16 @@ def test_a_broken_answer_is_a_result_all_the_same(
     assert isinstance(result, RunResult) and isinstance(result.status, Status)
 
 
-@pytest.mark.parametrize("data", [b"", b"A", b"{", b"{}", b"[]\n", Answer(2, Status.OK).packed(), b"x" * 200])
-def test_what_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"A", b"{", b"{}", b"[]\n", b"x" * 200])
+def test_bytes_that_are_no_frame_lose_the_episode(data: bytes) -> None:
+    assert asyncio.run(result_of(data, None)).status is Status.LOST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [frames.pack({}), frames.pack({"seq": 1}, [b"", b""]), Answer(2, Status.OK).packed(), frames.pack({"times": 1})],
+)
+def test_a_frame_that_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
     assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL
 
 
@@ -153,13 +163,13 @@ def test_an_arena_is_closed_whenever_the_episode_ends(cancelled: bool) -> None:
     """Also when opening is given up after the guard's word was read and before it was looked at."""
 
     async def go() -> None:
-        ours, theirs = wire.pair()
+        ours, theirs = frames.pair()
         setup = Setup()
         episode = PooledEpisode(1, ours, setup, Pool(PoolConfig())._around)
         opening = asyncio.create_task(episode.begin(Descriptors(setup, SealedPixels()), 5.0))
         await asyncio.sleep(0)
         fd = os.memfd_create("arena")
-        wire.send(theirs, {"ready": True}, fds=[fd])
+        frames.send(theirs, {"ready": True}, fds=[fd])
         os.close(fd)
         episode._read()
         if cancelled:

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from vtcli.sandbox.abuse.random_code import Fuzzed, fuzz, program
-from vtcli.sandbox.abuse.scene import Scene
-from vtcli.sandbox.kernel import SUPPORTED
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.attacks.random_code import FuzzReport, fuzz, program
+from vtcli.attacks.scene import Scene
+from vtcli.sandbox.confinement.kernel import SUPPORTED
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 
 SECONDS = float(os.environ.get("VTCLI_FUZZ_S", "20"))
 
@@ -20,10 +20,10 @@ def test_a_program_is_a_function_of_its_seed() -> None:
     assert len({program(seed, {}) for seed in range(50)}) == 50
 
 
-@pytest.mark.slow
+@pytest.mark.rounds
 @pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 def test_random_code_harms_nobody() -> None:
-    async def run() -> Fuzzed:
+    async def run() -> FuzzReport:
         async with await Pool.start(PoolConfig(active=2)) as pool:
             return await fuzz(pool, scene, SECONDS)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from harness_process import Player, player, scene
+from harness_process import Player, scene
 from PIL import Image
 
 from vtcli.sandbox.types import Help, RunLimits
@@ -31,12 +30,6 @@ def world(**changes: Any) -> dict[str, Any]:
         "capture": ("show", "pil_show"),
     }
     return given | changes
-
-
-@pytest.fixture(scope="module")
-def play() -> Iterator[Player]:
-    with player() as found:
-        yield found
 
 
 def test_names_imports_and_functions_last(play: Player) -> None:
@@ -115,9 +108,6 @@ def test_exits_are_told_apart(play: Player) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("x = 1\0", "NUL"),
-        ("x = '\ud800'", "UTF-8"),
-        ("#" * 70_000, "70000 bytes"),
         ("import os\nos.unlink('img.png')", "deleting"),
     ],
 )

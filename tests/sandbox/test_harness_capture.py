@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from harness_process import Player, Ran, player, scene
+from harness_process import Player, Ran, scene
 
-from vtcli.sandbox.program import compiled
+from vtcli.sandbox.harness.program import compiled
 from vtcli.sandbox.types import RunLimits
 
 PICTURE = scene()
 HEAD = "import os, numpy as np, matplotlib.pyplot as plt\nfrom PIL import Image\n"
-
-
-@pytest.fixture(scope="module")
-def play() -> Iterator[Player]:
-    with player() as found:
-        yield found
 
 
 def ran(play: Player, source: str, capture: tuple[str, ...], **setup: object) -> Ran:
@@ -151,7 +143,7 @@ MANY = "".join(f"n{i} = 0\n" for i in range(300))  # names whose places need mor
         (MANY + "print(result)", False),
     ],
 )
-def test_what_gives_a_name_a_value_is_seen_in_the_bytecode(source: str, assigns: bool) -> None:
+def test_what_gives_a_name_a_value_is_seen(source: str, assigns: bool) -> None:
     assert compiled(source, "<code>", value=False).assigns("result") is assigns
     assert compiled(source, "<code>", value=True).assigns("result") is assigns
 

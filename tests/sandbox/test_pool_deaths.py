@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sandbox_world import World, descendants, descriptors, setup
 
-from vtcli.sandbox.episode import PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.episode import PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import RunLimits, RunResult, Status, Tier
 
 SLOW = "import time\ntime.sleep(30)"
@@ -86,7 +86,7 @@ def test_a_killed_guard_loses_its_episode_only(world: World) -> None:
     world.do(go())
 
 
-def test_a_killed_head_ends_the_episode_and_nothing_else(world: World) -> None:
+def test_a_killed_worker_ends_the_episode_and_nothing_else(world: World) -> None:
     """The process that keeps the state between runs, killed from outside."""
 
     async def go() -> None:
@@ -108,7 +108,7 @@ def test_a_killed_head_ends_the_episode_and_nothing_else(world: World) -> None:
 def test_a_killed_host_leaves_no_process_behind() -> None:
     program = """
 import asyncio, sys
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Setup
 async def main():
     pool = await Pool.start(PoolConfig(tier=sys.argv[1]))
@@ -258,8 +258,8 @@ def test_nothing_grows_over_many_episodes(world: World) -> None:
         return descriptors(), len(below), shm, pages * 4
 
     async def go() -> None:
-        first = await some(20)
-        second = await some(80)
+        first = await some(12)
+        second = await some(40)
         assert second[:3] == first[:3], (first, second)
         assert second[3] <= first[3] + 2048, (first, second)  # kB of the template
 

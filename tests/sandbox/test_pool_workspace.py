@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sandbox_world import dig
 
-from vtcli.sandbox import arena
-from vtcli.sandbox.workspace import Workspace, WorkspaceLimit
+from vtcli.sandbox.confinement.workspace import Workspace, WorkspaceLimit
+from vtcli.sandbox.protocol import arena
 
 NAMES = st.sampled_from(["a", "b", "c d", "é", "x\ny", ".hidden"])
 ACTS = st.lists(

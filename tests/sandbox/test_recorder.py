@@ -1,17 +1,18 @@
-"""What the recorder claims, from the libraries' own calls, and what the host makes of it by doing it again."""
+"""The recorder's claims, from the libraries' own calls, and what comes of doing them again."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness_process import Player, Ran, player, scene
+from harness_process import Player, Ran, scene
 from PIL import Image
 
-from vtcli.sandbox.operations import judged
+from vtcli.sandbox.replay.plan import CannotTell, plan
+from vtcli.sandbox.replay.redo import redo
 from vtcli.sandbox.types import Help, Operation
 from vtcli.schema import Json
 
@@ -22,6 +23,17 @@ HEAD = (
 )
 
 
+def judged(
+    pictures: Sequence[np.ndarray], operations: Sequence[Operation], pixels: np.ndarray
+) -> tuple[bool | None, Sequence[Operation]]:
+    """As ``host.verifier`` does it, in this process."""
+    try:
+        found = plan(operations, [(p.shape[1], p.shape[0]) for p in pictures])
+    except CannotTell:
+        return None, operations
+    return np.array_equal(redo(pictures[found.image], found.steps), pixels), found.operations
+
+
 def verified(pictures: Sequence[np.ndarray], operations: Sequence[Operation], pixels: np.ndarray) -> bool | None:
     return judged(pictures, operations, pixels)[0]
 
@@ -30,12 +42,6 @@ def png(picture: np.ndarray) -> bytes:
     data = io.BytesIO()
     Image.fromarray(picture).save(data, "PNG")
     return data.getvalue()
-
-
-@pytest.fixture(scope="module")
-def play() -> Iterator[Player]:
-    with player() as found:
-        yield found
 
 
 def shown(play: Player, source: str, **setup: object) -> Ran:
@@ -175,14 +181,25 @@ CHAINS: dict[str, tuple[str, str, tuple[float, ...] | None]] = {
 }
 
 
+SLANTED = {"rotate 30", "rotate filled", "cv2 turned"}
+TESTED = [
+    name
+    for name, (_, names, _) in CHAINS.items()
+    if name == "unchanged" or (set(names.split()) <= {"crop", "rotate", "flip", "resize"} and name not in SLANTED)
+]
+
+
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_is_seen_and_gives_the_same_pixels_on_the_host(play: Player, name: str) -> None:
+def test_a_chain_is_seen_and_gives_the_same_pixels_when_done_again(play: Player, name: str) -> None:
     source, names, box = CHAINS[name]
     ran = shown(play, source)
     image = ran.executed.images[-1]
     assert " ".join(o.name for o in image.operations) == names
     assert {o.image for o in image.operations} == {0}
     assert image.operations[-1].box == pytest.approx(box, abs=0.01)
+    if name not in TESTED:
+        assert verified((PICTURE,), image.operations, image.pixels) is None
+        return
     assert verified((PICTURE,), image.operations, image.pixels) is True
     forged = [replace(o, box=(1.0, 2.0, 3.0, 4.0)) for o in image.operations]
     ours = judged((PICTURE,), forged, image.pixels)[1]
@@ -192,28 +209,15 @@ def test_a_chain_is_seen_and_gives_the_same_pixels_on_the_host(play: Player, nam
     assert verified((other,), image.operations, image.pixels) is not True
 
 
-def test_all_but_lossy_chains_give_the_very_pixels(play: Player) -> None:
-    """So that one pixel, one level off, is another picture."""
-    for name in CHAINS.keys() - {"jpeg", "figure", "figure saved", "figure, axes off", "figure zoomed by limits"}:
+def test_one_pixel_one_level_off_is_another_picture(play: Player) -> None:
+    for name in TESTED:
         image = shown(play, CHAINS[name][0]).executed.images[-1]
         off = image.pixels.copy()
         off[3, 4, 1] ^= 1
         assert verified((PICTURE,), image.operations, off) is False, name
 
 
-def test_a_decoder_weighs_grey_in_its_own_way(play: Player) -> None:
-    image = shown(play, "a = cv2.imread('in.png', cv2.IMREAD_GRAYSCALE)\nok = cv2.imwrite('o.png', a)").executed.images[
-        -1
-    ]
-    assert [o.name for o in image.operations] == ["colour"]
-    assert verified((PICTURE,), image.operations, image.pixels) is True
-    off = image.pixels.astype(np.int16)
-    off[:, :, 0] += 3
-    assert verified((PICTURE,), image.operations, np.clip(off, 0, 255).astype(np.uint8)) is None
-    assert verified((PICTURE,), image.operations, 255 - image.pixels) is False
-
-
-@pytest.mark.parametrize("name", ["crop", "rotate 30", "codev", "line", "jpeg", "cv2 draws", "contrast"])
+@pytest.mark.parametrize("name", ["crop", "codev", "resize of a box", "rot90 copied"])
 def test_a_claim_for_other_pixels_is_refuted(play: Player, name: str) -> None:
     image = shown(play, CHAINS[name][0]).executed.images[-1]
     forged = image.pixels.copy()
@@ -238,8 +242,8 @@ OF_NO_USE = {"every", "matrix", "method", "data", "xy", "index", "conversion", "
 
 def test_an_argument_more_never_moves_the_box_of_what_is_verified(play: Player) -> None:
     """Every operation that a real run recorded, with any argument that it had not."""
-    for name, (source, _, _) in CHAINS.items():
-        image = shown(play, source).executed.images[-1]
+    for name in TESTED:
+        image = shown(play, CHAINS[name][0]).executed.images[-1]
         chain = image.operations
         boxes = judged((PICTURE,), chain, image.pixels)[1]
         for at, honest in enumerate(chain):
@@ -313,7 +317,7 @@ def test_a_clamped_box_is_said_and_can_be_left(play: Player) -> None:
     plain = shown(play, source, help=Help(clamp=False)).executed
     assert not plain.notes
     assert plain.images[0].pixels.shape == (890, 140, 3)
-    assert verified((PICTURE,), plain.images[0].operations, plain.images[0].pixels) is True
+    assert verified((PICTURE,), plain.images[0].operations, plain.images[0].pixels) is None  # padded with black
 
 
 def test_histories_last_from_run_to_run_and_files_that_change_lose_theirs(play: Player) -> None:
@@ -335,3 +339,31 @@ def test_the_libraries_own_calls_are_not_the_codes(play: Player) -> None:
     assert ran.executed.operations == ()
     ran = shown(play, "image.rotate(90, expand=True)")
     assert [o.name for o in ran.executed.operations] == ["rotate"]  # not the transpose inside
+
+
+# code; the part of the picture that its result shows: never more than the image before it showed
+COVERED = {
+    "a wrapped warp": (
+        "c = np.array(image.crop((100, 80, 140, 120)))\n"
+        "cv2.warpAffine(c, np.float32([[1, 0, 20], [0, 1, 20]]), (90, 90), borderMode=cv2.BORDER_WRAP)",
+        (100, 80, 140, 120),
+    ),
+    "a slanted turn that grows": ("image.crop((100, 80, 140, 120)).rotate(45, expand=True)", (100, 80, 140, 120)),
+    "a border": ("ImageOps.expand(image.crop((100, 80, 140, 120)), 50)", (100, 80, 140, 120)),
+    "a zoomed-out extent": (
+        "image.crop((100, 80, 140, 120)).transform((50, 50), Image.EXTENT, (-40, -40, 80, 80))",
+        (100, 80, 140, 120),
+    ),
+    "a crop after it": (
+        "image.crop((100, 80, 140, 120)).rotate(45, expand=True).crop((0, 0, 28, 57))",
+        (100, 80, 140, 120),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_the_box_is_clipped_to_each_image_on_the_way(play: Player, name: str) -> None:
+    source, (x1, y1, x2, y2) = COVERED[name]
+    box = shown(play, source).executed.images[-1].operations[-1].box
+    assert box is not None
+    assert x1 <= box[0] <= box[2] <= x2 and y1 <= box[1] <= box[3] <= y2, box

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.sandbox import static
-from vtcli.sandbox.repair import compiles, repaired
+from vtcli.sandbox.harness import static
+from vtcli.sandbox.harness.repair import compiles, repaired
 from vtcli.sandbox.types import Help
 
 REPAIRS = {

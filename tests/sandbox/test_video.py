@@ -17,10 +17,11 @@ import av
 import numpy as np
 import pytest
 
-from vtcli.sandbox import decoding, video
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Setup, Status
-from vtcli.sandbox.video import VideoError, VideoReader, info
+from vtcli.sandbox.video import decoding
+from vtcli.sandbox.video import reader as video
+from vtcli.sandbox.video.reader import VideoError, VideoReader, info
 
 WIDTH, HEIGHT, FRAMES = 160, 96, 60
 
@@ -269,7 +270,7 @@ def test_damaged_bytes_never_crash_the_process(tmp_path: Path, clip: Path) -> No
     """Random damage, read in a process that may die; only errors that can be read may come out."""
     code = textwrap.dedent("""
         import random, sys, warnings
-        from vtcli.sandbox.video import VideoError, VideoReader
+        from vtcli.sandbox.video.reader import VideoError, VideoReader
         warnings.simplefilter("ignore")
         content = open(sys.argv[1], "rb").read()
         for seed in range(40):
@@ -333,7 +334,7 @@ def test_a_fork_is_a_copy(clip: Path) -> None:
 
 
 def test_no_thread_is_started(clip: Path) -> None:
-    code = "import sys; from vtcli.sandbox.video import VideoReader; import os; n = len(os.listdir('/proc/self/task'));"
+    code = "import os, sys; from vtcli.sandbox.video.reader import VideoReader; n = len(os.listdir('/proc/self/task'));"
     code += "r = VideoReader(sys.argv[1]); r.get_batch(range(30)); r[3]; print(len(os.listdir('/proc/self/task')) - n)"
     done = subprocess.run(
         [sys.executable, "-c", code, str(clip)], capture_output=True, text=True, timeout=60, check=True

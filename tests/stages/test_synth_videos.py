@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from stages.synth import Config, _unseen, run
 from vtcli.config import compose
 from vtcli.data.generators import film
-from vtcli.sandbox.video import VideoReader
+from vtcli.sandbox.video.reader import VideoReader
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
 from vtcli.store.records import SampleSet

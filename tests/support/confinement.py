@@ -17,8 +17,9 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from vtcli.sandbox import bpf, confine, namespaces
-from vtcli.sandbox.kernel import PR_SET_NO_NEW_PRIVS, prctl
+from vtcli.sandbox.confinement import bpf, confine, namespaces
+from vtcli.sandbox.confinement.gate import ForkGate
+from vtcli.sandbox.confinement.kernel import PR_SET_NO_NEW_PRIVS, prctl
 
 USER = 65_534
 CONTAINER = (272, 308, 165, 166, 155, 430, 431, 432, 442)  # unshare, setns, mount and relatives
@@ -175,7 +176,7 @@ def keep(order: dict, state: confine.TemplateState, told: int) -> None:
         leave(lambda: work(order, guard, theirs))
     theirs.close()
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
-    gate = confine.ForkGate(fds[0], guard.proc, LIMITS.threads) if fds else None
+    gate = ForkGate(fds[0], guard.proc, LIMITS.threads) if fds else None
     result, status = watch(ours, worker, gate)
     result |= {"exit": os.waitstatus_to_exitcode(status), "pids": [os.getpid(), worker]}
     result["proc"] = guard.proc is not None and os.access("1/status", os.R_OK, dir_fd=guard.proc)
@@ -183,7 +184,7 @@ def keep(order: dict, state: confine.TemplateState, told: int) -> None:
     os.write(told, json.dumps(result).encode())
 
 
-def watch(ours: socket.socket, worker: int, gate: confine.ForkGate | None) -> tuple[dict, int]:
+def watch(ours: socket.socket, worker: int, gate: ForkGate | None) -> tuple[dict, int]:
     """The worker's words and its end. A message ``fork N`` asks to let N forks through."""
     result: dict = {"result": None, "error": ""}
     poll = select.poll()
@@ -211,12 +212,14 @@ def watch(ours: socket.socket, worker: int, gate: confine.ForkGate | None) -> tu
 
 
 def work(order: dict, guard: confine.GuardState, channel: socket.socket) -> None:
-    listener = confine.lock_worker(guard, LIMITS, order["gate"])
-    if listener is None:
-        channel.send(b"-")
-    else:
-        socket.send_fds(channel, [b"+"], [listener])
-        os.close(listener)
+    def deliver(listener: int | None) -> None:
+        if listener is None:
+            channel.send(b"-")
+        else:
+            socket.send_fds(channel, [b"+"], [listener])
+            os.close(listener)
+
+    confine.lock_worker(guard, LIMITS, order["gate"], deliver)
 
     def ask_forks(count: int) -> None:
         channel.send(b"fork %d" % count)

@@ -19,7 +19,7 @@ from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import format_call, parse_answer, parse_calls
 from vtcli.protocols import Decoded, Images, Pixels, Tool
-from vtcli.sandbox.types import Produced, RunResult, Setup, Status
+from vtcli.sandbox.types import OutputImage, RunResult, Setup, Status
 from vtcli.schema import (
     Completion,
     EnvTurn,
@@ -123,7 +123,7 @@ def make_scored(trajectory: Trajectory, values: Mapping[str, Any], parts: Mappin
 
 def make_run(status: str = "ok", *shown: Pixels, **fields: Any) -> RunResult:
     """What a run gave back, with images as ``plt.show()`` leaves them."""
-    images = tuple(Produced(pixels, "show") for pixels in shown)
+    images = tuple(OutputImage(pixels, "show") for pixels in shown)
     return RunResult(Status(status), **({"images": images} | fields))
 
 
@@ -147,6 +147,9 @@ class FakeRunner:
         if isinstance(result, Exception):
             raise result
         return result
+
+    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]:
+        return tuple(images)
 
     async def close(self) -> None:
         self.closed += 1

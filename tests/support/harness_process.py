@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from vtcli.protocols import Pixels
-from vtcli.sandbox import arena
-from vtcli.sandbox.harness import Executed, Harness, WorkerSetup
+from vtcli.sandbox.harness.harness import Execution, Harness, WorkerSetup
+from vtcli.sandbox.protocol import arena
 
 WAIT_S = 120.0
 
@@ -25,7 +25,7 @@ WAIT_S = 120.0
 class Ran:
     """One run, what it wrote to the descriptors 1 and 2, and what the recorder stumbled over."""
 
-    executed: Executed
+    executed: Execution
     output: str
     troubles: list[str] = field(default_factory=list[str])
 
@@ -78,7 +78,7 @@ def player() -> Iterator[Player]:
 
 
 def _serve(pipe: Connection) -> None:
-    from vtcli.sandbox.warm import warm
+    from vtcli.sandbox.processes.template import warm
 
     warm()
     with tempfile.TemporaryFile() as out:
@@ -116,6 +116,6 @@ def _play(setup: dict[str, Any], sources: tuple[str, ...]) -> list[Ran]:
 def _as_workers_see(picture: Pixels) -> Pixels:
     fd = arena.sealed_picture(picture)
     try:
-        return arena.seen(arena.placed(fd, *picture.shape[:2]), *picture.shape[:2])
+        return arena.mapped(fd, *picture.shape[:2])
     finally:
         os.close(fd)

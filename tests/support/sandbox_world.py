@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vtcli.sandbox.episode import PooledEpisode
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.episode import PooledEpisode
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Help, Picture, RunLimits, RunResult, Setup, Tier
 
 T = TypeVar("T")

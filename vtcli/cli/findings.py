@@ -173,11 +173,13 @@ def _probe(topic: str) -> Finding:
 
 
 SANDBOX_TOPIC = "code sandbox"
-SANDBOX = "from vtcli.sandbox.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+SANDBOX = (
+    "from vtcli.sandbox.confinement.probes import strongest; r = strongest('none'); print(r.tier, r.line(), sep=chr(9))"
+)
 
 
 def _sandbox() -> Finding:
-    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.probes``)."""
+    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.confinement.probes``)."""
     topic = SANDBOX_TOPIC
     try:
         command = [sys.executable, "-W", "ignore", "-c", SANDBOX]

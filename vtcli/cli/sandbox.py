@@ -12,7 +12,7 @@ app = typer.Typer(help="Try what holds code that a model wrote.", no_args_is_hel
 @app.command("show")
 def show() -> None:
     """Print the strongest tier that holds here and, layer by layer, what was tried to prove it."""
-    from vtcli.sandbox.probes import strongest
+    from vtcli.sandbox.confinement.probes import strongest
 
     report = strongest("none")
     for layer in report.layers:
@@ -34,7 +34,7 @@ def check(
 
     At tier none nothing holds the attacks, so only those that do no lasting harm are run, to show that they bite.
     """
-    from vtcli.sandbox.abuse.__main__ import main as attack
+    from vtcli.attacks.__main__ import main as attack
 
     options = [*(["--tier", tier] if tier else []), *(["--json", json] if json else [])]
     options += ["--container"] * container + ["--quiet"] * quiet

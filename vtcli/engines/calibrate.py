@@ -30,7 +30,7 @@ from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.hardware import GPUS, Gpu
 from vtcli.plan.steptime import head_flops, text_flops
 from vtcli.protocols import Request, Sampling
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.types import Picture, Setup
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, ImageStore, resize

@@ -20,7 +20,7 @@ from vtcli.envs.code_reading import read, unfenced
 from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, parent, transform
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Decoded, Images, Syntax
-from vtcli.sandbox.types import OVER, Episode, Picture, Produced, Runner, RunResult, Setup
+from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, RunResult, Setup
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
 from vtcli.store.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 
@@ -117,12 +117,17 @@ class CodeEnv:
         if index is None:
             if self._episode is None:
                 self._episode = await self._runner.open(self._setup(self.sample.images))
-            return await self._episode.run(source)
+            return await self._checked(self._episode, source)
         episode = await self._runner.open(self._setup([images[index]]))
         try:
-            return await episode.run(source)
+            return await self._checked(episode, source)
         finally:
             await episode.close()
+
+    async def _checked(self, episode: Episode, source: str) -> RunResult:
+        """A run, its images verified where the card or the run's configuration asks for it."""
+        result = await episode.run(source)
+        return replace(result, images=await episode.verify(result.images, self.protocol.place.verify))
 
     def _setup(self, refs: Sequence[ImageRef]) -> Setup:
         place = self.protocol.place
@@ -172,7 +177,7 @@ class CodeEnv:
             CallResult(call.name, call.arguments, status, text, result.wall_s, made, details(shown)),
         )
 
-    async def _store(self, produced: Produced, images: Sequence[ImageRef], index: int | None) -> ImageRef:
+    async def _store(self, produced: OutputImage, images: Sequence[ImageRef], index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop."""
         made_from, how = parent(produced, index), transform(produced, index)
         if made_from is not None and self.protocol.place.pixels == "view":
@@ -180,10 +185,10 @@ class CodeEnv:
         return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
 
 
-def _fit_to_show(images: Sequence[Produced], dropped: int) -> tuple[tuple[Produced, ...], tuple[str, ...]]:
+def _fit_to_show(images: Sequence[OutputImage], dropped: int) -> tuple[tuple[OutputImage, ...], tuple[str, ...]]:
     """The images that the model can be shown, and what is to be said of the others."""
 
-    def fits(produced: Produced) -> bool:
+    def fits(produced: OutputImage) -> bool:
         height, width = produced.pixels.shape[:2]
         return 0 < max(height, width) <= MAX_ASPECT_RATIO * min(height, width)
 

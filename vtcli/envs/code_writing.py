@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from vtcli.envs.code_protocol import Writing
 from vtcli.families.templates import fill
-from vtcli.sandbox.types import Operation, Produced, RunResult, Status
+from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 from vtcli.schema import CallStatus, Json
 
 STATUS: Mapping[Status, CallStatus] = {
@@ -57,7 +57,7 @@ class Shown:
     """The share of a run that the policy reads: ``kept`` of its images, and why others were left out."""
 
     result: RunResult
-    kept: tuple[Produced, ...]
+    kept: tuple[OutputImage, ...]
     notes: tuple[str, ...]
     first: int  # number of the first kept image in the trajectory
 
@@ -144,10 +144,10 @@ def details(shown: Shown) -> dict[str, Json]:
     }
 
 
-def transform(produced: Produced, image: int | None) -> dict[str, Json]:
-    """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.Produced`` says; ``image`` is
-    the trajectory's image that stands for all input of the run, None where each operation names its own. The boxes are
-    in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views."""
+def transform(produced: OutputImage, image: int | None) -> dict[str, Json]:
+    """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.OutputImage`` says; ``image``
+    is the trajectory's image that stands for all input of the run, None where each operation names its own. The boxes
+    are in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views."""
     return {
         "op": "code",
         "origin": produced.origin,
@@ -157,7 +157,7 @@ def transform(produced: Produced, image: int | None) -> dict[str, Json]:
     }
 
 
-def parent(produced: Produced, image: int | None) -> int | None:
+def parent(produced: OutputImage, image: int | None) -> int | None:
     """The input image that a verified chain started from; None for unverified claims."""
     started = {operation.image for operation in produced.operations}
     if produced.verified is not True or len(started) != 1:

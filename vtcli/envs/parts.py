@@ -13,7 +13,7 @@ from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import KINDS, Setting
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
-from vtcli.sandbox.pool import PoolConfig
+from vtcli.sandbox.host.pool import PoolConfig
 
 CHUNK = 32
 """Items that one process makes at a time."""

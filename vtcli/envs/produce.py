@@ -11,7 +11,7 @@ from multiprocessing.util import Finalize
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
 from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
 Row = tuple[Sample | DemoEpisode, list[bytes]]

@@ -10,22 +10,30 @@ from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
 from vtcli.protocols import Env, Images
-from vtcli.sandbox.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Json, Sample
 
 
 class Worlds:
-    """An ``OpenEnv``. Without ``offered`` no tool and no code is on offer.
+    """An ``OpenEnv``. Without ``offered`` no tool and no code is on offer. ``verify``: the run's judge looks at what
+    code showed, so images are verified even where the card does not ask (``sandbox.verify`` overrules both).
 
     A pool belongs to one event loop: ``start``, every rollout and ``close`` must run on the same one.
     """
 
     def __init__(
-        self, card: EnvCard, prompt: Mapping[str, Any], images: Images, sandbox: PoolConfig, offered: bool = True
+        self,
+        card: EnvCard,
+        prompt: Mapping[str, Any],
+        images: Images,
+        sandbox: PoolConfig,
+        *,
+        offered: bool = True,
+        verify: bool = False,
     ) -> None:
         self.card = card
         self._inputs = EnvInputs(images, read_prompt(prompt), offered=offered)
-        self._sandbox = sandbox
+        self._sandbox = replace(sandbox, verify=True) if verify and sandbox.verify is None else sandbox
         self._pool: Pool | None = None
 
     async def start(self) -> None:

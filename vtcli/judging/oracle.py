@@ -8,7 +8,7 @@ one of several targets is enough (section 4.3, ii). A huge crop with a tiny targ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -125,6 +125,11 @@ class Oracle:
         }
         said = [_plain(part) for part in answer.split(",")]
         return all(part in seen for part in said)
+
+
+def judges(judge: Callable[..., Any] | None) -> bool:
+    """Whether the oracle is a run's judge: it looks at what images of code show, which must be verified then."""
+    return judge is None or getattr(judge, "func", judge) is open_judge
 
 
 def open_judge(

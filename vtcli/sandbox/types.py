@@ -1,8 +1,8 @@
-"""What goes into an episode of the code runner and what comes back: frozen, and light enough for every process."""
+"""Input and output of an episode of the code runner: frozen, and light enough for every process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -12,7 +12,7 @@ from vtcli.schema import Json
 
 
 class Status(StrEnum):
-    """How one run ended, decided outside the process that ran the code. ``OK`` can be forged by that code: it is no
+    """End of one run, decided outside the process that ran the code. ``OK`` can be forged by that code: it is no
     evidence of anything, and no reward may rest on it alone. ``LOST`` is our fault: never trained on."""
 
     OK = "ok"
@@ -28,12 +28,20 @@ class Status(StrEnum):
     LOST = "lost"  # template, guard or host trouble: the episode is over
 
 
+class EpisodeLostError(RuntimeError):
+    """An episode did not start: the machine was short of something or slow, or the setup's own code failed. It breaks
+    one trajectory and never ends a run by itself, so it is no ``VtcliError``."""
+
+
 OVER = frozenset({Status.PROTOCOL, Status.LOST})
 """After these the episode is broken: every further run returns ``LOST`` without running."""
 
 Capture = Literal["show", "pil_show", "files", "printed_files", "value", "result"]
 """``plt.show()``; ``Image.show()``; images saved in the workspace during the call; of these only the ones whose names
 were printed; the value of the last expression; the variable ``result``."""
+
+LEAST_OPEN_FILES = 32
+"""Open files that a setup must allow: the worker's own, the standard streams, the videos and some for the code."""
 
 Tier = Literal["full", "landlock", "seccomp", "none"]
 TIERS: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")  # strongest first
@@ -122,8 +130,8 @@ class Operation:
     - ``unchanged``: an input picture is shown again as it is, by a chain that has nothing else;
     - ``figure``: shown by matplotlib; ``axes`` is the image's place in the figure [x1, y1, x2, y2], ``images`` how many
       the figure shows;
-    - ``lossy``: saved in a ``format`` that changes pixels, so that the host compares with a tolerance;
-    - ``pixels written``: assigned to by index; from here on the host cannot do the chain again;
+    - ``lossy``: saved in a ``format`` that changes pixels;
+    - ``pixels written``: assigned to by index;
     - ``too many operations``: the chain was cut here.
 
     ``image``: the index of the input picture that the chain of operations started from, None when unknown; ``box``: the
@@ -138,11 +146,12 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
-    """An image that a run returned. ``operations`` are the chain that led to it as the code's process claims;
-    ``verified``: the host did the chain again on its own copy of the input and got these very pixels, or ones alike
-    where the chain names a lossy format or a figure (True), other pixels (False: the claim is worth nothing), or cannot
-    tell (None)."""
+class OutputImage:
+    """An image that a run returned. ``operations`` are the chain that led to it, as the code's process claims.
+
+    ``verified``: None where nobody asked (``Episode.verify``), or where the chain has anything but crops, quarter
+    turns, flips and resizes. Else the chain was done again on the input picture: True when it gave these very pixels,
+    with the operations' boxes then computed by the host; False when it gave others."""
 
     pixels: Pixels
     origin: Capture
@@ -153,14 +162,14 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one run did. Times, memory, kills and the number of images are measured outside the process; text,
+    """Result of one run. Times, memory, kills and the number of images are measured outside the process; text,
     pixels and ``OK`` are the code's own claims."""
 
     status: Status
     output: str = ""  # stdout and stderr, shortened
     error: str = ""  # the exception's or our last lines, for the policy
     value: str = ""  # the last expression as text, when it is captured and not an image
-    images: tuple[Produced, ...] = ()
+    images: tuple[OutputImage, ...] = ()
     images_dropped: int = 0
     operations: tuple[Operation, ...] = ()  # all that were seen, in order, also those that led to no image
     notes: tuple[str, ...] = ()  # what was repaired, clamped or shortened
@@ -175,10 +184,12 @@ class Episode(Protocol):
 
     async def run(self, source: str) -> RunResult: ...
 
+    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]: ...
+
     async def close(self) -> None: ...
 
 
 class Runner(Protocol):
-    """Opens episodes. Implementations: ``sandbox.pool.Pool`` and the tests' fake."""
+    """Opens episodes. Implementations: ``sandbox.host.pool.Pool`` and the tests' fake."""
 
     async def open(self, setup: Setup) -> Episode: ...

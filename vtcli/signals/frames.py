@@ -12,7 +12,7 @@ NAMES = ("frames", "frame_shown")
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``frames``: an entry per image that code made from frames of a video: its index, the frames' ``indices`` in the
-    order in which they were read, and ``verified`` as ``sandbox.types.Produced`` has it. ``frame_shown``: 1 where an
+    order in which they were read, and ``verified`` as ``sandbox.types.OutputImage`` has it. ``frame_shown``: 1 where an
     image shows one of the frames that tell the answer (``truth.frames``), else 0.
 
     The sandbox records which frames were read, but the host decodes no video, so ``verified`` is None: it is the code's

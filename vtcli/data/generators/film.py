@@ -25,7 +25,7 @@ from av.video.stream import VideoStream
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
-from vtcli.sandbox import video
+from vtcli.sandbox.video import reader as video
 from vtcli.schema import VideoRef
 
 NAME = "clip.mkv"

@@ -89,7 +89,7 @@ def token_logprobs(
 
 
 def use(head: Any) -> nn.Linear:
-    """Let a linear layer without bias answer ``token_logprobs``; returns the same layer.
+    """Let a linear layer without bias answer ``token_logprobs`` too; returns the same layer, which still gives logits.
 
     Raises:
         TypeError: the head is something else, so that chunks of it could mean something else.
@@ -98,8 +98,14 @@ def use(head: Any) -> nn.Linear:
         raise TypeError(f"expected a head that is a linear layer without bias, got {head}")
 
     def forward(
-        self: nn.Linear, hidden: Tensor, targets: Tensor, temperature: Scale, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
+        self: nn.Linear,
+        hidden: Tensor,
+        targets: Tensor | None = None,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+    ) -> Any:
+        if targets is None:
+            return functional.linear(hidden, self.weight)
         return _Logprobs.apply(hidden, self.weight, targets, temperature, with_entropy)
 
     head.forward = MethodType(forward, head)

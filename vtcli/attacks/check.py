@@ -1,0 +1,119 @@
+"""Runs cases against a runner and judges each: the attack, the episode's next run, a bystander, a visitor, the host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from vtcli.attacks import judge
+from vtcli.attacks.case import Case, CaseRecord, Facts, Finding, Verdict, over, preamble, program, reports
+from vtcli.attacks.scene import Scene, picture, processes_below
+from vtcli.sandbox.types import Episode, Help, Picture, Runner, RunResult, Setup, Status, Tier
+
+PATIENCE_S = 120.0
+"""A call that has not come back by then is called stuck."""
+
+GONE_S = 5.0
+"""By then the processes of a closed episode must be gone."""
+
+NO_HELP = Help(dedent=False, syntax=False, paths=False, clamp=False, check=False)
+
+
+def base_setup() -> Setup:
+    """The episode of every case, unless it says otherwise; the static check is off, being no protection."""
+    return Setup(
+        pictures=(Picture(picture()),),
+        variables={"image_clue_0": 0},
+        capture=("show", "pil_show", "files"),
+        help=NO_HELP,
+    )
+
+
+@dataclass(slots=True)
+class Check:
+    """One round over some cases. ``runner`` is open; ``scene`` was there before it."""
+
+    runner: Runner
+    scene: Scene
+    tier: Tier
+    seen: Callable[[Finding], None] = lambda _: None
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    async def run(self, cases: Sequence[Case]) -> list[Finding]:
+        """A finding per case, in order; ``seen`` is called with each as it comes."""
+        bystander, cwd = await self._bystander()
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count; Path would keep it open
+        quiet = len(processes_below(os.getpid()))
+        self.scene.harm()
+        for case in cases:
+            finding, usable = await self._one(case, bystander, self.scene.facts(cwd), quiet)
+            self.findings.append(finding)
+            self.seen(finding)
+            if not usable:
+                await bystander.close()
+                bystander, cwd = await self._bystander()
+                quiet = len(processes_below(os.getpid()))
+        left = len(os.listdir("/proc/self/fd")) - descriptors  # noqa: PTH208
+        await bystander.close()
+        end = Finding("host.descriptors", Verdict.BROKEN if left > 0 else Verdict.HELD, "", (f"{left:+d} open files",))
+        self.findings.append(end)
+        self.seen(end)
+        return self.findings
+
+    async def _bystander(self) -> tuple[Episode, str]:
+        """An episode that lives through all cases, and its workspace's path."""
+        episode = await self.runner.open(base_setup())
+        await episode.run(judge.FIRST)
+        said = reports((await episode.run('import json, os\nprint("@@" + json.dumps({"cwd": os.getcwd()}))')).output)
+        return episode, str(said[0]["cwd"]) if said else ""
+
+    async def _one(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> tuple[Finding, bool]:
+        """The finding on ``case``, and whether the bystander can be used again."""
+        try:
+            seen = await asyncio.wait_for(self._observe(case, bystander, facts, quiet), 2 * PATIENCE_S)
+        except Exception as error:
+            why = f"the runner raised {type(error).__name__}: {error}"
+            return Finding(case.name, Verdict.BROKEN, "", (why[:400],)), False
+        found = judge.judge(case, seen, self.tier, picture())
+        return found, not any(line.startswith("bystander") for line in found.why)
+
+    async def _observe(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> CaseRecord:
+        setup = base_setup()
+        episode = await self.runner.open(case.setup(setup) if case.setup else setup)
+        first = await episode.run(judge.FIRST)
+        start = time.monotonic()
+        attack = asyncio.ensure_future(asyncio.wait_for(episode.run(program(case, facts)), PATIENCE_S))
+        await asyncio.sleep(0.02)  # so that the bystander runs while the attack does
+        beside = await asyncio.wait_for(bystander.run(judge.WELL), PATIENCE_S)
+        run: RunResult = await attack
+        wall_s = time.monotonic() - start
+        start = time.monotonic()
+        then = await asyncio.wait_for(episode.run(preamble(facts) + case.after + judge.WELL), PATIENCE_S)
+        then_s = time.monotonic() - start
+        start = time.monotonic()
+        if case.extra is not None:  # a judge of its own may look at what the host says of the claims
+            run = replace(run, images=await episode.verify(run.images))
+            then = replace(then, images=await episode.verify(then.images))
+        verify_s = time.monotonic() - start
+        await episode.close()
+        visitor = await self.runner.open(base_setup())
+        visit = await asyncio.wait_for(visitor.run(judge.WELL), PATIENCE_S)
+        await visitor.close()
+        harm = list(self.scene.harm()) + await self._left_over(quiet)
+        if first.status is not Status.OK:
+            harm.append(f"the first run ended as {first.status}: {first.error[-300:]}")
+        after = beside if over(beside) else await asyncio.wait_for(bystander.run(judge.WELL), PATIENCE_S)
+        beside = after if beside.status is Status.OK else beside
+        return CaseRecord(run, then, beside, visit, tuple(harm), wall_s, verify_s, then_s)
+
+    async def _left_over(self, quiet: int) -> list[str]:
+        """Processes that outlived their episode."""
+        end = time.monotonic() + GONE_S
+        while (left := len(processes_below(os.getpid())) - quiet) > 0:
+            if time.monotonic() > end:
+                return [f"{left} processes outlived their episode"]
+            await asyncio.sleep(0.01)
+        return []

@@ -1,0 +1,70 @@
+"""The limits that every kernel keeps by itself: address space, file size, open files, CPU, processes."""
+
+from __future__ import annotations
+
+import resource
+from typing import Protocol
+
+
+class Limits(Protocol):
+    """The part of ``types.RunLimits`` that confinement reads; it does not import them, for they bring numpy with
+    them."""
+
+    @property
+    def cpu_s(self) -> float: ...
+    @property
+    def memory_mb(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def open_files(self) -> int: ...
+    @property
+    def output_bytes(self) -> int: ...
+    @property
+    def file_mb(self) -> int: ...
+    @property
+    def workspace_mb(self) -> int: ...
+    @property
+    def workspace_files(self) -> int: ...
+
+
+TRUSTED_PROCESSES = 4
+"""Of an episode, counted with its threads: guard, head, its copy, and one that is being waited for."""
+
+
+RUNS = 100
+"""A process lives for many runs, and each one's CPU time is the guard's to watch; what nobody watches any more, because
+guard and template were killed, ends after as much as so many runs may use."""
+
+
+def restrict(limits: Limits, processes: bool) -> None:
+    """Soft and hard limits of the calling process and all that it forks; they cannot be raised again without privilege.
+
+    ``processes``: limit processes and threads together; only where the episode has a user namespace to itself, for
+    elsewhere the kernel counts all processes of the user, other episodes' included."""
+    megabyte = 2**20
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_AS: limits.memory_mb * megabyte,
+        resource.RLIMIT_FSIZE: max(limits.file_mb * megabyte, limits.output_bytes),
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+        resource.RLIMIT_SIGPENDING: 256,
+    }
+    if processes:
+        wanted[resource.RLIMIT_NPROC] = limits.threads + TRUSTED_PROCESSES
+    for which, most in wanted.items():
+        _lower(which, most, most)
+    seconds = max(1, round(limits.cpu_s * RUNS))
+    _lower(resource.RLIMIT_CPU, seconds, seconds + 1)  # SIGXCPU, then SIGKILL
+
+
+def _lower(which: int, soft: int, hard: int) -> None:
+    """Set both, but never above the hard limit in force."""
+    now = resource.getrlimit(which)[1]
+    if now != resource.RLIM_INFINITY:
+        soft, hard = min(soft, now), min(hard, now)
+    resource.setrlimit(which, (soft, hard))

@@ -1,0 +1,75 @@
+"""Claims about images, tested on request: the claimed chain is done again on the input picture, in a confined episode
+of its own with a clock, a CPU limit and a memory limit. The episode runs our code (``replay.redo``) and nothing
+else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from vtcli.errors import ConfigError
+from vtcli.sandbox.host.episode import PooledEpisode
+from vtcli.sandbox.replay.plan import CannotTell, Plan, plan
+from vtcli.sandbox.types import EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
+
+LIMITS = RunLimits(wall_s=10.0, cpu_s=10.0, source_bytes=256 * 1024, kept_output_chars=4096)
+"""Of doing all images of one run again."""
+NO_HELP = Help(dedent=False, syntax=False, paths=False, clamp=False, check=False)
+
+Open = Callable[[Setup], Awaitable[PooledEpisode]]
+
+
+async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+    """``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them. Never
+    raises for what the operations say: what does not end in time, or cannot be started, is None."""
+    sizes = [(p.pixels.shape[1], p.pixels.shape[0]) for p in pictures]
+    plans = [_plan(image, sizes) for image in images]
+    if not any(plans):
+        return tuple(images)
+    verdicts = iter(await _redone(open_, pictures, images, plans))
+    return tuple(
+        image if found is None else _judged(image, found, next(verdicts))
+        for image, found in zip(images, plans, strict=True)
+    )
+
+
+def _plan(image: OutputImage, sizes: Sequence[tuple[int, int]]) -> Plan | None:
+    try:
+        return plan(image.operations, sizes)
+    except CannotTell:
+        return None
+
+
+def _judged(image: OutputImage, found: Plan, verdict: bool | None) -> OutputImage:
+    if found.size != (image.pixels.shape[1], image.pixels.shape[0]):
+        verdict = False
+    return replace(image, verified=verdict, operations=found.operations if verdict is not None else image.operations)
+
+
+async def _redone(
+    open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage], plans: Sequence[Plan | None]
+) -> list[bool | None]:
+    """Of each plan the verdict, in one episode for all."""
+    used = sorted({found.image for found in plans if found is not None})
+    claims, given = list[object](), [Picture(pictures[index].pixels) for index in used]
+    for image, found in zip(images, plans, strict=True):
+        if found is not None:
+            claims.append([used.index(found.image), list(found.steps), len(given)])
+            given.append(Picture(image.pixels))
+    names = {f"image_{index}": index for index in range(len(given))}
+    program = f"from vtcli.sandbox.replay import redo\nredo.main({json.dumps(claims)!r}, [{', '.join(names)}])\n"
+    nothing: list[bool | None] = [None] * len(claims)
+    setup = Setup(tuple(given), names, capture=(), transactions=False, limits=LIMITS, help=NO_HELP)
+    try:
+        episode = await open_(setup)
+    except (ConfigError, EpisodeLostError, OSError):  # too many images for one episode, or a machine short of something
+        return nothing
+    try:
+        result = await episode.run(program)
+    finally:
+        await episode.close()
+    if result.status is not Status.OK:
+        return nothing
+    verdicts = json.loads(result.output)
+    return verdicts if len(verdicts) == len(claims) else nothing
