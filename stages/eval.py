@@ -12,7 +12,7 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -214,7 +214,7 @@ class _Rollouts:
             asked = {request.seed: request.sample for request in requests}
             policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
-            place = Place(config.dtype, config.device)
+            place = Placement(config.dtype, config.device)
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )

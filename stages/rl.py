@@ -21,7 +21,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection, select
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -141,7 +141,6 @@ class Config:
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
-RlConfig = Config
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
@@ -392,7 +391,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
-    place = Place(dtype, str(learner.engine.device))
+    place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(config.engine, family, view, config.limits, place)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]

@@ -147,8 +147,8 @@ def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
 
 def test_a_generator_without_an_end_has_no_all() -> None:
     with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null means all rows"):
-        counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=None)}))
-    data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=3)}))
+        counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=None)}))
+    data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=3)}))
     assert (data.tasks["zoom"].train, notes) == (3, [])
 
 

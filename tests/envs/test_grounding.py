@@ -118,7 +118,7 @@ def test_crops_are_cut_from_the_pixels_of_the_source_and_numbered(card: EnvCard)
 
 def test_the_oracle_finds_the_tag_by_crops(card: EnvCard, tmp_path_factory: pytest.TempPathFactory) -> None:
     images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
-    item = zoom.generate(0, 0, "test", zoom.Size(width=672, height=672, tags=1, hatchings=("across", "down")))
+    item = zoom.generate(0, 0, "test", zoom.ZoomSize(width=672, height=672, tags=1, hatchings=("across", "down")))
     sample = item.sample("answer", "test", (images.add(item.pixels),))
     opened = partial(card.open, inputs=EnvInputs(images, PROMPT))
     chat, limits = tiny_model.chat(), Limits(5, 20_000, 2000, 12)

@@ -92,7 +92,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def home(tmp_path_factory: pytest.TempPathFactory, own: Path) -> Path:
     """Artifacts: a tiny model, and two visual searches to train on and two to test with."""
     home = tmp_path_factory.mktemp("home") / "artifacts"
-    synth.run(made(synth.SynthConfig, "synth", own, home, "name=data", *SMALL))
+    synth.run(made(synth.Config, "synth", own, home, "name=data", *SMALL))
     sizes = tiny.TinyModel(
         vocab_size=400, hidden_size=48, layers=1, heads=2, kv_heads=1, intermediate_size=64,
         vision_hidden_size=32, vision_depth=1, vision_heads=2, vision_intermediate_size=48,
@@ -140,7 +140,7 @@ def test_an_environment_plays_in_eval_and_its_trajectories_are_judged(own: Path,
 
 def test_an_environment_has_demonstrations(own: Path, home: Path) -> None:
     words = ["+recipe=shown", "env=look", "name=demos", *SMALL]
-    artifact = synth.run(made(synth.SynthConfig, "synth", own, home, *words))
+    artifact = synth.run(made(synth.Config, "synth", own, home, *words))
     table = pq.read_table(artifact.path / "train.parquet").to_pylist()
     assert [row["id"].rpartition("-")[2] for row in table] == ["answer", "answer", "perceive"]
     for row in table[:2]:
@@ -176,7 +176,7 @@ def test_a_recipe_trains_in_it_under_its_own_signal_reward_and_advantage(own: Pa
 def test_what_is_no_environment_is_refused_before_anything_runs(
     own: Path, tmp_path: Path, stage: str, words: Sequence[str], told: str
 ) -> None:
-    configs = {"eval": evaluate.Config, "synth": synth.SynthConfig, "rl": rl.Config}
+    configs = {"eval": evaluate.Config, "synth": synth.Config, "rl": rl.Config}
     inputs = {"synth": [], "rl": ["rl.data=d:v1", "rl.model=m:v1", "rl.prompts_per_step=1", "rl.group_size=2"]}
     given = inputs.get(stage, ["data=d:v1", "model=m:v1"])
     with pytest.raises(ConfigError, match=told):
@@ -236,7 +236,7 @@ def test_a_native_tool_goes_from_the_prompt_to_every_signal(own: Path, tmp_path:
 
 def test_a_task_and_an_importer_need_one_file_of_data(own: Path, home: Path) -> None:
     artifact: Artifact = synth.run(
-        made(synth.SynthConfig, "synth", own, home, "data=mine", "name=shades", "scale=tiny", "synth.workers=1")
+        made(synth.Config, "synth", own, home, "data=mine", "name=shades", "scale=tiny", "synth.workers=1")
     )
     rows = pq.read_table(artifact.path / "answer-train.parquet").to_pylist()
     assert [row["ability"] for row in rows] == ["my-shades", "my-shades", "mine", "mine"]
@@ -246,7 +246,7 @@ def test_a_task_and_an_importer_need_one_file_of_data(own: Path, home: Path) -> 
 
 def test_a_task_has_demonstrations_by_its_own_script(own: Path, home: Path) -> None:
     words = ["+recipe=taught", "data=mine", "scale=tiny", "synth.workers=1", "name=taught"]
-    artifact = synth.run(made(synth.SynthConfig, "synth", own, home, *words))
+    artifact = synth.run(made(synth.Config, "synth", own, home, *words))
     table = pq.read_table(artifact.path / "train.parquet").to_pylist()
     assert "image_rotate_tool" in table[0]["messages"][2]["content"]
     assert [m["content"] for m in table[1]["messages"][1:]] == [

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vtcli.engines.inputs import seen
-from vtcli.engines.policies import IMAGES, ROOM, Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
 from vtcli.families.family import Family
 from vtcli.protocols import Chat, Pixels, Request, Sampling, View
@@ -43,7 +43,7 @@ class Logprobs(Protocol):
 
 
 @dataclass(frozen=True)
-class Agreement:
+class EngineAgreement:
     """Policy and learner on one row."""
 
     name: str
@@ -75,7 +75,7 @@ def probe(nth: int, family: Family) -> ImageRef:
 
 def agreements(
     loop: Runs, policy: TrainedPolicy, learner: Logprobs, family: Family, view: View, temperature: float = 1.0
-) -> list[Agreement]:
+) -> list[EngineAgreement]:
     """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
 
     ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
@@ -85,7 +85,7 @@ def agreements(
     return [_compared(policy, row, found, family, view) for row, found in zip(rows, known, strict=True)]
 
 
-def require(found: Sequence[Agreement], dtype: str) -> None:
+def require(found: Sequence[EngineAgreement], dtype: str) -> None:
     """Refuse to go on where policy and learner disagree.
 
     Raises:
@@ -109,12 +109,12 @@ def require(found: Sequence[Agreement], dtype: str) -> None:
     raise EngineError("\n".join(lines))
 
 
-def agrees(a: Agreement, dtype: str) -> bool:
+def agrees(a: EngineAgreement, dtype: str) -> bool:
     """Within the limit of the dtype; a difference that is not a number does not agree."""
     return a.gap <= GAP_FP32 if dtype == "float32" else a.kl <= KL_BF16
 
 
-def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
+def check(family: Family, engine: Engine, dtype: Dtype) -> list[EngineAgreement]:
     """``agreements`` of a model, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
@@ -132,7 +132,7 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
         backend=Backend(dtype=dtype),
         total_steps=1,
     )
-    place = Place(dtype, str(learner.engine.device))
+    place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(engine, family, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
@@ -181,12 +181,14 @@ async def _row(policy: TrainedPolicy, chat: Chat, conversation: _Conversation, s
     return TrainRow(conversation.name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
-def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View) -> Agreement:
+def _compared(
+    policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View
+) -> EngineAgreement:
     sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
     gaps = np.array(known) - np.array(sampled)
     ours = seen(row.token_ids, row.images, family, view)
     theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
-    return Agreement(
+    return EngineAgreement(
         name=row.id,
         images=len(row.images),
         tokens=len(gaps),

@@ -27,7 +27,7 @@ KINDS = ("tool", "answer", "perceive")
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class DemoEpisode:
     """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools."""
 
     id: str
@@ -91,7 +91,7 @@ class Setting:
 
 async def demonstrate(
     item: Item, kind: str, rng: np.random.Generator, setting: Setting, runner: Runner | None = None
-) -> Episode:
+) -> DemoEpisode:
     """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
     images = MemoryImages(setting.sizing)
     if kind == "perceive":
@@ -120,7 +120,7 @@ def _on_disk(item: Item) -> Generator[tuple[VideoRef, ...]]:
 
 async def _perceive(
     item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages, runner: Runner | None
-) -> Episode:
+) -> DemoEpisode:
     """One image and several questions, each answered at once."""
     percept = demos.perceive(item, rng, lambda pixels: setting.scale(images, pixels), setting.teacher.grid)
     ref = images.add(percept.pixels)
@@ -171,5 +171,5 @@ def _episode(
     refs: Sequence[ImageRef],
     images: MemoryImages,
     schemas: tuple[Mapping[str, Any], ...],
-) -> Episode:
-    return Episode(name, tuple(messages), tuple(images.kept(ref) for ref in refs), schemas)
+) -> DemoEpisode:
+    return DemoEpisode(name, tuple(messages), tuple(images.kept(ref) for ref in refs), schemas)

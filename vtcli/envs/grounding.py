@@ -67,7 +67,7 @@ def read(text: str) -> Decoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class GroundingDialect:
     """How demonstrations and the oracle write; the planner's places are thousandths of the image."""
 
     def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
@@ -169,7 +169,7 @@ def pixel_box(box: Sequence[float], width: int, height: int, max_aspect: float) 
 def card(*, texts: Texts, compact: Texts | None = None, name: str = "mini_o3", max_aspect: float = 200.0) -> EnvCard:
     """The card, see conf/env/mini_o3.yaml. ``compact`` are the texts for ``prompt.style=compact``."""
     opened = partial(_open, texts, compact, max_aspect)
-    return EnvCard(name, opened, dialect=Dialect(), coordinates="thousandths")
+    return EnvCard(name, opened, dialect=GroundingDialect(), coordinates="thousandths")
 
 
 def _open(texts: Texts, compact: Texts | None, max_aspect: float, sample: Sample, inputs: EnvInputs) -> Grounding:
