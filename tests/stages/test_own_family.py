@@ -54,7 +54,7 @@ def test_it_is_built_and_trained_by_every_stage(tmp_path: Path, monkeypatch: pyt
         ("rl", RL),
     ):
         run(home, stage, [*arguments, *OWN])
-    for name, steps in (("base", 2), ("policy", 2)):
+    for name, steps in (("base", 3), ("policy", 2)):
         made = home / name / "v1"
         assert json.loads((made / "config.json").read_text())["model_type"] == "my_vl"
         assert len(lines(made / "metrics.jsonl")) == steps
