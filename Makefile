@@ -1,4 +1,4 @@
-# make quickstart | test | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: setup setup-vllm check test test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -47,13 +47,17 @@ check: setup
 test: setup
 	$(BIN)/python -m pytest -q
 
+# Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
+test-slow: setup
+	$(BIN)/python -m pytest -q -m "slow and not rounds and not slurm"
+
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
 	$(BIN)/python -m pytest -q -m rounds tests/sandbox tests/attacks
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
-	$(VLLM)/bin/python -m pytest -q -rs tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm/test_vllm_faults.py tests/stages/test_rl_vllm.py
+	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm/test_vllm_faults.py tests/stages/test_rl_vllm.py
 
 # The stages as jobs of a real Slurm of one node, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
