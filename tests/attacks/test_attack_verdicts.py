@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vtcli.attacks import judge, suite, table
-from vtcli.attacks.case import Case, CaseRecord, Finding, Verdict, ends, preamble, program, reports
+from vtcli.attacks.case import Attack, AttackFinding, AttackVerdict, CaseRecord, ends, preamble, program, reports
 from vtcli.attacks.scene import Scene, picture
 from vtcli.errors import ConfigError
 from vtcli.sandbox.types import TIERS, OutputImage, RunResult, Status
@@ -16,7 +16,7 @@ from vtcli.sandbox.types import TIERS, OutputImage, RunResult, Status
 PICTURE = picture()
 X1, Y1, X2, Y2 = judge.CROP
 SUM = int(PICTURE.astype(np.int64).sum())
-CASE = Case("fs.example", "nothing", "pass")
+CASE = Attack("fs.example", "nothing", "pass")
 TOKEN = "vtcli-canary-" + "0123456789abcdef" * 2
 
 
@@ -32,12 +32,12 @@ RUN = RunResult(Status.OK, output='@@{"began": 1}\n@@{"failed": "x"}\n@@{"done":
 HEALTHY = CaseRecord(run=RUN, then=KEPT, bystander=KEPT, visitor=well(), wall_s=0.1)
 
 
-def verdict(case: Case = CASE, seen: CaseRecord = HEALTHY) -> Verdict:
+def verdict(case: Attack = CASE, seen: CaseRecord = HEALTHY) -> AttackVerdict:
     return judge.judge(case, seen, "full", PICTURE).verdict
 
 
 def test_what_got_nothing_and_harmed_nobody_is_held() -> None:
-    assert judge.judge(CASE, HEALTHY, "full", PICTURE) == Finding("fs.example", Verdict.HELD, "ok", (), 0.1)
+    assert judge.judge(CASE, HEALTHY, "full", PICTURE) == AttackFinding("fs.example", AttackVerdict.HELD, "ok", (), 0.1)
 
 
 BROKEN = {
@@ -66,46 +66,49 @@ BROKEN = {
 
 @pytest.mark.parametrize("seen", BROKEN.values(), ids=BROKEN)
 def test_everything_that_is_looked_at_can_break_a_case(seen: CaseRecord) -> None:
-    assert verdict(seen=seen) is Verdict.BROKEN
+    assert verdict(seen=seen) is AttackVerdict.BROKEN
 
 
 def test_a_failed_run_must_leave_names_and_files() -> None:
     failing = replace(CASE, statuses=ends(Status.ERROR))
     failed = replace(HEALTHY, run=replace(RUN, status=Status.ERROR))
-    assert verdict(failing, failed) is Verdict.HELD
-    assert verdict(failing, replace(failed, then=well('["kept.txt"]', "42", '"kept"'))) is Verdict.BROKEN
-    assert verdict(failing, replace(failed, then=well('["evil", "kept.txt"]', "41", '"kept"'))) is Verdict.BROKEN
-    assert verdict(replace(failing, spoils=True), replace(failed, then=well())) is Verdict.BROKEN, "not a good run"
-    assert verdict(replace(failing, keeps=False), replace(failed, then=well())) is Verdict.HELD
+    assert verdict(failing, failed) is AttackVerdict.HELD
+    assert verdict(failing, replace(failed, then=well('["kept.txt"]', "42", '"kept"'))) is AttackVerdict.BROKEN
+    assert verdict(failing, replace(failed, then=well('["evil", "kept.txt"]', "41", '"kept"'))) is AttackVerdict.BROKEN
+    assert verdict(replace(failing, spoils=True), replace(failed, then=well())) is AttackVerdict.BROKEN, (
+        "not a good run"
+    )
+    assert verdict(replace(failing, keeps=False), replace(failed, then=well())) is AttackVerdict.HELD
 
 
 def test_code_may_ruin_its_own_episode_but_nobody_elses() -> None:
     spoiling = replace(CASE, spoils=True)
-    assert verdict(spoiling, replace(HEALTHY, then=RunResult(Status.CRASH))) is Verdict.HELD
-    assert verdict(spoiling, replace(HEALTHY, bystander=RunResult(Status.CRASH))) is Verdict.BROKEN
+    assert verdict(spoiling, replace(HEALTHY, then=RunResult(Status.CRASH))) is AttackVerdict.HELD
+    assert verdict(spoiling, replace(HEALTHY, bystander=RunResult(Status.CRASH))) is AttackVerdict.BROKEN
 
 
 def test_after_a_broken_episode_every_run_is_lost() -> None:
     forging = replace(CASE, statuses=ends(Status.PROTOCOL), spoils=True)
     over = replace(HEALTHY, run=replace(RUN, status=Status.PROTOCOL), then=RunResult(Status.LOST))
-    assert verdict(forging, over) is Verdict.HELD
-    assert verdict(forging, replace(over, then=KEPT)) is Verdict.BROKEN
+    assert verdict(forging, over) is AttackVerdict.HELD
+    assert verdict(forging, replace(over, then=KEPT)) is AttackVerdict.BROKEN
 
 
 @pytest.mark.parametrize(
     "output", ["", '@@{"began": 1}\n', '@@{"began": 1}\n@@{"void": "x", "why": "NameError"}\n@@{"done": 1}\n']
 )
 def test_a_case_that_did_not_do_what_it_should_shows_nothing(output: str) -> None:
-    assert verdict(seen=replace(HEALTHY, run=replace(RUN, output=output))) is Verdict.VOID
+    assert verdict(seen=replace(HEALTHY, run=replace(RUN, output=output))) is AttackVerdict.VOID
 
 
 def test_a_gap_is_of_one_tier_and_excuses_no_damage() -> None:
     known = replace(CASE, gaps={"landlock": "stat"})
     won = BROKEN["a report of a win"]
-    assert judge.judge(known, won, "landlock", PICTURE).verdict is Verdict.GAP
-    assert judge.judge(known, won, "full", PICTURE).verdict is Verdict.BROKEN
+    assert judge.judge(known, won, "landlock", PICTURE).verdict is AttackVerdict.GAP
+    assert judge.judge(known, won, "full", PICTURE).verdict is AttackVerdict.BROKEN
     assert (
-        judge.judge(known, replace(won, visitor=RunResult(Status.LOST)), "landlock", PICTURE).verdict is Verdict.BROKEN
+        judge.judge(known, replace(won, visitor=RunResult(Status.LOST)), "landlock", PICTURE).verdict
+        is AttackVerdict.BROKEN
     )
 
 
@@ -152,7 +155,10 @@ def test_the_scene_knows_what_was_done_to_it() -> None:
 
 
 def test_the_table_counts_and_names_what_was_not_held() -> None:
-    found = [Finding("fs.read_passwd", Verdict.HELD, "ok"), Finding("net.tcp", Verdict.BROKEN, "ok", ("got tcp",), 0.2)]
+    found = [
+        AttackFinding("fs.read_passwd", AttackVerdict.HELD, "ok"),
+        AttackFinding("net.tcp", AttackVerdict.BROKEN, "ok", ("got tcp",), 0.2),
+    ]
     assert "got tcp" in table.line(found[1])
     assert table.line(found[0]).count("\n") == 0
     assert table.summary(found).splitlines()[-1].split() == ["all", "1", "0", "1", "0"]

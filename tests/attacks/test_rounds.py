@@ -18,7 +18,7 @@ import confinement
 import pytest
 
 from vtcli.attacks import suite
-from vtcli.attacks.case import Case
+from vtcli.attacks.case import Attack
 from vtcli.sandbox.confinement.kernel import MACHINE
 
 pytestmark = [
@@ -42,7 +42,7 @@ ROUNDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 
 @functools.cache
 def findings(name: str) -> dict[str, dict[str, object]]:
-    """Case -> what was found, of one round."""
+    """Attack -> what was found, of one round."""
     starter, options, cases = ROUNDS[name]
     if starter and os.geteuid() != 0:
         starter = ()  # an ordinary user already
@@ -64,7 +64,7 @@ def findings(name: str) -> dict[str, dict[str, object]]:
     return {f["case"]: f for f in found["findings"]}
 
 
-def items(name: str) -> list[Case]:
+def items(name: str) -> list[Attack]:
     return list(suite.chosen(ROUNDS[name][2]))
 
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from vtcli.sandbox.protocol import arena, frames, replies
 from vtcli.sandbox.protocol.frames import ProtocolError
-from vtcli.sandbox.protocol.replies import ArenaImage, Reply
+from vtcli.sandbox.protocol.replies import ArenaImage, WorkerReply
 from vtcli.sandbox.types import Operation, RunLimits
 
 CROP = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1.0, 2.0, 30.0, 40.0))
-REPLY = Reply(3, "ok", images=(ArenaImage(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",))
+REPLY = WorkerReply(
+    3, "ok", images=(ArenaImage(0, 4, 5, "show", "a.png", (CROP,)),), operations=(CROP,), notes=("dedented",)
+)
 
 texts = st.text(max_size=200)
 plain = st.recursive(
@@ -136,7 +138,7 @@ def test_no_json_does_anything_else(fields: dict[str, object]) -> None:
 @settings(max_examples=100, deadline=None)
 def test_whatever_a_harness_says_can_be_sent(text: str, operations: list[Operation], notes: list[str]) -> None:
     """Surrogates, NaN, nested objects and too much of everything are cut, never an error of the worker's."""
-    sent = Reply(1, "error", error=text + "\ud800", value=text, operations=tuple(operations), notes=tuple(notes))
+    sent = WorkerReply(1, "error", error=text + "\ud800", value=text, operations=tuple(operations), notes=tuple(notes))
     got = replies.parse(replies.encode(sent))
     assert got.error.endswith("\ufffd")
     assert len(got.operations) <= len(operations)
@@ -152,7 +154,7 @@ def test_a_guard_acts_on_no_other_outline(data: bytes) -> None:
 
 
 def test_a_guard_acts_on_what_the_host_reads() -> None:
-    for reply in (REPLY, Reply(9, "no_output")):
+    for reply in (REPLY, WorkerReply(9, "no_output")):
         header, _ = frames.unpack(replies.encode(reply))
         outline = replies.outline(header)
         assert (outline.seq, outline.kind, outline.images) == (reply.seq, reply.kind, bool(reply.images))

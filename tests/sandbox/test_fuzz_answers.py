@@ -17,7 +17,7 @@ from vtcli.sandbox.host.episode import Descriptors, PooledEpisode
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.sandbox.protocol import frames
 from vtcli.sandbox.protocol.arena import SealedPixels
-from vtcli.sandbox.protocol.replies import Answer, parse_answer
+from vtcli.sandbox.protocol.replies import GuardAnswer, parse_answer
 from vtcli.sandbox.types import Picture, RunResult, Setup, Status
 
 LIMIT = 2**22
@@ -54,7 +54,7 @@ def encoded(reply: dict[str, Any]) -> bytes:
 
 
 answers = st.builds(
-    Answer,
+    GuardAnswer,
     st.just(1) | st.integers(0, 2**53 - 1),
     st.sampled_from(Status),
     images=st.booleans(),
@@ -104,7 +104,7 @@ def open_files() -> int:
 
 def test_an_honest_answer_arrives() -> None:
     reply = encoded({**HONEST, "images": [[0, 8, 6, "show", "", []]]})
-    answer = Answer(1, Status.OK, True, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
+    answer = GuardAnswer(1, Status.OK, True, 0.1, 0.2, 3.5, 0, "", ("a note",), reply, "täxt")
     result = asyncio.run(result_of(answer.packed(), 4096))
     assert (result.status, result.output, result.notes) == (Status.OK, "täxt", ("a note",))
     assert (result.wall_s, result.cpu_s, result.peak_mb) == (0.1, 0.2, 3.5)
@@ -115,7 +115,7 @@ def test_an_honest_answer_arrives() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(answers, st.integers(0, 9000))
-def test_no_answer_makes_the_host_fail(answer: Answer, arena: int) -> None:
+def test_no_answer_makes_the_host_fail(answer: GuardAnswer, arena: int) -> None:
     before = open_files()
     result = asyncio.run(result_of(answer.packed(), arena))
     assert isinstance(result, RunResult)
@@ -129,7 +129,7 @@ def test_no_answer_makes_the_host_fail(answer: Answer, arena: int) -> None:
 
 
 @given(answers)
-def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
+def test_an_answer_arrives_as_it_was_sent(answer: GuardAnswer) -> None:
     header, blobs = frames.unpack(answer.packed())
     assert parse_answer(frames.Frame(header, blobs)) == answer
 
@@ -137,7 +137,7 @@ def test_an_answer_arrives_as_it_was_sent(answer: Answer) -> None:
 @settings(max_examples=150, deadline=None)
 @given(answers, st.integers(0, 400), st.binary(max_size=9), st.none() | st.integers(0, 200), st.none() | st.just(4096))
 def test_a_broken_answer_is_a_result_all_the_same(
-    answer: Answer, at: int, other: bytes, cut: int | None, arena: int | None
+    answer: GuardAnswer, at: int, other: bytes, cut: int | None, arena: int | None
 ) -> None:
     data = answer.packed()
     data = (data[:at] + other + data[at + len(other) :])[:cut]
@@ -152,7 +152,12 @@ def test_bytes_that_are_no_frame_lose_the_episode(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [frames.pack({}), frames.pack({"seq": 1}, [b"", b""]), Answer(2, Status.OK).packed(), frames.pack({"times": 1})],
+    [
+        frames.pack({}),
+        frames.pack({"seq": 1}, [b"", b""]),
+        GuardAnswer(2, Status.OK).packed(),
+        frames.pack({"times": 1}),
+    ],
 )
 def test_a_frame_that_is_no_answer_to_this_run_is_protocol(data: bytes) -> None:
     assert asyncio.run(result_of(data, None)).status is Status.PROTOCOL

@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 from vtcli.attacks import suite, table
-from vtcli.attacks.case import Finding
-from vtcli.attacks.check import Check
+from vtcli.attacks.case import AttackFinding
+from vtcli.attacks.check import AttackRound
 from vtcli.attacks.scene import Scene
 from vtcli.errors import VtcliError
 from vtcli.sandbox.host.pool import Pool, PoolConfig
@@ -80,7 +80,7 @@ async def round_of(asked: argparse.Namespace) -> int:
     if asked.tier == "none":
         cases = tuple(c for c in cases if c.bites)  # all others could do lasting harm
 
-    def show(finding: Finding) -> None:
+    def show(finding: AttackFinding) -> None:
         if not asked.quiet or finding.verdict.value not in ("held",):
             print(table.line(finding), flush=True)
 
@@ -90,7 +90,7 @@ async def round_of(asked: argparse.Namespace) -> int:
             report = dict(pool.report)
             tier = report["tier"]
             print(f"sandbox: {json.dumps(report)}, uid {os.getuid()}, {len(cases)} cases", flush=True)
-            findings = await Check(pool, scene, tier, show).run(cases)  # pyright: ignore[reportArgumentType]  # a Tier
+            findings = await AttackRound(pool, scene, tier, show).run(cases)  # pyright: ignore[reportArgumentType]  # a Tier
     finally:
         scene.close()
     print(table.summary(findings))

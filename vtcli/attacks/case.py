@@ -1,4 +1,4 @@
-"""What an abuse case is, and the few lines that are put in front of its code so that it can say what it got."""
+"""One attack, and the lines in front of its code with which it says what it got."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOKEN_PREFIX = "vtcli-canary-"
 """Every secret of the scene is this and 32 hexadecimal digits. Code knows the prefix only."""
 
 
-class Verdict(StrEnum):
-    """What the judge says of one case."""
+class AttackVerdict(StrEnum):
+    """The judgement of one attack."""
 
     HELD = "held"
     BROKEN = "BROKEN"  # the code got something, or somebody else was harmed
@@ -27,11 +27,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AttackFinding:
     """One line of the table."""
 
     case: str
-    verdict: Verdict
+    verdict: AttackVerdict
     status: str  # of the run that attacked
     why: tuple[str, ...] = ()
     wall_s: float = 0.0
@@ -58,7 +58,7 @@ Extra = Callable[[CaseRecord, tuple[Facts, ...]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Attack:
     """``code`` attacks: it calls ``attempt(name, function)``, which reports a win when the function returns, or
     ``say(got=...)``. ``after`` runs next in the same episode, in front of the check that the episode is well."""
 
@@ -132,7 +132,7 @@ say(began=1)
 LAST = "\nsay(done=1)\n"
 
 
-def program(case: Case, facts: Facts) -> str:
+def program(case: Attack, facts: Facts) -> str:
     """The source of the attacking run."""
     return case.code if case.raw else preamble(facts) + case.code + LAST
 
@@ -143,7 +143,7 @@ def preamble(facts: Facts) -> str:
 
 
 def reports(output: str) -> tuple[Facts, ...]:
-    """What the code said, in order. Lines that are not whole are left out: output is shortened in the middle."""
+    """Reports of the code, in order. Broken lines are left out: output is shortened in the middle."""
     found: list[Facts] = []
     for line in output.splitlines():
         if line.startswith(MARK):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from vtcli.attacks import judge
-from vtcli.attacks.case import Case, CaseRecord, Facts, Finding, Verdict, over, preamble, program, reports
+from vtcli.attacks.case import Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, preamble, program, reports
 from vtcli.attacks.scene import Scene, picture, processes_below
 from vtcli.sandbox.types import Episode, Help, Picture, Runner, RunResult, Setup, Status, Tier
 
@@ -33,16 +33,16 @@ def base_setup() -> Setup:
 
 
 @dataclass(slots=True)
-class Check:
+class AttackRound:
     """One round over some cases. ``runner`` is open; ``scene`` was there before it."""
 
     runner: Runner
     scene: Scene
     tier: Tier
-    seen: Callable[[Finding], None] = lambda _: None
-    findings: list[Finding] = field(default_factory=list[Finding])
+    seen: Callable[[AttackFinding], None] = lambda _: None
+    findings: list[AttackFinding] = field(default_factory=list[AttackFinding])
 
-    async def run(self, cases: Sequence[Case]) -> list[Finding]:
+    async def run(self, cases: Sequence[Attack]) -> list[AttackFinding]:
         """A finding per case, in order; ``seen`` is called with each as it comes."""
         bystander, cwd = await self._bystander()
         descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count; Path would keep it open
@@ -58,7 +58,9 @@ class Check:
                 quiet = len(processes_below(os.getpid()))
         left = len(os.listdir("/proc/self/fd")) - descriptors  # noqa: PTH208
         await bystander.close()
-        end = Finding("host.descriptors", Verdict.BROKEN if left > 0 else Verdict.HELD, "", (f"{left:+d} open files",))
+        end = AttackFinding(
+            "host.descriptors", AttackVerdict.BROKEN if left > 0 else AttackVerdict.HELD, "", (f"{left:+d} open files",)
+        )
         self.findings.append(end)
         self.seen(end)
         return self.findings
@@ -70,17 +72,17 @@ class Check:
         said = reports((await episode.run('import json, os\nprint("@@" + json.dumps({"cwd": os.getcwd()}))')).output)
         return episode, str(said[0]["cwd"]) if said else ""
 
-    async def _one(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> tuple[Finding, bool]:
+    async def _one(self, case: Attack, bystander: Episode, facts: Facts, quiet: int) -> tuple[AttackFinding, bool]:
         """The finding on ``case``, and whether the bystander can be used again."""
         try:
             seen = await asyncio.wait_for(self._observe(case, bystander, facts, quiet), 2 * PATIENCE_S)
         except Exception as error:
             why = f"the runner raised {type(error).__name__}: {error}"
-            return Finding(case.name, Verdict.BROKEN, "", (why[:400],)), False
+            return AttackFinding(case.name, AttackVerdict.BROKEN, "", (why[:400],)), False
         found = judge.judge(case, seen, self.tier, picture())
         return found, not any(line.startswith("bystander") for line in found.why)
 
-    async def _observe(self, case: Case, bystander: Episode, facts: Facts, quiet: int) -> CaseRecord:
+    async def _observe(self, case: Attack, bystander: Episode, facts: Facts, quiet: int) -> CaseRecord:
         setup = base_setup()
         episode = await self.runner.open(case.setup(setup) if case.setup else setup)
         first = await episode.run(judge.FIRST)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case, CaseRecord, Facts
+from vtcli.attacks.case import Attack, CaseRecord, Facts
 from vtcli.attacks.forge import forge
 
 
@@ -14,7 +14,7 @@ def never_verified(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     return ["a made-up picture came back as verified"] if lies else []
 
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[Attack, ...] = (
     forge(
         "false_operations",
         "a made-up picture with the chain of a real crop",

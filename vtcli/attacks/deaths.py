@@ -6,29 +6,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import DIES, Case, ends
+from vtcli.attacks.case import DIES, Attack, ends
 from vtcli.sandbox.types import Status
 
 MAYBE_DIES = DIES | ends(Status.OK)
 
 CASES = (
-    Case(
+    Attack(
         "proc.segv",
         "a null pointer",
         "ctypes.string_at(0)",
         statuses=ends(Status.CRASH),
     ),
-    Case("proc.abort", "os.abort()", "os.abort()", statuses=ends(Status.CRASH)),
-    Case("proc.os_exit", "os._exit(0)", "os._exit(0)", statuses=ends(Status.EXIT)),
-    Case("proc.exit_group", "exit_group as a system call", "syscall(231, 0)", statuses=ends(Status.EXIT)),
-    Case(
+    Attack("proc.abort", "os.abort()", "os.abort()", statuses=ends(Status.CRASH)),
+    Attack("proc.os_exit", "os._exit(0)", "os._exit(0)", statuses=ends(Status.EXIT)),
+    Attack("proc.exit_group", "exit_group as a system call", "syscall(231, 0)", statuses=ends(Status.EXIT)),
+    Attack(
         "proc.thread_exit",
         "exit of the main thread only",
         "syscall(60, 0)",
         statuses=ends(Status.EXIT, Status.CRASH, Status.TIMEOUT),
     ),
-    Case("proc.sys_exit", "sys.exit(3)", "sys.exit(3)", statuses=ends(Status.EXIT)),
-    Case(
+    Attack("proc.sys_exit", "sys.exit(3)", "sys.exit(3)", statuses=ends(Status.EXIT)),
+    Attack(
         "proc.exit_in_thread",
         "os._exit in a thread while the harness answers",
         """
@@ -38,8 +38,10 @@ threading.Thread(target=lambda: (time.sleep(0.003), os._exit(0)), daemon=True).s
         statuses=MAYBE_DIES | ends(Status.PROTOCOL),
         spoils=True,
     ),
-    Case("proc.keyboard_interrupt", "raise KeyboardInterrupt", "raise KeyboardInterrupt", statuses=ends(Status.ERROR)),
-    Case(
+    Attack(
+        "proc.keyboard_interrupt", "raise KeyboardInterrupt", "raise KeyboardInterrupt", statuses=ends(Status.ERROR)
+    ),
+    Attack(
         "proc.core_dump",
         "a core file in the workspace or outside, after asking for one",
         """
@@ -57,7 +59,7 @@ if any(n.startswith("core") for n in os.listdir(".")):
     say(got="a core file")
 """,
     ),
-    Case(
+    Attack(
         "proc.signal_self",
         "every signal to itself that kills, one per default action",
         """
@@ -72,7 +74,7 @@ for number in (*range(1, 9), *range(10, 19), *range(20, 32), *range(34, 65), 19,
 """,
         statuses=DIES | ends(Status.OK),
     ),
-    Case(
+    Attack(
         "proc.leave_session",
         "new session, process group and terminal, to be missed by a killer of groups",
         """
@@ -87,7 +89,7 @@ time.sleep(60)
         setup=lambda s: replace(s, limits=replace(s.limits, wall_s=1.0)),
         wall_limit_s=1.0,
     ),
-    Case(
+    Attack(
         "proc.die_with_threads",
         "a thread that goes on while the main thread raises",
         """

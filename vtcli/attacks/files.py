@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case, ends
+from vtcli.attacks.case import Attack, ends
 from vtcli.sandbox.types import Status, Tier
 
 STAT: dict[Tier, str] = {
@@ -19,15 +19,15 @@ QUOTA: dict[Tier, str] = {
 }
 
 READING = (
-    Case(
+    Attack(
         "fs.read_passwd",
         "open /etc/passwd",
         'attempt("passwd", lambda: open("/etc/passwd").read())',
         bites=True,
         gaps=READ,
     ),
-    Case("fs.read_shadow", "open /etc/shadow", 'attempt("shadow", lambda: open("/etc/shadow").read())', gaps=READ),
-    Case(
+    Attack("fs.read_shadow", "open /etc/shadow", 'attempt("shadow", lambda: open("/etc/shadow").read())', gaps=READ),
+    Attack(
         "fs.list_homes",
         "list the host's folders",
         """
@@ -43,7 +43,7 @@ for place in ("/root", "/home", "/var", "/srv", "/mnt", "/media", "/boot", "/tmp
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.read_secret",
         "a world-readable file outside, through every opener there is",
         """
@@ -67,7 +67,7 @@ if picture is not None:
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.read_raw_calls",
         "the same file by open, openat, openat2 and creat as plain system calls",
         """
@@ -84,14 +84,14 @@ attempt("readlink", lambda: syscall(89, b"/proc/1/exe", ctypes.create_string_buf
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.stat_secret",
         "stat() of a file outside",
         'attempt("stat", lambda: os.stat(T["secret"]).st_size)',
         bites=True,
         gaps=STAT,
     ),
-    Case(
+    Attack(
         "fs.stat_kinds",
         "existence by access, statx, readlink, statfs, inode by name_to_handle",
         """
@@ -103,7 +103,7 @@ attempt("handle", lambda: syscall(303, -100, T["secret"].encode(), ctypes.create
         bites=True,
         gaps=STAT,
     ),
-    Case(
+    Attack(
         "fs.dotdot",
         "climb out of the workspace by dots",
         """
@@ -115,7 +115,7 @@ attempt("openat", lambda: os.read(os.open("../" * 40 + T["secret"].lstrip("/"), 
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.symlink_read",
         "links in the workspace to files outside, then read through them",
         """
@@ -132,7 +132,7 @@ attempt("d", lambda: os.listdir("d"))
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.proc_tricks",
         "the host through /proc: root, cwd, exe, fd, map_files of oneself and of pid 1, parent, host",
         """
@@ -155,7 +155,7 @@ for name in ("kcore", "kallsyms", "sysrq-trigger", "sys/kernel/core_pattern", "s
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.proc_secret_in_environ",
         "the host's environment in /proc/*/environ of every process that can be seen",
         """
@@ -173,7 +173,7 @@ for pid in set(pids) | {"1", str(os.getppid()), str(T["host"]), str(T["victim"])
         bites=True,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.open_fds",
         "what is open already: no folder, no file of the host",
         """
@@ -191,7 +191,7 @@ for fd in range(1024):
     attempt(f"fchdir {fd}", os.fchdir, fd) if stat.S_ISDIR(s.st_mode) else None
 """,
     ),
-    Case(
+    Attack(
         "fs.reopen_fds",
         "reopen what is open for reading through /proc/self/fd and /dev/fd, now for writing",
         """
@@ -211,7 +211,7 @@ for fd in range(3, 1024):
                 pass
 """,
     ),
-    Case(
+    Attack(
         "fs.open_by_handle",
         "open_by_handle_at on the root's inode (the container break of 2014)",
         """
@@ -225,7 +225,7 @@ for fd in (-100, *range(0, 40)):
         pass
 """,
     ),
-    Case(
+    Attack(
         "fs.search_everything",
         "walk all that can be seen and read each file that is not Python's for the secret",
         """
@@ -250,7 +250,7 @@ for folder, below, names in os.walk("/"):
 """,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "fs.toctou_link",
         "flip a name between a good picture and a link outside while the host collects",
         """

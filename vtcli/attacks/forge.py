@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case
+from vtcli.attacks.case import BREAKS_ITSELF, Attack
 
 CHANNEL = '''
 import array, socket
@@ -53,9 +53,9 @@ def send(data, times=1):
 """Attackers find the channel, the sequence number and the format: no secrecy is counted on."""
 
 
-def forge(name: str, what: str, code: str, **more: object) -> Case:
+def forge(name: str, what: str, code: str, **more: object) -> Attack:
     """A case that may ruin its own episode (``protocol``), and nothing else."""
-    return Case(f"forge.{name}", what, CHANNEL + code, statuses=BREAKS_ITSELF, spoils=True, finishes=False, **more)  # pyright: ignore[reportArgumentType]
+    return Attack(f"forge.{name}", what, CHANNEL + code, statuses=BREAKS_ITSELF, spoils=True, finishes=False, **more)  # pyright: ignore[reportArgumentType]
 
 
 REPLIES = (

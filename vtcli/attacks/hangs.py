@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import STOPPED, Case, ends
+from vtcli.attacks.case import STOPPED, Attack, ends
 from vtcli.sandbox.types import Setup, Status
 
 WALL_S = 1.0
@@ -17,9 +17,9 @@ def short(setup: Setup) -> Setup:
     return replace(setup, limits=replace(setup.limits, wall_s=WALL_S))
 
 
-def hang(name: str, what: str, code: str) -> Case:
+def hang(name: str, what: str, code: str) -> Attack:
     """A case that must be stopped by the wall clock."""
-    return Case(f"hang.{name}", what, code, statuses=STOPPED, setup=short, wall_limit_s=WALL_S)
+    return Attack(f"hang.{name}", what, code, statuses=STOPPED, setup=short, wall_limit_s=WALL_S)
 
 
 CASES = (
@@ -133,7 +133,7 @@ def work():
 time.sleep(1000)
 """,
     ),
-    Case(
+    Attack(
         "hang.cpu_limit",
         "CPU time of many threads passes its own limit before the wall clock's",
         """
@@ -149,7 +149,7 @@ time.sleep(1000)
         setup=lambda s: replace(s, limits=replace(s.limits, cpu_s=1.0, wall_s=8.0)),
         wall_limit_s=8.0,
     ),
-    Case(
+    Attack(
         "hang.recursion",
         "recursion without end and without limit",
         "sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
@@ -157,7 +157,7 @@ time.sleep(1000)
         setup=lambda s: replace(s, limits=replace(s.limits, wall_s=5.0, memory_mb=1024)),
         wall_limit_s=5.0,
     ),
-    Case(
+    Attack(
         "hang.c_recursion",
         "recursion in C: nested reprs, isinstance, json, pickle",
         """
@@ -175,7 +175,7 @@ for name, act in (("repr", lambda: repr(x)), ("json", lambda: json.dumps(x)), ("
 """,
         statuses=ends(Status.OK, Status.CRASH),
     ),
-    Case(
+    Attack(
         "hang.input",
         "input() and reading stdin, with nobody there",
         """

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, CaseRecord, Facts, ends
+from vtcli.attacks.case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 from vtcli.sandbox.types import Picture, Setup, Status
 
 
@@ -75,7 +75,7 @@ def no_image(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
 
 
 CASES = (
-    Case(
+    Attack(
         "iso.workspaces",
         "list, read and write the workspaces of other episodes",
         """
@@ -92,7 +92,7 @@ if T["bystander"] != here:
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.left_things",
         "what earlier episodes left in common places",
         """
@@ -106,7 +106,7 @@ for place in ("/tmp", "/dev/shm", "/var/tmp", "/dev/mqueue", "/run", os.path.exp
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.picture_memory",
         "write into the shared picture: mprotect, memset, the array's flags, /proc/self/mem",
         """
@@ -133,7 +133,7 @@ except OSError as error:
         statuses=BREAKS_ITSELF,
         finishes=False,
     ),
-    Case(
+    Attack(
         "iso.all_mappings_written",
         "every mapping that is shared or read-only made writable and overwritten a little",
         """
@@ -152,7 +152,7 @@ for line in lines:
         statuses=BREAKS_ITSELF,
         finishes=False,
     ),
-    Case(
+    Attack(
         "iso.input_file",
         "the input's file removed, replaced, made a link",
         """
@@ -169,7 +169,7 @@ if Image.open("input_0.png").getpixel((0, 0)) != (1, 2, 3):
         setup=with_file,
         statuses=ends(Status.ERROR),
     ),
-    Case(
+    Attack(
         "iso.thread_lives_on",
         "a thread left running into the next run",
         """
@@ -188,7 +188,7 @@ if globals().get("ticks", 0) != before:
     say(got="a thread of the run before")
 """,
     ),
-    Case(
+    Attack(
         "iso.working_folder",
         "another working folder, umask and environment for the next run",
         """
@@ -203,7 +203,7 @@ assert open("x.txt").read() == "1"
 os.unlink("x.txt")
 """,
     ),
-    Case(
+    Attack(
         "iso.umask",
         "a umask that takes all rights, so that later files cannot be opened",
         "os.umask(0o777)",
@@ -216,7 +216,7 @@ except OSError:
 os.unlink("x.txt")
 """,
     ),
-    Case(
+    Attack(
         "iso.timers",
         "timers armed in one run that fire in the next",
         """
@@ -234,7 +234,7 @@ except OSError as error:
 """,
         after="time.sleep(0.3)\n",
     ),
-    Case(
+    Attack(
         "iso.pending_signals",
         "signals blocked and pending when the run ends",
         """
@@ -247,7 +247,7 @@ for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         say(failed="kill", why=repr(error))
 """,
     ),
-    Case(
+    Attack(
         "iso.files_left_open",
         "all descriptors used up and kept",
         """
@@ -260,7 +260,7 @@ except OSError as error:
 """,
         statuses=ends(Status.OK, Status.LIMIT, Status.ERROR, Status.EXIT),
     ),
-    Case(
+    Attack(
         "iso.files_left_open_failing",
         "all descriptors used up by a run that fails",
         """
@@ -280,7 +280,7 @@ if fds > 64:
 """,
         statuses=ends(Status.ERROR),
     ),
-    Case(
+    Attack(
         "iso.loose_timeout",
         "without transactions: a hang, and then an episode that works",
         "while True: pass",
@@ -289,7 +289,7 @@ if fds > 64:
         wall_limit_s=1.0,
         keeps=False,
     ),
-    Case(
+    Attack(
         "iso.loose_thread",
         "without transactions: a thread that prints into the next run's output",
         """
@@ -303,7 +303,7 @@ threading.Thread(target=work, daemon=True).start()
         setup=loose,
         spoils=True,
     ),
-    Case(
+    Attack(
         "iso.many_pictures",
         "sixty-four pictures, each once shown: none is mixed up, the limit holds",
         """
@@ -313,7 +313,7 @@ for n in range(64):
         setup=many_pictures,
         statuses=ends(Status.OK, Status.LIMIT),
     ),
-    Case(
+    Attack(
         "iso.hostile_inputs",
         "an input file that claims to be a picture: bombs, lies, nothing at all",
         """
@@ -332,7 +332,7 @@ for name in sorted(os.listdir(".")):
         statuses=ends(Status.OK, Status.ERROR, Status.LIMIT, Status.OOM, Status.CRASH),
         extra=no_image,
     ),
-    Case(
+    Attack(
         "iso.cpu_clock_channel",
         "the machine's load, uptime, boot id and temperature: signals between rollouts",
         """
@@ -343,7 +343,7 @@ for name in ("/sys/class/net", "/sys/kernel/debug", "/sys/fs/cgroup", "/sys/devi
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.system_facts",
         "load and memory of the machine by system call",
         """
@@ -356,7 +356,7 @@ attempt("sysinfo", info)
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.host_name",
         "the machine's name, which tells two episodes that they share it",
         """
@@ -369,7 +369,7 @@ attempt("uname", name)
         gaps=dict.fromkeys(("landlock", "seccomp"), "uname() shows the host's name"),
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.stdin_flags",
         "flags of the open file that is descriptor 0, set by a run that fails",
         """
@@ -386,7 +386,7 @@ if fcntl.fcntl(0, fcntl.F_GETFL) & (os.O_APPEND | os.O_NONBLOCK):
 """,
         statuses=ends(Status.ERROR),
     ),
-    Case(
+    Attack(
         "iso.numa_and_cpu",
         "pin to a core, so that a neighbour can feel it",
         """

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from vtcli.attacks.case import TOKEN_PREFIX, Case, CaseRecord, Facts, Finding, Verdict, over, reports
+from vtcli.attacks.case import TOKEN_PREFIX, Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, reports
 from vtcli.protocols import Pixels
 from vtcli.sandbox.types import RunResult, Status, Tier
 
@@ -45,22 +45,22 @@ print("@@" + json.dumps({{"well": 1, "sum": int(_pixels.astype("int64").sum()), 
 """A healthy run: it computes, sees its picture, its files and its names, prints, and shows an image."""
 
 
-def judge(case: Case, seen: CaseRecord, tier: Tier, picture: Pixels) -> Finding:
+def judge(case: Attack, seen: CaseRecord, tier: Tier, picture: Pixels) -> AttackFinding:
     """The verdict on ``case`` after ``seen`` happened at ``tier``. ``picture`` (H, W, 3) is ``image_clue_0``."""
     facts = reports(seen.run.output) + (reports(seen.then.output) if not over(seen.run) else ())
     gains = _gains(case, seen, facts)
     damage = _damage(case, seen, picture)
     void = _void(case, seen, facts)
-    verdict = Verdict.HELD
+    verdict = AttackVerdict.HELD
     if void:
-        verdict = Verdict.VOID
+        verdict = AttackVerdict.VOID
     if gains or damage:
-        verdict = Verdict.GAP if tier in case.gaps and not damage else Verdict.BROKEN
-    return Finding(case.name, verdict, seen.run.status.value, (*gains, *damage, *void), seen.wall_s)
+        verdict = AttackVerdict.GAP if tier in case.gaps and not damage else AttackVerdict.BROKEN
+    return AttackFinding(case.name, verdict, seen.run.status.value, (*gains, *damage, *void), seen.wall_s)
 
 
-def _gains(case: Case, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
-    """What the attacker got."""
+def _gains(case: Attack, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
+    """Gains of the attacker."""
     gains = [f"got {f['got']}: {f.get('value', '')}"[:200] for f in facts if "got" in f]
     for result in (seen.run, seen.then):
         if SECRET.search(f"{result.output}\n{result.error}\n{result.value}"):
@@ -69,8 +69,8 @@ def _gains(case: Case, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     return gains + (case.extra(seen, facts) if case.extra else [])  # noqa: S610  # not Django
 
 
-def _damage(case: Case, seen: CaseRecord, picture: Pixels) -> list[str]:
-    """What is not as it should be with the run's end, with the episode, or with anybody else."""
+def _damage(case: Attack, seen: CaseRecord, picture: Pixels) -> list[str]:
+    """Faults of the run's end, of the episode, or of anybody else."""
     wrong: list[str] = []
     run = seen.run
     if run.status not in case.statuses:
@@ -93,7 +93,7 @@ def _damage(case: Case, seen: CaseRecord, picture: Pixels) -> list[str]:
 
 
 def unwell(result: RunResult, picture: Pixels, files: list[str] | None) -> list[str]:
-    """What is wrong with a run of ``WELL``. ``files``: all that may lie in the workspace; None: anything."""
+    """Faults of a run of ``WELL``. ``files``: all that may lie in the workspace; None: anything."""
     if result.status is not Status.OK:
         return [f"ended as {result.status}: {result.error[-300:]}"]
     said = next((f for f in reports(result.output) if "well" in f), None)
@@ -114,7 +114,7 @@ def unwell(result: RunResult, picture: Pixels, files: list[str] | None) -> list[
     return wrong
 
 
-def _void(case: Case, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
+def _void(case: Attack, seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     """Why the case shows nothing: its code was wrong, did not start, or did not come to its end."""
     void = [f"the case is wrong: {f['void']}: {f.get('why', '')}" for f in facts if "void" in f]
     if case.raw or seen.run.status is Status.REFUSED:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import DIES, Case, ends
+from vtcli.attacks.case import DIES, Attack, ends
 from vtcli.attacks.files import READ
 from vtcli.sandbox.types import Status
 
@@ -12,7 +12,7 @@ SAME_USER = "memory of the same user's processes can be read and written through
 DEATH_OR_OK = DIES | ends(Status.OK)
 
 CASES = (
-    Case(
+    Attack(
         "sys.devices",
         "device files, and making new ones",
         """
@@ -26,7 +26,7 @@ attempt("whiteout", lambda: os.mknod("none", 0o600 | stat.S_IFCHR, 0))
         gaps=READ,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.gpu",
         "GPU devices, CUDA's and DRM's; vacuous where there is no GPU",
         """
@@ -51,7 +51,7 @@ for name in os.environ:
         say(got="variable " + name)
 """,
     ),
-    Case(
+    Attack(
         "sys.namespaces",
         "new namespaces, in every combination that gives rights",
         """
@@ -64,7 +64,7 @@ attempt("clone3", lambda: syscall(435, ctypes.create_string_buffer(struct.pack("
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.mounts",
         "mount, bind, the new mount calls, chroot, pivot_root",
         """
@@ -84,7 +84,7 @@ attempt("swapon", lambda: syscall(167, b"swap", 0))
 attempt("quotactl", lambda: syscall(179, 0x800002, 0, 0, 0))
 """,
     ),
-    Case(
+    Attack(
         "sys.setns",
         "enter the namespaces of others, by /proc and by pidfd",
         """
@@ -95,7 +95,7 @@ for pid in (1, os.getppid(), T["host"], T["victim"]):
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.ptrace",
         "trace the parent, the first process and the host's, and let oneself be traced",
         """
@@ -113,7 +113,7 @@ for pid in (os.getppid(), 1, T["host"], T["victim"]):
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.vm_readv",
         "read and write the memory of others: process_vm_readv, /proc/pid/mem, pidfd_getfd, process_madvise",
         """
@@ -132,7 +132,7 @@ attempt("process_mrelease", lambda: syscall(448, 3, 0))
         gaps={"seccomp": SAME_USER},
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.privileges",
         "become somebody else, or more: uids, capabilities, priorities, limits",
         """
@@ -155,7 +155,7 @@ attempt("capset", lambda: syscall(126, head, data))
 attempt("ioprio", lambda: syscall(251, 1, 0, 1 << 13))
 """,
     ),
-    Case(
+    Attack(
         "sys.capabilities",
         "what /proc or capget say that the code may do: nothing",
         """
@@ -174,7 +174,7 @@ except OSError as error:
     say(failed="prctl", why=repr(error))
 """,
     ),
-    Case(
+    Attack(
         "sys.kernel_interfaces",
         "bpf, perf, userfaultfd, keyrings, modules, kexec, personality, clock, host name, accounting, syslog",
         """
@@ -199,7 +199,7 @@ attempt("vhangup", lambda: syscall(153))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.keyrings",
         "the kernel's keyrings, which cross episodes of one uid",
         """
@@ -210,7 +210,7 @@ attempt("request_key", lambda: syscall(249, b"user", b"vtcli", b"", -4))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.sysv",
         "System V memory, semaphores and queues of the host",
         """
@@ -230,7 +230,7 @@ attempt("list", lambda: open("/proc/sysvipc/shm").read())
         gaps=READ,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.seccomp_off",
         "take the filter away, add one's own, become its supervisor",
         """
@@ -251,7 +251,7 @@ attempt("socket after all", lambda: syscall(41, 2, 1, 0))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.x32",
         "the x32 table, whose numbers pass filters that forget it",
         """
@@ -262,7 +262,7 @@ attempt("open", lambda: syscall(0x40000000 + 2, T["secret"].encode(), 0))
 """,
         statuses=DEATH_OR_OK,
     ),
-    Case(
+    Attack(
         "sys.int80",
         "the 32-bit table by int 0x80 from machine code",
         """
@@ -284,7 +284,7 @@ attempt("fork", lambda: int80(2) or os._exit(0))
         statuses=DEATH_OR_OK,
         bites=True,
     ),
-    Case(
+    Attack(
         "sys.native_code",
         "machine code from a writable and executable page meets the same filter",
         """
@@ -299,7 +299,7 @@ if fd >= 0:
         bites=True,
         statuses=DEATH_OR_OK,
     ),
-    Case(
+    Attack(
         "sys.sweep",
         "every system call number that has no business here, with harmless arguments",
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import FULL_STOP, Case, ends
+from vtcli.attacks.case import FULL_STOP, Attack, ends
 from vtcli.sandbox.types import Setup, Status
 
 FULL = FULL_STOP | ends(Status.OK, Status.TIMEOUT, Status.LIMIT)
@@ -24,9 +24,9 @@ def small(setup: Setup) -> Setup:
     return replace(setup, limits=replace(setup.limits, memory_mb=1024, wall_s=10.0))
 
 
-def filled(name: str, what: str, code: str) -> Case:
+def filled(name: str, what: str, code: str) -> Attack:
     """Something that fills memory until the limit stops it."""
-    return Case(f"mem.{name}", what, CAP + code, statuses=FULL, setup=small, wall_limit_s=10.0, spoils=True)
+    return Attack(f"mem.{name}", what, CAP + code, statuses=FULL, setup=small, wall_limit_s=10.0, spoils=True)
 
 
 CASES = (
@@ -180,7 +180,7 @@ head = b"\\x93NUMPY\\x01\\x00" + (118).to_bytes(2, "little") + b"{'descr': '<f8'
 attempt("load", lambda: np.load(io.BytesIO(head)))
 """,
     ),
-    Case(
+    Attack(
         "mem.leave_it_full",
         "900 MB kept by a run that ends well: the next run and the others still work",
         """
@@ -191,7 +191,7 @@ hoard2 = [bytearray(1000) for _ in range(100_000)]
         after="del hoard, hoard2\n",
         setup=small,
     ),
-    Case(
+    Attack(
         "mem.ast_bombs",
         "sources that break parsers and compilers, at run time",
         """

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case
+from vtcli.attacks.case import Attack
 from vtcli.attacks.files import READ
 
 CASES = (
-    Case(
+    Attack(
         "net.tcp",
         "connect to a listener of the host over TCP",
         """
@@ -19,7 +19,7 @@ attempt("any", lambda: socket.create_connection(("0.0.0.0", T["tcp_port"]), 2))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.tcp6",
         "the same over IPv6",
         """
@@ -29,7 +29,7 @@ attempt("mapped", lambda: socket.create_connection(("::ffff:127.0.0.1", T["tcp_p
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.udp",
         "send a datagram to the host",
         """
@@ -39,7 +39,7 @@ attempt("broadcast", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).se
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.unix",
         "connect to the host's abstract and named Unix sockets",
         """
@@ -51,7 +51,7 @@ for path in ("/run/docker.sock", "/var/run/docker.sock", "/run/systemd/private",
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.families",
         "open a socket of every family and type",
         """
@@ -67,7 +67,7 @@ for family in range(1, 46):
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.socketpair",
         "socketpairs of other families than Unix",
         """
@@ -76,7 +76,7 @@ for family in (2, 10, 16, 17, 40):
     attempt(f"family {family}", lambda: socket.socketpair(family, 1))
 """,
     ),
-    Case(
+    Attack(
         "net.raw_calls",
         "socket, connect, sendto by system call number, also as socketcall of 32 bits would",
         """
@@ -94,7 +94,7 @@ attempt("accept4", lambda: syscall(288, 0, 0, 0, 0))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.own_channel",
         "turn the harness's own socket into another connection",
         """
@@ -116,7 +116,7 @@ say(sockets=found)
 """,
         spoils=True,
     ),
-    Case(
+    Attack(
         "net.io_uring",
         "io_uring, which passes filters on sockets and files by",
         """
@@ -127,7 +127,7 @@ attempt("aio", lambda: syscall(206, 8, ctypes.create_string_buffer(8)))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.urls",
         "urllib, http.client, numpy's DataSource, pyplot, all on the host's listener",
         """
@@ -148,7 +148,7 @@ attempt("file url", lambda: opener.open("file://" + T["secret"]).read())
         gaps=READ,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.video_urls",
         "FFmpeg opens URLs and the concat, data and file protocols",
         """
@@ -167,7 +167,7 @@ if cv2.VideoCapture("list.txt").read()[0]:
         gaps=READ,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.dns",
         "names: getaddrinfo, gethostbyname, the resolver's sockets",
         """
@@ -178,7 +178,7 @@ attempt("interfaces", lambda: [n for _, n in socket.if_nameindex()] or 1 / 0)
 """,
         gaps=READ,
     ),
-    Case(
+    Attack(
         "net.programs",
         "curl, wget, ssh, bash's /dev/tcp",
         """
@@ -190,7 +190,7 @@ for command in (["curl", "-m1", "http://" + U], ["wget", "-T1", "-t1", "http://"
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.listen",
         "bind and listen, so that somebody else may come",
         """
@@ -210,7 +210,7 @@ attempt("manager", lambda: multiprocessing.connection.Listener(None, "AF_UNIX"))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "net.vsock",
         "the virtual machine's host (AF_VSOCK), XDP, CAN, Bluetooth, TIPC, QRTR",
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, CaseRecord, Facts, ends
+from vtcli.attacks.case import BREAKS_ITSELF, Attack, CaseRecord, Facts, ends
 from vtcli.sandbox.types import RunLimits, Setup, Status
 
 LIMITS = RunLimits()
@@ -38,10 +38,10 @@ def short(setup: Setup) -> Setup:
     return replace(setup, limits=replace(setup.limits, wall_s=3.0, memory_mb=1024))
 
 
-def out(name: str, what: str, code: str, statuses: frozenset[Status] = ends(Status.OK), spoils: bool = False) -> Case:
+def out(name: str, what: str, code: str, statuses: frozenset[Status] = ends(Status.OK), spoils: bool = False) -> Attack:
     """A case whose text and images must come back bounded and clean."""
     finishes = Status.OK in statuses and len(statuses) == 1
-    return Case(
+    return Attack(
         f"out.{name}",
         what,
         code,

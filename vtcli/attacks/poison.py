@@ -8,25 +8,25 @@ a run that fails must leave nothing behind.
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, Case, ends
+from vtcli.attacks.case import BREAKS_ITSELF, Attack, ends
 from vtcli.attacks.files import READ
 from vtcli.sandbox.types import Status
 
 FAILED = ends(Status.ERROR)
 
 
-def ruin(name: str, what: str, code: str, after: str = "") -> Case:
+def ruin(name: str, what: str, code: str, after: str = "") -> Attack:
     """May ruin its own episode, however it ends."""
-    return Case(f"poison.{name}", what, code, after, statuses=BREAKS_ITSELF, spoils=True, finishes=False)
+    return Attack(f"poison.{name}", what, code, after, statuses=BREAKS_ITSELF, spoils=True, finishes=False)
 
 
-def undone(name: str, what: str, code: str, after: str) -> Case:
+def undone(name: str, what: str, code: str, after: str) -> Attack:
     """Poisons, then fails: the next run must find nothing of it."""
-    return Case(f"poison.{name}", what, code + '\nraise ValueError("now it fails")\n', after, statuses=FAILED)
+    return Attack(f"poison.{name}", what, code + '\nraise ValueError("now it fails")\n', after, statuses=FAILED)
 
 
 CASES = (
-    Case(
+    Attack(
         "poison.subclasses",
         "from () by __subclasses__ to os and a shell",
         """
@@ -40,7 +40,7 @@ for c in ().__class__.__base__.__subclasses__():
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "poison.string_tricks",
         "imports and names that a reader of the source does not see",
         """
@@ -56,7 +56,7 @@ attempt("ctypes", lambda: os.read(_LIBC.open(b"/etc/passwd", 0), 9))
         gaps=READ,
         bites=True,
     ),
-    Case(
+    Attack(
         "poison.harness_memory",
         "all objects, frames and modules searched for secrets of the host",
         """

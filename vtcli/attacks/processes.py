@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import BREAKS_ITSELF, DIES, Case, ends
+from vtcli.attacks.case import BREAKS_ITSELF, DIES, Attack, ends
 from vtcli.sandbox.types import Status
 
 MAYBE_DIES = DIES | ends(Status.OK)
 
 CASES = (
-    Case(
+    Attack(
         "proc.descriptors_under_way",
         "descriptors sent to a pair of sockets and left there: the kernel counts them for each user",
         """
@@ -29,7 +29,7 @@ attempt("a filter of its own", lambda: syscall(317, 1, 0, 0))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.fork",
         "fork by every call there is, one by one",
         """
@@ -50,7 +50,7 @@ attempt("clone3", lambda: check(syscall(435, ctypes.create_string_buffer(struct.
         bites=True,
         spoils=True,
     ),
-    Case(
+    Attack(
         "proc.fork_bomb",
         "forks as fast as it can, from four threads, 200 at most",
         """
@@ -73,7 +73,7 @@ if made:
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.fork_race",
         "fork in a thread at the moment when the harness makes its own fork of the next run",
         """
@@ -92,7 +92,7 @@ threading.Thread(target=race, daemon=True).start()
         after="time.sleep(0.2)\n",
         spoils=True,
     ),
-    Case(
+    Attack(
         "proc.thread_bomb",
         "3,000 threads",
         """
@@ -111,7 +111,7 @@ if made > 1000:
         statuses=ends(Status.OK, Status.LIMIT, Status.ERROR),
         spoils=True,
     ),
-    Case(
+    Attack(
         "proc.vfork",
         "300 children by vfork's flag",
         """
@@ -131,7 +131,7 @@ if made:
         statuses=MAYBE_DIES,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.daemon",
         "a double fork with its own session, to survive the run",
         """
@@ -146,7 +146,7 @@ attempt("daemon", daemon)
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.subprocess",
         "subprocess, os.system, popen, spawn, posix_spawn, pty",
         """
@@ -168,7 +168,7 @@ attempt("spawn", spawn)
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.exec",
         "become another program",
         """
@@ -182,7 +182,7 @@ attempt("fexecve", by_fd)
 attempt("uselib", lambda: syscall(134, b"/bin/true"))
 """,
     ),
-    Case(
+    Attack(
         "proc.exec_succeeds",
         "become a program that prints, which is how execve would show",
         """
@@ -191,7 +191,7 @@ os.execv("/bin/echo", ["echo", '@@{"got": "another program"}'])
         statuses=ends(Status.ERROR),
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.multiprocessing",
         "multiprocessing by fork, spawn and forkserver, and process pools",
         """
@@ -210,7 +210,7 @@ attempt("pool", lambda: concurrent.futures.ProcessPoolExecutor(1).submit(abs, 1)
         statuses=ends(Status.OK, Status.TIMEOUT),
         wall_limit_s=15.0,
     ),
-    Case(
+    Attack(
         "proc.kill_others",
         "signals to the host, its child, the parent, the first process; 0 first, so that a broken sandbox costs little",
         """
@@ -223,7 +223,7 @@ for name, pid in (("victim", T["victim"]), ("host", T["host"]), ("first", 1)):
     attempt(f"pidfd signal {name}", lambda: syscall(424, syscall(434, pid, 0), 0, 0, 0))
 """,
     ),
-    Case(
+    Attack(
         "proc.see_others",
         "signal 0 to all numbers: which processes are there?",
         """
@@ -245,7 +245,7 @@ attempt("wait", lambda: os.waitpid(-1, os.WNOHANG)[0] or os.stat("/nowhere/"))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.ask_about_others",
         "facts about the host's process: group, session, cores, priority, scheduler, CPU time, locks",
         """
@@ -259,7 +259,7 @@ for name, act in (("pgid", os.getpgid), ("sid", os.getsid), ("cores", os.sched_g
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "proc.kill_all",
         "SIGTERM and SIGKILL to everybody, only after signal 0 to the host's process was refused",
         """
@@ -278,7 +278,7 @@ except OSError:
         statuses=BREAKS_ITSELF,
         spoils=True,
     ),
-    Case(
+    Attack(
         "proc.kill_group",
         "SIGKILL to the own process group and session",
         """
@@ -286,7 +286,7 @@ os.killpg(0, 9)
 """,
         statuses=DIES | ends(Status.ERROR),
     ),
-    Case(
+    Attack(
         "proc.kill_snapshot",
         "SIGKILL and SIGSTOP to the parent, which holds the state to return to",
         """
@@ -295,7 +295,7 @@ for number in (19, 9):
 """,
         spoils=False,
     ),
-    Case(
+    Attack(
         "proc.secret_in_environment",
         "secrets of the host in os.environ and in the C environment",
         """
@@ -315,7 +315,7 @@ for name in os.environ:
         say(got="variable " + name)
 """,
     ),
-    Case(
+    Attack(
         "proc.secret_in_memory",
         "secrets of the host anywhere in the own memory, the first stack included",
         """
@@ -343,7 +343,7 @@ say(scanned=seen)
         statuses=MAYBE_DIES | ends(Status.OOM, Status.ERROR),
         finishes=False,
     ),
-    Case(
+    Attack(
         "proc.secret_on_stack",
         "the first stack read upwards from the environment's place, in steps, until it ends",
         """

@@ -68,7 +68,7 @@ LITERALS = (
 
 @dataclass(slots=True)
 class FuzzReport:
-    """What came of it. ``wrong``: program by program, what must not happen, with the seed."""
+    """The outcome. ``wrong``: program by program, what must not happen, with the seed."""
 
     runs: int = 0
     beside: int = 0  # healthy runs of the episodes beside

@@ -1,4 +1,4 @@
-"""What there is to attack on the host, and how it knows that it was: canary files, listeners, a process, secrets."""
+"""Targets on the host that notice an attack: canary files, listeners, a process, secrets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Scene:
             listener.setblocking(False)
 
     def facts(self, cwd: str) -> Facts:
-        """What the attacking code is told, as ``T``. ``cwd``: the bystander's workspace. Never the token."""
+        """The facts that the attacking code gets, as ``T``. ``cwd``: the bystander's workspace. Never the token."""
         ports = {f"{n}_port": s.getsockname()[1] for n, s in self.listeners.items() if n in ("tcp", "tcp6", "udp")}
         paths = {"folder": self.folder, "secret": self.folder / "secret.txt", "foreign": self.folder / "foreign.png"}
         paths |= {"open": self.open, "keep": self.keep, "socket": self.folder / "socket", "shared": self.shared}
@@ -121,7 +121,7 @@ class Scene:
         }
 
     def harm(self) -> tuple[str, ...]:
-        """What has happened to the scene since the last call, a line each; empty when all is well."""
+        """Events in the scene since the last call, a line each; empty when all is well."""
         found: list[str] = []
         heard, _, _ = select.select(list(self.listeners.values()), [], [], 0)
         for name, listener in self.listeners.items():

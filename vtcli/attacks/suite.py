@@ -22,10 +22,10 @@ from vtcli.attacks import (
     undone,
     writes,
 )
-from vtcli.attacks.case import Case
+from vtcli.attacks.case import Attack
 from vtcli.errors import ConfigError
 
-CASES: tuple[Case, ...] = (
+CASES: tuple[Attack, ...] = (
     *files.READING,
     *writes.CASES,
     *undone.CASES,
@@ -58,7 +58,7 @@ FAMILIES = {
 }
 
 
-def chosen(patterns: tuple[str, ...] = ()) -> tuple[Case, ...]:
+def chosen(patterns: tuple[str, ...] = ()) -> tuple[Attack, ...]:
     """The cases whose name matches one of ``patterns`` (``fs``, ``net.*``, ``proc.fork``); all, without any.
 
     Raises:
@@ -70,5 +70,5 @@ def chosen(patterns: tuple[str, ...] = ()) -> tuple[Case, ...]:
     return tuple(c for c in CASES if not patterns or any(_matches(c, p) for p in patterns))
 
 
-def _matches(case: Case, pattern: str) -> bool:
+def _matches(case: Attack, pattern: str) -> bool:
     return fnmatch(case.name, pattern) or case.name.split(".")[0] == pattern

@@ -1,26 +1,26 @@
-"""What a round of cases found, for people and for machines."""
+"""The findings of a round of attacks, for people and for machines."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from vtcli.attacks.case import Finding, Verdict
+from vtcli.attacks.case import AttackFinding, AttackVerdict
 from vtcli.attacks.suite import CASES, FAMILIES
 from vtcli.schema import Json
 
 WHAT = {c.name: c.what for c in CASES} | {"host.descriptors": "files left open in the host's process"}
 
 
-def line(finding: Finding) -> str:
+def line(finding: AttackFinding) -> str:
     """One case in one line, and one more for each reason when it was not held."""
     text = f"{finding.verdict:<7} {finding.case:<32} {finding.status:<9} {WHAT.get(finding.case, '')}"
-    if finding.verdict is Verdict.HELD:
+    if finding.verdict is AttackVerdict.HELD:
         return text
     return "\n".join([text, *(f"          {reason}" for reason in finding.why)])
 
 
-def summary(findings: Sequence[Finding]) -> str:
+def summary(findings: Sequence[AttackFinding]) -> str:
     """The count of each verdict, per family and in all."""
     rows = [f"{'':<28} {'held':>6} {'gap':>6} {'BROKEN':>6} {'void':>6}"]
     families = {**FAMILIES, "host": "the host's process"}
@@ -31,13 +31,13 @@ def summary(findings: Sequence[Finding]) -> str:
     return "\n".join([*rows, _row("all", findings)])
 
 
-def _row(title: str, findings: Sequence[Finding]) -> str:
+def _row(title: str, findings: Sequence[AttackFinding]) -> str:
     count = Counter(f.verdict for f in findings)
-    shown = (Verdict.HELD, Verdict.GAP, Verdict.BROKEN, Verdict.VOID)
+    shown = (AttackVerdict.HELD, AttackVerdict.GAP, AttackVerdict.BROKEN, AttackVerdict.VOID)
     return f"{title:<28} " + " ".join(f"{count[v]:>6}" for v in shown)
 
 
-def as_json(findings: Sequence[Finding], report: Mapping[str, Json], user: int) -> dict[str, Json]:
+def as_json(findings: Sequence[AttackFinding], report: Mapping[str, Json], user: int) -> dict[str, Json]:
     """Everything, to be stored beside a run."""
     rows: list[Json] = [
         {
@@ -52,6 +52,6 @@ def as_json(findings: Sequence[Finding], report: Mapping[str, Json], user: int) 
     return {"uid": user, "sandbox": dict(report), "findings": rows}
 
 
-def failed(findings: Sequence[Finding]) -> bool:
+def failed(findings: Sequence[AttackFinding]) -> bool:
     """Something was broken, or a case could not be judged."""
-    return any(f.verdict in (Verdict.BROKEN, Verdict.VOID) for f in findings)
+    return any(f.verdict in (AttackVerdict.BROKEN, AttackVerdict.VOID) for f in findings)

@@ -3,7 +3,7 @@ that is undone."""
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case, ends
+from vtcli.attacks.case import Attack, ends
 from vtcli.sandbox.types import Status
 
 SLOW_FILL = """
@@ -23,14 +23,14 @@ if written > 150_000_000:
 STOPPED = ends(Status.OK, Status.LIMIT, Status.CRASH)
 
 CASES = (
-    Case(
+    Attack(
         "fs.closed_folder_fill",
         "fill a folder that its owner may enter and not list",
         'os.mkdir("closed", 0o300)\nplace = "closed/"\n' + SLOW_FILL,
         statuses=STOPPED,
         spoils=True,
     ),
-    Case(
+    Attack(
         "fs.busy_gate_fill",
         "fill the workspace while a thread asks for forks, so that the guard always has something to answer",
         """
@@ -52,7 +52,7 @@ place = ""
         statuses=STOPPED,
         spoils=True,
     ),
-    Case(
+    Attack(
         "fs.unreadable",
         "files and folders that nobody may read, and a device in a name's place: the next run cannot copy them",
         """
@@ -69,13 +69,13 @@ attempt("whiteout", whiteout)
 """,
         after='os.umask(0o022)\nfor name in ("u", "w", "d"): os.lstat(name)\n',
     ),
-    Case(
+    Attack(
         "fs.holes",
         "two files of 40 MB without a byte in them: more than a copy may hold",
         'for name in ("a", "b"):\n    os.ftruncate(os.open(name, os.O_CREAT | os.O_RDWR), 40 << 20)',
         statuses=ends(Status.LIMIT),
     ),
-    Case(
+    Attack(
         "fs.disk_facts",
         "how full the file systems are, which other episodes fill too",
         """
@@ -85,7 +85,7 @@ for place in (".", "/", os.path.dirname(T["numpy"])):
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "iso.output_offset",
         "the output's flags and place are changed by a run that fails: what later runs print is lost",
         """
@@ -97,7 +97,7 @@ raise ValueError("undone")
         statuses=ends(Status.ERROR),
         finishes=False,
     ),
-    Case(
+    Attack(
         "iso.modes_undone",
         "a folder without any right, in the place of one that was there, left by a run that fails",
         """

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from vtcli.attacks.case import Case, CaseRecord, Facts, ends
+from vtcli.attacks.case import Attack, CaseRecord, Facts, ends
 from vtcli.attacks.files import QUOTA, WRITE
 from vtcli.sandbox.types import Status, Tier
 
@@ -20,7 +20,7 @@ def foreign_shown(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
 
 
 WRITING = (
-    Case(
+    Attack(
         "fs.write_outside",
         "create files in every place that is commonly writable",
         """
@@ -37,7 +37,7 @@ for place in (T["open"], "/tmp", "/var/tmp", "/usr", "/usr/local", "/etc", "/", 
         bites=True,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.truncate_outside",
         "empty, append to or lengthen a file outside",
         """
@@ -49,7 +49,7 @@ attempt("fallocate", lambda: os.posix_fallocate(os.open(T["keep"], os.O_RDWR), 0
         bites=True,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.unlink_outside",
         "remove and rename a file outside",
         """
@@ -61,7 +61,7 @@ attempt("rmdir", lambda: os.rmdir(T["open"]))
         bites=True,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.chmod_outside",
         "mode, owner and attributes of a file outside, which Landlock does not cover",
         """
@@ -75,7 +75,7 @@ for act in (lambda: os.chmod(F, 0o600), lambda: os.setxattr(F, "user.vtcli", b"1
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "fs.utime_outside",
         "times of a file outside",
         """
@@ -87,7 +87,7 @@ for act in (lambda: os.utime(T["keep"], (5, 5)), lambda: os.utime(T["keep"]), la
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "fs.hardlink",
         "hard links to files outside, and of own files to the outside",
         """
@@ -102,7 +102,7 @@ attempt("O_TMPFILE", lambda: os.open(T["open"], os.O_TMPFILE | os.O_RDWR))
         bites=True,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.rename_folders",
         "move the workspace, or a folder of it, somewhere else (Landlock's REFER)",
         """
@@ -115,7 +115,7 @@ attempt("workspace out", lambda: os.rename(os.getcwd(), T["open"] + "/w"))
         bites=True,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.remove_workspace",
         "remove the working folder, or put a link in its place",
         """
@@ -128,7 +128,7 @@ os.chdir("/")
 """,
         spoils=True,
     ),
-    Case(
+    Attack(
         "fs.symlink_output",
         "output pictures that are links to a picture outside",
         """
@@ -146,7 +146,7 @@ print("folder/foreign.png p0.png", T["foreign"])
         extra=foreign_shown,
         spoils=True,
     ),
-    Case(
+    Attack(
         "fs.links_outlive_failure",
         "links in the workspace when the run fails: the host's copy and clean-up follow none",
         """
@@ -160,7 +160,7 @@ raise ValueError("now it is put back")
 """,
         statuses=ends(Status.ERROR),
     ),
-    Case(
+    Attack(
         "fs.links_then_failure",
         "the same links kept by a good run, then a failing one: what is copied and put back is links",
         """
@@ -178,7 +178,7 @@ for name in ("l0", "l1", "l2"):
         os.unlink(name)
 """,
     ),
-    Case(
+    Attack(
         "fs.libraries",
         "write into the libraries that the next episode will run, and beside them",
         """
@@ -192,7 +192,7 @@ attempt("sitecustomize", lambda: open(os.path.dirname(os.path.dirname(T["numpy"]
 """,
         gaps=WRITE,
     ),
-    Case(
+    Attack(
         "fs.caches",
         "a font or configuration cache that other episodes would read",
         """
@@ -205,7 +205,7 @@ for name in ("fontlist-v390.json", "fontlist-v400.json", "tex.cache"):
     attempt(name, lambda: open(os.path.expanduser("~/.cache/matplotlib/") + name, "w").close())
 """,
     ),
-    Case(
+    Attack(
         "fs.locks",
         "locks and leases on a file that all episodes can read: a channel between rollouts",
         """
@@ -218,7 +218,7 @@ attempt("ofd", lambda: fcntl.fcntl(fd, 37, b"\\0" * 32))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "fs.watches",
         "inotify and fanotify on what other episodes touch: a channel between rollouts",
         """
@@ -232,7 +232,7 @@ attempt("dnotify", lambda: __import__("fcntl").fcntl(os.open(os.path.dirname(T["
 )
 
 FILLING = (
-    Case(
+    Attack(
         "fs.disk_fill",
         "write 192 MB into a workspace of 64 MB",
         """
@@ -250,7 +250,7 @@ if written > 96_000_000:
         spoils=True,
         gaps=QUOTA,
     ),
-    Case(
+    Attack(
         "fs.inode_fill",
         "5,000 empty files in a workspace of 2,048",
         """
@@ -267,7 +267,7 @@ if made > 3000:
         spoils=True,
         gaps=QUOTA,
     ),
-    Case(
+    Attack(
         "fs.one_huge_file",
         "one file past the limit of a file, by write, truncate and fallocate",
         """
@@ -280,7 +280,7 @@ with open("one", "wb") as f:
 """,
         statuses=ends(Status.OK, Status.LIMIT, Status.CRASH, Status.ERROR),
     ),
-    Case(
+    Attack(
         "fs.shm_fill",
         "memory that no limit of a process counts: /dev/shm, POSIX and System V segments, memfd",
         """
@@ -296,7 +296,7 @@ attempt("msgget", lambda: syscall(68, 0, 0o1600))
 """,
         bites=True,
     ),
-    Case(
+    Attack(
         "fs.deep_folders",
         "3,000 folders in one another",
         """
@@ -311,7 +311,7 @@ except OSError as error:
         spoils=True,
         statuses=ends(Status.OK, Status.LIMIT),
     ),
-    Case(
+    Attack(
         "fs.strange_names",
         "names with newlines, invalid UTF-8, terminal codes and right-to-left marks, as output pictures too",
         """
@@ -323,7 +323,7 @@ for name in (b"a\\nb.png", b"\\xff\\xfe.png", b"\\x1b[2J.png", "\\u202egnp.exe.p
 """,
         spoils=True,
     ),
-    Case(
+    Attack(
         "fs.special_outputs",
         "a FIFO, a 1 TB hole and a folder named like pictures: the collector neither blocks nor reads for ever",
         """
@@ -338,7 +338,7 @@ print("p.png q.png r.png s.png t.png")
         spoils=True,
         statuses=ends(Status.OK, Status.LIMIT, Status.CRASH),
     ),
-    Case(
+    Attack(
         "fs.code_in_workspace",
         "native code from the workspace: dlopen and executable mappings of files there",
         """

@@ -128,7 +128,7 @@ class Oracle:
 
 
 def judges(judge: Callable[..., Any] | None) -> bool:
-    """Whether the oracle is a run's judge: it looks at what images of code show, which must be verified then."""
+    """True when the oracle is the run's judge. It looks at images that code made, so they must be verified."""
     return judge is None or getattr(judge, "func", judge) is open_judge
 
 

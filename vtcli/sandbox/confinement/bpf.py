@@ -42,7 +42,7 @@ def refuse(code: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class FilterProgram:
     """A filter, ready to be loaded. ``listening``: some calls are put to a gate, so that loading it returns a
     listener."""
 
@@ -50,8 +50,8 @@ class Program:
     listening: bool
 
 
-def _assembled(instructions: Sequence[Instruction], listening: bool) -> Program:
-    return Program(b"".join(struct.pack("HBBI", *i) for i in instructions), listening)
+def _assembled(instructions: Sequence[Instruction], listening: bool) -> FilterProgram:
+    return FilterProgram(b"".join(struct.pack("HBBI", *i) for i in instructions), listening)
 
 
 def _low(argument: int) -> int:
@@ -109,7 +109,7 @@ def _ranges(outcomes: Mapping[int, int], default: int) -> list[tuple[int, int]]:
 
 
 @functools.cache  # asked for once in the template, every worker inherits it
-def program(forks: bool, count_threads: bool, times: bool) -> Program:
+def program(forks: bool, count_threads: bool, times: bool) -> FilterProgram:
     """The worker's filter, to which ``denying(ONLY_FOR_THE_HARNESS)`` is added before any code runs. ``forks``: a
     fork is put to the gate, else refused; ``count_threads``: a new thread is put to the gate too, else allowed
     (where the kernel's own limit on processes counts this episode alone); ``times``: the times of files may be set.
@@ -136,7 +136,7 @@ def program(forks: bool, count_threads: bool, times: bool) -> Program:
     return _assembled(code, forks or count_threads)
 
 
-def denying(numbers: Sequence[int], masks: Mapping[int, int] | None = None, code: int = errno.EPERM) -> Program:
+def denying(numbers: Sequence[int], masks: Mapping[int, int] | None = None, code: int = errno.EPERM) -> FilterProgram:
     """Everything is allowed except ``numbers``, and except calls whose first argument has a bit of ``masks[number]``:
     the shape of a container's default filter, for trying how the sandbox fares inside one."""
     block: list[Instruction] = [(LOAD, 0, 0, OFFSET_NR)]
@@ -157,7 +157,7 @@ class _Fprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def load(filter_: Program) -> int | None:
+def load(filter_: FilterProgram) -> int | None:
     """Put the filter on the calling thread and all that it starts, for good. no_new_privs must be set, or the caller
     have CAP_SYS_ADMIN. Returns the listener of the gate when the program has one. OSError: EBUSY when an outer sandbox
     already listens, EINVAL or ENOSYS without seccomp."""

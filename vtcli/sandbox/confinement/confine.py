@@ -33,7 +33,7 @@ from vtcli.sandbox.confinement.kernel import (
     parent_death_signal,
     prctl,
 )
-from vtcli.sandbox.confinement.rlimits import Limits
+from vtcli.sandbox.confinement.rlimits import ProcessLimits
 from vtcli.sandbox.confinement.syscalls import ONLY_FOR_THE_HARNESS
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def prepare_fork(state: TemplateState) -> None:
         namespaces.unshare(namespaces.NEW_PIDS)
 
 
-def enter_guard(state: TemplateState, limits: Limits) -> GuardState:
+def enter_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
     """In a freshly forked child of the template: its own workspace, empty, which becomes the working directory, and at
     tier ``full`` its own mounts, process ids and user namespace, without capabilities. The guard dies with the
     template. Without a ``prepare_fork`` before the fork it forks once more, and what returns is that child.
@@ -155,7 +155,7 @@ def _live_in(workspace: str) -> None:
         tempfile.tempdir = workspace
 
 
-def _full_guard(state: TemplateState, limits: Limits) -> GuardState:
+def _full_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
     if state.proc is None or state.own_pids is None or state.inside is None:
         raise ConfinementError("namespaces", "the template did not enter them")
     if os.getpid() != 1:
@@ -185,7 +185,7 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
 
 
 def lock_worker(
-    guard: GuardState, limits: Limits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
+    guard: GuardState, limits: ProcessLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
 ) -> None:
     """In a freshly forked child of the guard with one thread, right before untrusted code: session, limits, privileges,
     Landlock and the seccomp filter, for good. The working directory is the workspace.
@@ -224,7 +224,7 @@ def _counted_alone(state: TemplateState) -> bool:
     return state.tier == "full" and state.uid != 0
 
 
-def _filter(state: TemplateState, gate: bool) -> bpf.Program:
+def _filter(state: TemplateState, gate: bool) -> bpf.FilterProgram:
     return bpf.program(forks=gate, count_threads=not _counted_alone(state), times=state.tier == "full")
 
 

@@ -6,7 +6,7 @@ import resource
 from typing import Protocol
 
 
-class Limits(Protocol):
+class ProcessLimits(Protocol):
     """The part of ``types.RunLimits`` that confinement reads; it does not import them, for they bring numpy with
     them."""
 
@@ -37,7 +37,7 @@ RUNS = 100
 guard and template were killed, ends after as much as so many runs may use."""
 
 
-def restrict(limits: Limits, processes: bool) -> None:
+def restrict(limits: ProcessLimits, processes: bool) -> None:
     """Soft and hard limits of the calling process and all that it forks; they cannot be raised again without privilege.
 
     ``processes``: limit processes and threads together; only where the episode has a user namespace to itself, for

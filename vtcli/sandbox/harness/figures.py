@@ -178,7 +178,7 @@ def install() -> None:
     patching.wrap(pyplot, "imsave", _image_saved, "fname arr")
 
 
-def _saved(call: patching.Call, figure: Any) -> None:
+def _saved(call: patching.PatchedCall, figure: Any) -> None:
     """A figure in a file. Saved in another size than it is shown in, its picture stands elsewhere in it."""
     path = call.get("fname")
     if not isinstance(path, str | os.PathLike):
@@ -192,7 +192,7 @@ def _saved(call: patching.Call, figure: Any) -> None:
     call.recorder.saved(str(path), trace)
 
 
-def _image_saved(call: patching.Call) -> None:
+def _image_saved(call: patching.PatchedCall) -> None:
     """``plt.imsave`` of (H, W, 3) pixels; other arrays get the colours of a map."""
     array, path = call.get("arr"), call.get("fname")
     if isinstance(path, str | os.PathLike) and np.ndim(array) == 3:

@@ -259,7 +259,7 @@ class PooledEpisode:
         answer = replies.parse_answer(frame)
         if answer.seq != self._seq:
             raise frames.ProtocolError("an answer to another run")
-        reply = replies.parse(answer.reply) if answer.reply else replies.Reply(answer.seq, "error")
+        reply = replies.parse(answer.reply) if answer.reply else replies.WorkerReply(answer.seq, "error")
         status = answer.status
         if status is Status.CRASH and answer.signal == signal.SIGKILL and self._around.oom():
             status = Status.OOM

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.episode import PooledEpisode
-from vtcli.sandbox.replay.plan import CannotTell, Plan, plan
+from vtcli.sandbox.replay.plan import CannotTell, ReplayPlan, plan
 from vtcli.sandbox.types import EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
 
 LIMITS = RunLimits(wall_s=10.0, cpu_s=10.0, source_bytes=256 * 1024, kept_output_chars=4096)
@@ -34,21 +34,21 @@ async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[Ou
     )
 
 
-def _plan(image: OutputImage, sizes: Sequence[tuple[int, int]]) -> Plan | None:
+def _plan(image: OutputImage, sizes: Sequence[tuple[int, int]]) -> ReplayPlan | None:
     try:
         return plan(image.operations, sizes)
     except CannotTell:
         return None
 
 
-def _judged(image: OutputImage, found: Plan, verdict: bool | None) -> OutputImage:
+def _judged(image: OutputImage, found: ReplayPlan, verdict: bool | None) -> OutputImage:
     if found.size != (image.pixels.shape[1], image.pixels.shape[0]):
         verdict = False
     return replace(image, verified=verdict, operations=found.operations if verdict is not None else image.operations)
 
 
 async def _redone(
-    open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage], plans: Sequence[Plan | None]
+    open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage], plans: Sequence[ReplayPlan | None]
 ) -> list[bool | None]:
     """Of each plan the verdict, in one episode for all."""
     used = sorted({found.image for found in plans if found is not None})

@@ -25,7 +25,7 @@ from vtcli.sandbox.processes import proc, worker
 from vtcli.sandbox.processes.run import KEEPS, EpisodeOver, HostGone, Outcome, Process, Run
 from vtcli.sandbox.processes.waits import ANSWER_S, CLEAN_S, COPY_S, START_S
 from vtcli.sandbox.protocol import arena, frames, replies
-from vtcli.sandbox.protocol.replies import Answer
+from vtcli.sandbox.protocol.replies import GuardAnswer
 from vtcli.sandbox.types import Help, RunLimits, Status
 
 
@@ -212,7 +212,7 @@ class Guard:
         if not images:  # otherwise the host does it when it has taken them
             arena.empty(self.arena)
         error = outcome.error[-self.limits.error_chars :]
-        answer = Answer(
+        answer = GuardAnswer(
             *(seq, outcome.status, images, wall_s, cpu_s, peak_mb, outcome.signal),
             *(error, tuple(notes), outcome.raw, text),
         )

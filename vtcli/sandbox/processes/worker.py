@@ -162,19 +162,21 @@ class Worker:
             pass
         self.control.send(replies.encode(self.reply(frame.header["seq"], executed)))
 
-    def reply(self, seq: int, executed: Execution) -> replies.Reply:
+    def reply(self, seq: int, executed: Execution) -> replies.WorkerReply:
         """Puts the images into the arena and says where. A run that leaves too many files open is refused: the next
         one could not work."""
         lowest = self._lowest_free()
         most = self.limits.open_files // 2
         if lowest > most and executed.kind in ("ok", "no_output"):
-            return replies.Reply(seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open")
+            return replies.WorkerReply(
+                seq, "limit", error=f"the code left {lowest} files open; at most {most} may stay open"
+            )
         offsets = arena.put(self.slots.arena, [i.pixels for i in executed.images], arena.capacity(self.limits))
         placed = tuple(
             replies.ArenaImage(offset, i.pixels.shape[1], i.pixels.shape[0], i.origin, i.name, i.operations)
             for offset, i in zip(offsets, executed.images, strict=False)
         )
-        return replies.Reply(
+        return replies.WorkerReply(
             seq,
             executed.kind,
             executed.error,

@@ -1,4 +1,4 @@
-"""A worker's reply about a run (``Reply``), and its guard's answer to the host (``Answer``).
+"""A worker's reply about a run (``WorkerReply``), and its guard's answer to the host (``GuardAnswer``).
 
 A reply's bytes are untrusted. ``parse`` tests all of them, and every way in which they can be wrong is a
 ``ProtocolError``. The guard acts on ``outline`` alone and hands the bytes on to the host.
@@ -47,7 +47,7 @@ class ArenaImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class WorkerReply:
     """A worker's claims about a run. ``kind``: ok | no_output | error | exit | refused | limit."""
 
     seq: int
@@ -69,7 +69,7 @@ class Outline:
     images: bool
 
 
-def encode(reply: Reply) -> bytes:
+def encode(reply: WorkerReply) -> bytes:
     """The frame in which a worker sends ``reply``. What does not fit is left out from the end: notes, operations,
     value, then the error's beginning. Raises ``ProtocolError`` when even the images alone do not fit."""
     for operations, chars in ((MAX_OPERATIONS, REPLY_BYTES), (64, 4096), (8, 1024), (0, 200)):
@@ -89,14 +89,14 @@ def encode(reply: Reply) -> bytes:
     raise ProtocolError("a reply that does not fit")
 
 
-def parse(data: bytes) -> Reply:
+def parse(data: bytes) -> WorkerReply:
     """A worker's reply, each field checked for type, length and range. Raises ``ProtocolError``."""
     if len(data) > REPLY_BYTES:
         raise ProtocolError("a reply too long")
     fields, blobs = frames.unpack(data)
     if blobs:
         raise ProtocolError("a reply with blobs")
-    reply = Reply(
+    reply = WorkerReply(
         seq=_integer(fields.pop("seq", None), 0, 2**53),
         kind=_kind(fields.pop("kind", None)),
         error=_text(fields.pop("error", None), REPLY_BYTES),
@@ -118,7 +118,7 @@ def outline(header: Mapping[str, Json]) -> Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GuardAnswer:
     """One run, as the guard saw it. ``images``: those of the reply lie in the arena and may be taken. ``reply``: the
     worker's frame, untested; empty without one. ``output``: what was printed, shortened. ``signal``: the one that
     killed the process; 0: none."""
@@ -149,13 +149,13 @@ class Answer:
         return frames.pack(header, [self.reply, self.output.encode("utf-8", "replace")])
 
 
-def parse_answer(frame: frames.Frame) -> Answer:
+def parse_answer(frame: frames.Frame) -> GuardAnswer:
     """The answer in a guard's frame. Raises ``ProtocolError`` when it is none."""
     fields = frame.header
     try:
         wall_s, cpu_s, peak_mb = (float(n) for n in fields["times"])
         reply, output = frame.blobs
-        answer = Answer(
+        answer = GuardAnswer(
             seq=_integer(fields["seq"], 0, 2**53),
             status=Status(fields["status"]),
             images=fields["images"] is True,

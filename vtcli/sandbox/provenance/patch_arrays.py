@@ -10,7 +10,7 @@ from PIL import Image
 
 from vtcli.sandbox.provenance import layout
 from vtcli.sandbox.provenance import recorder as recording
-from vtcli.sandbox.provenance.patching import Call, Tell, known, wrap
+from vtcli.sandbox.provenance.patching import PatchedCall, Tell, known, wrap
 from vtcli.sandbox.provenance.recorder import DEPTH
 from vtcli.sandbox.provenance.trace import IDENTITY, Trace, scaled, turned
 from vtcli.sandbox.types import Operation
@@ -27,7 +27,7 @@ def install() -> None:
     _video()
 
 
-def _logged(name: str, arguments: dict[str, Json], call: Call) -> None:
+def _logged(name: str, arguments: dict[str, Json], call: PatchedCall) -> None:
     """Into the log only: the result is a view, whose history is read off its memory."""
     source = next(iter(call.given.values()), None)
     seen = layout.read(call.result, source) if isinstance(source, np.ndarray) else None
@@ -38,7 +38,7 @@ def _logged(name: str, arguments: dict[str, Json], call: Call) -> None:
     call.recorder.log(Operation(name, arguments, "numpy", image, box))
 
 
-def _rot90(call: Call) -> None:
+def _rot90(call: PatchedCall) -> None:
     axes = tuple(call.get("axes", (0, 1)))
     turns = int(call.get("k", 1)) % 4
     if axes == (1, 0):
@@ -47,7 +47,7 @@ def _rot90(call: Call) -> None:
         _logged("rotate", {"degrees": (360 - 90 * turns) % 360}, call)
 
 
-def _flip(call: Call) -> None:
+def _flip(call: PatchedCall) -> None:
     axis = call.get("axis")
     axes = {axis} if isinstance(axis, int) else set(axis or (0, 1))
     if axes == {0, 1}:
@@ -56,7 +56,7 @@ def _flip(call: Call) -> None:
         _logged("flip", {"axis": "horizontal" if 1 in axes else "vertical"}, call)
 
 
-def _transpose(call: Call) -> None:
+def _transpose(call: PatchedCall) -> None:
     if call.result.ndim in (2, 3) and call.get("axes", (1, 0, 2)) in ((1, 0, 2), [1, 0, 2], (1, 0), None):
         _logged("rotate", {"degrees": 90}, call)
         _logged("flip", {"axis": "horizontal"}, call)
@@ -110,7 +110,7 @@ def _inherit(recorder: recording.Recorder, first: Any, result: Any) -> None:
 def _scipy() -> None:
     from scipy import ndimage
 
-    def rotate(call: Call) -> None:
+    def rotate(call: PatchedCall) -> None:
         if call.get("axes", (1, 0)) not in ((1, 0), (0, 1)) or call.result.ndim < 2:
             return
         # ndimage turns counter-clockwise in (row, column) axes (1, 0), as PIL does on screen.
@@ -119,7 +119,7 @@ def _scipy() -> None:
         arguments = known(degrees=degrees % 360, expand=bool(call.get("reshape", True)), inexact=True)
         call.recorder.did(call.before, "rotate", arguments, "numpy", (call.result, new, turned(degrees, new, old)))
 
-    def zoom(call: Call) -> None:
+    def zoom(call: PatchedCall) -> None:
         new, old = _size(call.result), _size(call.given["input"])
         step = scaled(new, (0, 0, *old))
         call.recorder.did(call.before, "resize", known(size=new, inexact=True), "numpy", (call.result, new, step))
@@ -131,7 +131,7 @@ def _scipy() -> None:
 
 
 def _filtered(kind: str) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         arguments = known(kind=kind, inexact=True)
         call.recorder.did(call.before, "filter", arguments, "numpy", (call.result, _size(call.result), IDENTITY))
 

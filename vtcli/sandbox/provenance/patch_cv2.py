@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from vtcli.sandbox.provenance.patching import Call, Tell, known, plain, wrap
+from vtcli.sandbox.provenance.patching import PatchedCall, Tell, known, plain, wrap
 from vtcli.sandbox.provenance.recorder import Recorder
 from vtcli.sandbox.provenance.trace import IDENTITY, Map, composed, inverse, mirrored, moved, scaled, turned
 from vtcli.sandbox.types import Operation
@@ -82,17 +82,19 @@ def _size(array: Any) -> tuple[int, int]:
     return int(array.shape[1]), int(array.shape[0])
 
 
-def _did(call: Call, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY, result: Any = None) -> None:
+def _did(
+    call: PatchedCall, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY, result: Any = None
+) -> None:
     made = call.result if result is None else result
     call.recorder.did(call.before, name, arguments, "cv2", (made, _size(made), step))
 
 
-def _rotate(call: Call) -> None:
+def _rotate(call: PatchedCall) -> None:
     degrees = _ROTATE[call.given["rotateCode"]]
     _did(call, "rotate", {"degrees": degrees}, turned(degrees, _size(call.result), _size(call.given["src"])))
 
 
-def _flip(call: Call) -> None:
+def _flip(call: PatchedCall) -> None:
     code, size = call.given["flipCode"], _size(call.result)
     if code < 0:
         _did(call, "rotate", {"degrees": 180}, turned(180, size, size))
@@ -101,7 +103,7 @@ def _flip(call: Call) -> None:
         _did(call, "flip", {"axis": axis}, mirrored(axis, size))
 
 
-def _resize(call: Call) -> None:
+def _resize(call: PatchedCall) -> None:
     size = _size(call.result)
     arguments = known(size=size, interpolation=int(call.get("interpolation", cv2.INTER_LINEAR)))
     if not call.get("dsize"):
@@ -118,7 +120,7 @@ def _continuous(matrix: Any, inverted: bool) -> Map | None:
     return None if found is None else (*(float(v) for v in found),)  # pyright: ignore[reportReturnType]
 
 
-def _warp_affine(call: Call) -> None:
+def _warp_affine(call: PatchedCall) -> None:
     m = np.asarray(call.given["M"], np.float64)
     flags = int(call.get("flags", cv2.INTER_LINEAR))
     back = _continuous(m, bool(flags & cv2.WARP_INVERSE_MAP))
@@ -143,7 +145,7 @@ def _colour(value: Any) -> Any:
     return 0 if value is None or not np.any(value) else plain(value)
 
 
-def _warp_perspective(call: Call) -> None:
+def _warp_perspective(call: PatchedCall) -> None:
     arguments = known(
         matrix=np.asarray(call.given["M"], np.float64).tolist(),
         size=_size(call.result),
@@ -154,7 +156,7 @@ def _warp_perspective(call: Call) -> None:
     _did(call, "warp", {"kind": "perspective", **arguments}, None)
 
 
-def _convert(call: Call) -> None:
+def _convert(call: PatchedCall) -> None:
     code = int(call.given["code"])
     before = call.before
     if code in _SWAPS and before is not None and call.result.ndim == 3:
@@ -166,25 +168,25 @@ def _convert(call: Call) -> None:
         _did(call, "colour", known(conversion=_COLOURS.get(code, code)))
 
 
-def _border(call: Call) -> None:
+def _border(call: PatchedCall) -> None:
     top, left = int(call.given["top"]), int(call.given["left"])
     sides = [int(call.given[k]) for k in ("top", "bottom", "left", "right")]
     arguments = known(kind="border", sides=sides, border=call.get("borderType"), fill=_colour(call.get("value")))
     _did(call, "other", arguments, moved(-left, -top))
 
 
-def _weighted(call: Call) -> None:
+def _weighted(call: PatchedCall) -> None:
     """With itself blurred or with a constant: an enhancement; what the second image was is not kept."""
     _did(call, "enhance", known(kind="addWeighted", alpha=call.get("alpha"), beta=call.get("beta"), inexact=True))
 
 
-def _threshold(call: Call) -> None:
+def _threshold(call: PatchedCall) -> None:
     arguments = known(kind="threshold", thresh=call.get("thresh"), maxval=call.get("maxval"), type=call.get("type"))
     _did(call, "filter", arguments, result=call.result[1])
 
 
 def _same_size(name: str, kind: str, exact: bool) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         skipped = ("src", "image", "dst", "edges", "kernel", "mask")
         arguments = {k: plain(v) for k, v in call.given.items() if k not in skipped and v is not None}
         if not exact or call.get("mask") is not None:
@@ -195,7 +197,7 @@ def _same_size(name: str, kind: str, exact: bool) -> Tell:
 
 
 def _drawn(kind: str) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         image = call.get("img", call.get("image"))
         given = {k: plain(v) for k, v in call.given.items() if k not in ("img", "image") and v is not None}
         before = call.before
@@ -206,7 +208,7 @@ def _drawn(kind: str) -> Tell:
     return tell
 
 
-def _written(call: Call) -> None:
+def _written(call: PatchedCall) -> None:
     image = call.given["img"]
     trace = call.recorder.of(image)
     if trace is not None and np.ndim(image) == 3:
@@ -214,7 +216,7 @@ def _written(call: Call) -> None:
     call.recorder.saved(str(call.given["filename"]), trace)
 
 
-def _read(call: Call) -> None:
+def _read(call: PatchedCall) -> None:
     if call.result is None:
         name = str(call.given["filename"])
         call.recorder.note(f"cv2.imread could not read {name[:200]!r} and returned None")

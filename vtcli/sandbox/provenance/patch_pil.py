@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps
 
 from vtcli.sandbox.provenance.layout import oriented
-from vtcli.sandbox.provenance.patching import Call, Tell, known, plain, wrap
+from vtcli.sandbox.provenance.patching import PatchedCall, Tell, known, plain, wrap
 from vtcli.sandbox.provenance.recorder import Recorder
 from vtcli.sandbox.provenance.trace import IDENTITY, Map, Trace, mirrored, moved, scaled, turned
 
@@ -57,12 +57,12 @@ def install() -> None:
     wrap(ImageFile.ImageFile, "load", _METHODS["load"])
 
 
-def _told(call: Call, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY) -> None:
+def _told(call: PatchedCall, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY) -> None:
     source = call.before if call.before is not None else next(iter(call.given.values()), None)
     call.recorder.did(source, name, arguments, "pil", (call.result, call.result.size, step))
 
 
-def _opened(call: Call) -> None:
+def _opened(call: PatchedCall) -> None:
     call.recorder.give(call.result, _of_file(call.recorder, call.get("fp"), call.result.size))
 
 
@@ -73,7 +73,7 @@ def _of_file(recorder: Recorder, path: object, size: tuple[int, int]) -> Trace |
     return trace if trace is not None and trace.size == size else None
 
 
-def _crop(call: Call) -> None:
+def _crop(call: PatchedCall) -> None:
     box = call.get("box")
     if box is None:
         call.recorder.give(call.result, call.before)
@@ -84,7 +84,7 @@ def _crop(call: Call) -> None:
     _told(call, "crop", arguments, moved(used[0], used[1]))
 
 
-def _rotate(call: Call) -> None:
+def _rotate(call: PatchedCall) -> None:
     angle = float(call.get("angle", 0.0))
     old, center, expand = call.given["self"].size, call.get("center"), bool(call.get("expand", False))
     arguments = known(
@@ -110,7 +110,7 @@ def _clockwise(degrees: float) -> float | int:
     return int(angle) if angle == int(angle) else angle
 
 
-def _transpose(call: Call) -> None:
+def _transpose(call: PatchedCall) -> None:
     method, old = call.get("method"), call.given["self"].size
     if method in _TURNS:
         degrees = _TURNS[_T(method)]
@@ -127,7 +127,7 @@ def _transpose(call: Call) -> None:
         call.recorder.give(call.result, after)
 
 
-def _resize(call: Call) -> None:
+def _resize(call: PatchedCall) -> None:
     old = call.given["self"].size
     box = call.get("box")
     arguments = known(
@@ -139,13 +139,13 @@ def _resize(call: Call) -> None:
     _told(call, "resize", arguments, scaled(call.result.size, tuple(box) if box else (0, 0, *old)))
 
 
-def _reduce(call: Call) -> None:
+def _reduce(call: PatchedCall) -> None:
     old, box, factor = call.given["self"].size, call.get("box"), call.get("factor")
     step = scaled(call.result.size, tuple(box) if box else (0, 0, *old))
     _told(call, "resize", known(size=call.result.size, factor=factor, box=box), step)
 
 
-def _thumbnail(call: Call) -> None:
+def _thumbnail(call: PatchedCall) -> None:
     image = call.given["self"]
     if call.before is None:
         call.recorder.did(None, "resize", known(size=image.size, thumbnail=True), "pil", (image, image.size, None))
@@ -163,14 +163,14 @@ def _thumbnail(call: Call) -> None:
     call.recorder.did(call.before, "resize", arguments, "pil", (image, image.size, scaled(image.size, (0, 0, *old))))
 
 
-def _convert(call: Call) -> None:
+def _convert(call: PatchedCall) -> None:
     if call.result.mode == call.given["self"].mode:
         call.recorder.give(call.result, call.before)
     else:
         _told(call, "colour", {"conversion": call.result.mode})
 
 
-def _filter(call: Call) -> None:
+def _filter(call: PatchedCall) -> None:
     used = call.get("filter")
     used = used() if isinstance(used, type) else used
     kind = type(used).__name__
@@ -187,7 +187,7 @@ def _filter(call: Call) -> None:
     _told(call, "filter", arguments)
 
 
-def _transform(call: Call) -> None:
+def _transform(call: PatchedCall) -> None:
     method, data = call.get("method"), call.get("data")
     arguments = known(
         size=call.result.size, method=int(method) if isinstance(method, int) else None, data=data,
@@ -199,26 +199,26 @@ def _transform(call: Call) -> None:
     _told(call, "warp", arguments, step)  # pyright: ignore[reportArgumentType]
 
 
-def _channel(call: Call) -> None:
+def _channel(call: PatchedCall) -> None:
     index = call.get("channel")
     names = call.given["self"].getbands()
     _told(call, "colour", known(conversion="channel", index=names.index(index) if index in names else index))
 
 
-def _split(call: Call) -> None:
+def _split(call: PatchedCall) -> None:
     for index, band in enumerate(call.result):
-        one = Call(call.recorder, call.given, call.before, band)
+        one = PatchedCall(call.recorder, call.given, call.before, band)
         _told(one, "colour", {"conversion": "channel", "index": index})
 
 
-def _save(call: Call) -> None:
+def _save(call: PatchedCall) -> None:
     path = call.get("fp")
     if isinstance(path, str | os.PathLike):
         call.recorder.saved(str(path), call.before)
 
 
 def _painted(kind: str) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         image = call.given.get("self")
         if isinstance(image, Image.Image):
             call.recorder.did(
@@ -229,7 +229,7 @@ def _painted(kind: str) -> Tell:
 
 
 def _drawn(kind: str) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         given = dict(call.given)
         image = given.pop("self")._image
         arguments = {"kind": kind} | {k: plain(v) for k, v in given.items() if v is not None and k != "font"}
@@ -245,14 +245,14 @@ def _flipped(axis: str) -> Tell:
 
 
 def _enhanced(kind: str) -> Tell:
-    def tell(call: Call) -> None:
+    def tell(call: PatchedCall) -> None:
         arguments = {k: plain(v) for k, v in call.given.items() if k != "image" and v is not None}
         _told(call, "enhance", {"kind": kind, **arguments})
 
     return tell
 
 
-def _enhancer(call: Call) -> None:
+def _enhancer(call: PatchedCall) -> None:
     enhancer, factor = call.given["self"], call.get("factor")
     name = type(enhancer).__name__.lower()
     kind = {"color": "colour"}.get(name, name)
@@ -262,7 +262,7 @@ def _enhancer(call: Call) -> None:
     )
 
 
-def _fitted(call: Call) -> None:
+def _fitted(call: PatchedCall) -> None:
     """``ImageOps.contain``, ``cover``, ``scale`` and ``fit`` are one resize, the last of a box cut to the ratio."""
     image, size, resample = call.given["image"], call.result.size, Image.Resampling.BICUBIC
     box = None
@@ -275,7 +275,7 @@ def _fitted(call: Call) -> None:
     _told(call, "resize", arguments, scaled(size, box or (0, 0, *image.size)))
 
 
-def _fit(call: Call) -> None:
+def _fit(call: PatchedCall) -> None:
     _fitted(call._replace(given={**call.given, "fit": True}))
 
 
@@ -287,7 +287,7 @@ def _cut_to(old: tuple[int, int], new: tuple[int, int], centering: Any) -> tuple
     return (left, top, left + w, top + h)
 
 
-def _padded(call: Call) -> None:
+def _padded(call: PatchedCall) -> None:
     """``ImageOps.pad``: resized to fit, with borders about it."""
     image, (width, height) = call.given["image"], call.result.size
     x, y = call.get("centering", (0.5, 0.5))
@@ -298,7 +298,7 @@ def _padded(call: Call) -> None:
     _told(call, "other", known(kind="pad", size=(width, height)), (sx, 0.0, -left * sx, 0.0, sy, -top * sy))
 
 
-def _bordered(call: Call) -> None:
+def _bordered(call: PatchedCall) -> None:
     """``ImageOps.expand`` and ``ImageOps.crop``, whose ``border`` is one, two or four numbers."""
     border = call.get("border", 0)
     sides = tuple(border) if isinstance(border, tuple | list) else (border,)
@@ -310,7 +310,7 @@ def _bordered(call: Call) -> None:
     _told(call, "crop", known(box=box), moved(left, top))
 
 
-def _upright(call: Call) -> None:
+def _upright(call: PatchedCall) -> None:
     """``ImageOps.exif_transpose`` of an image without an orientation is a copy."""
     if call.result is not None and call.result.size == call.given["image"].size:
         call.recorder.give(call.result, call.before)

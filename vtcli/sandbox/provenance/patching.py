@@ -17,7 +17,7 @@ from vtcli.schema import Json
 LIST = 256  # entries of a list argument that are recorded
 
 
-class Call(NamedTuple):
+class PatchedCall(NamedTuple):
     """One call of a patched function by user code. ``given``: its arguments by name, defaults left out; ``before``: the
     history of its first argument before the call, which may change it."""
 
@@ -30,7 +30,7 @@ class Call(NamedTuple):
         return self.given.get(name, default)
 
 
-Tell = Callable[[Call], None]
+Tell = Callable[[PatchedCall], None]
 Amend = Callable[[Recorder, list[Any], dict[str, Any]], None]
 
 
@@ -59,7 +59,7 @@ def wrap(owner: Any, name: str, tell: Tell, parameters: str = "", amend: Amend |
             result = original(*args, **kwargs)
             given = dict(zip(names, args, strict=False)) | kwargs
             try:
-                tell(Call(recorder, given, before, result))
+                tell(PatchedCall(recorder, given, before, result))
             except Exception as problem:
                 recorder.trouble(name, problem)
             return result

@@ -27,7 +27,7 @@ class CannotTell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """``image``: the index of the input picture to start from. ``steps``: JSON, for ``redo``. ``operations``: the
     claimed ones with boxes that follow from their arguments."""
 
@@ -37,7 +37,7 @@ class Plan:
     size: Size
 
 
-def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> Plan:
+def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> ReplayPlan:
     """``sizes``: (w, h) of the input pictures. Raises ``CannotTell``."""
     starts = {operation.image for operation in operations}
     if not operations or len(operations) > LONGEST or len(starts) != 1:
@@ -61,7 +61,7 @@ def plan(operations: Sequence[Operation], sizes: Sequence[Size]) -> Plan:
         if step is not None:
             steps.append(step)
         trace = trace.then(operation.name, operation.arguments, operation.library, size, back)
-    return Plan(image, tuple(steps), trace.operations, trace.size)
+    return ReplayPlan(image, tuple(steps), trace.operations, trace.size)
 
 
 def _is_unchanged(operation: Operation) -> bool:
