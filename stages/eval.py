@@ -12,13 +12,13 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.protocols import Policy, Reward, Sampling, Signal
+from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import (
@@ -74,6 +74,10 @@ class Config:
     max_samples: int | None = None  # of each form, evenly spread over the split
     samples_per_question: int = 1
     temperature: float = 0.0  # greedy
+    top_k: int = 0  # the rest of the sampling, see ``Sampling``
+    top_p: float = 1.0
+    min_p: float = 0.0
+    spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
     policy: Literal["model", "oracle"] = "model"
     shown: int = 32  # trajectories to browse in the report
@@ -173,7 +177,7 @@ class _Rollouts:
         arithmetic on the signals of whole groups.
         """
         config, path = self.config, self.stage.work / "trajectories.jsonl"
-        sampling = Sampling(config.temperature)
+        sampling = Sampling(config.temperature, config.top_k, config.top_p, config.min_p, config.spans)
         groups = [GroupRequest(s, config.samples_per_question, config.seed, sampling) for s in samples.values()]
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
         found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
@@ -210,7 +214,7 @@ class _Rollouts:
             asked = {request.seed: request.sample for request in requests}
             policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
-            place = Place(config.dtype, config.device)
+            place = Placement(config.dtype, config.device)
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )

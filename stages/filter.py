@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.config.bounds import shares
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -26,7 +26,7 @@ from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.identity import outside_code, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.runs.sources import Source, source_model
+from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.signals.measuring import Measuring, OpenJudge
@@ -127,7 +127,7 @@ def run(config: Config) -> Artifact:
         return _finish(config, stage, (data, source), tables, found)
 
 
-def _tables(config: Config, data: Artifact) -> dict[str, parquet.Table]:
+def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
     """The files that are filtered, by name; rows that are skipped are listed on standard error."""
     if data.kind == "demos":
         names, schema = list(config.splits), parquet.DEMO_SCHEMA
@@ -139,7 +139,7 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.Table]:
         raise InputError(
             f"{data.ref} has none of {', '.join(names)}; it has {have}. Set filter.forms and filter.splits."
         )
-    tables = {path.stem: parquet.Table(path, schema, config.bad_rows) for path in paths}
+    tables = {path.stem: parquet.ParquetTable(path, schema, config.bad_rows) for path in paths}
     sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
     return tables
 
@@ -147,7 +147,7 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.Table]:
 class _Rollouts:
     """Measures pass rates for ``applying.apply``; the model is loaded when the first rollout is needed."""
 
-    def __init__(self, config: Config, stage: StageRun, data: Artifact, source: Source | None) -> None:
+    def __init__(self, config: Config, stage: StageRun, data: Artifact, source: ModelSource | None) -> None:
         self.config, self.stage, self.data, self.source = config, stage, data, source
         self.family = open_family(source.path, config.families) if source else None
         sizing = self.family.sizing(config.images) if self.family else as_given
@@ -197,7 +197,7 @@ class _Rollouts:
     def _load(self) -> Player:
         """Heavy libraries are imported here."""
         assert self.family is not None
-        config, place = self.config, Place(self.config.dtype, self.config.device)
+        config, place = self.config, Placement(self.config.dtype, self.config.device)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
         return Player(self.policy, self.family.chat, self.worlds, config.limits, self.measure, config.rollouts.right)
 
@@ -225,7 +225,7 @@ class _Rollouts:
             self.loop.__exit__(None, None, None)
 
 
-def _measurement(config: Config, stage: StageRun, source: Source) -> str:
+def _measurement(config: Config, stage: StageRun, source: ModelSource) -> str:
     """What a pass rate depends on beside its question, as a file's name."""
     job = codec.encode(config.job)
     sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
@@ -239,7 +239,7 @@ def _measurement(config: Config, stage: StageRun, source: Source) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _weights(stage: StageRun, source: Source) -> list[str]:
+def _weights(stage: StageRun, source: ModelSource) -> list[str]:
     """Which weights, by content."""
     if source.artifact is not None:
         return [source.artifact.digest, str(source.path.relative_to(source.artifact.path))]
@@ -249,8 +249,8 @@ def _weights(stage: StageRun, source: Source) -> list[str]:
 def _finish(
     config: Config,
     stage: StageRun,
-    inputs: tuple[Artifact, Source | None],
-    tables: Mapping[str, parquet.Table],
+    inputs: tuple[Artifact, ModelSource | None],
+    tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""

@@ -21,10 +21,10 @@ from vtcli.report import scores, tables
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
-from vtcli.scoring.collect import How, Kind, collect
+from vtcli.scoring.collect import How, SignalSet, collect
 from vtcli.scoring.matrix import RecipeTotals
 from vtcli.scoring.missing import Measure, needs_judge
-from vtcli.scoring.stored import Facts, Score, Source
+from vtcli.scoring.stored import Facts, Score, TrajectorySource
 from vtcli.signals.measuring import OpenJudge
 from vtcli.store import codec, disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -84,7 +84,7 @@ def run(config: Config) -> Artifact:
     return {"score": _score, "matrix": _matrix, "agreement": _agreement}[config.mode](config, source)
 
 
-def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said: Mapping[str, Any]) -> Any:
+def _open(config: Config, name: str, kind: Any, sources: Sequence[TrajectorySource], said: Mapping[str, Any]) -> Any:
     """``open_run`` with what decides about scores in its fingerprint: the inputs' contents and the rewards."""
     parents = [parent for source in sources for parent in source.parents]
     inputs = {"input": sources[0].origin(), **({"against": sources[1].origin()} if len(sources) > 1 else {})}
@@ -92,7 +92,7 @@ def _open(config: Config, name: str, kind: Any, sources: Sequence[Source], said:
     return open_run(settings, "judge", kind, {**config.job, **inputs, **said}, parents, Scope(RUNTIME_KEYS))
 
 
-def _score(config: Config, source: Source) -> Artifact:
+def _score(config: Config, source: TrajectorySource) -> Artifact:
     rewards = verdicts.rewards_of(config.job["rl"], config.phase)
     variant = "-code" if config.job.get("variant") == "code" else ""
     name = f"scores-{config.recipe}{variant}" if config.recipe else "scores"
@@ -102,7 +102,7 @@ def _score(config: Config, source: Source) -> Artifact:
             tables.print_all(scores.summary(found, config.seed))
             return stage.reused
         scorer = verdicts.Scorer(rewards, config.signals)
-        facts, (signals,) = asyncio.run(collect(source, [Kind(config.signals, scorer.wants)], _how(config)))
+        facts, (signals,) = asyncio.run(collect(source, [SignalSet(config.signals, scorer.wants)], _how(config)))
         groups = stored.groups(facts, config.group_size or source.group_size)
         found = list(scorer.score(facts, signals, groups))
         if not any(score.reward for score in found):
@@ -122,7 +122,7 @@ def _commit_scores(config: Config, stage: StageRun, found: Sequence[Score]) -> A
     return artifact
 
 
-def _matrix(config: Config, source: Source) -> Artifact:
+def _matrix(config: Config, source: TrajectorySource) -> Artifact:
     jobs, problems = _recipes(config)
     rewards = {name: verdicts.nodes(verdicts.rewards_of(job["rl"])) for name, job in jobs.items()}
     said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
@@ -167,7 +167,7 @@ def _recipes(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]
 
 
 def _rows(
-    config: Config, source: Source, jobs: Mapping[str, Mapping[str, Any]]
+    config: Config, source: TrajectorySource, jobs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Facts], list[RecipeTotals]]:
     """The totals of every recipe. Recipes with the same signals share what is measured."""
     kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
@@ -177,7 +177,7 @@ def _rows(
         for name, job in jobs.items()
     }
     wanted = {kind: [scorer for name, scorer in scorers.items() if kinds[name] == kind] for kind in bound}
-    asked = [Kind(signals, functools.partial(_wants, wanted[kind])) for kind, signals in bound.items()]
+    asked = [SignalSet(signals, functools.partial(_wants, wanted[kind])) for kind, signals in bound.items()]
     facts, found = asyncio.run(collect(source, asked, _how(config)))
     signals = dict(zip(bound, found, strict=True))
     groups = stored.groups(facts, config.group_size or source.group_size)
@@ -197,14 +197,14 @@ def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
     return {name: bind(node, f"signals.{name}") for name, node in nodes.items()}
 
 
-def _agreement(config: Config, source: Source) -> Artifact:
+def _agreement(config: Config, source: TrajectorySource) -> Artifact:
     """Of what is stored; with ``oracle`` of what the oracle says of the trajectories now."""
     oracle = config.against == ORACLE
     other = stored.trajectories(_store(config), source) if oracle else stored.find(_store(config), str(config.against))
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:
         if stage.reused:
             saved = (stage.reused.path / "agreement.json").read_bytes()
-            tables.print_all(scores.agreement_tables(codec.decode(agreement.Comparison, json.loads(saved))))
+            tables.print_all(scores.agreement_tables(codec.decode(agreement.JudgeComparison, json.loads(saved))))
             return stage.reused
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
@@ -218,8 +218,8 @@ def _agreement(config: Config, source: Source) -> Artifact:
         return artifact
 
 
-def _judged(source: Source, signals: Mapping[str, Signal], how: How) -> agreement.Judged:
-    facts, (found,) = asyncio.run(collect(source, [Kind(signals)], how))
+def _judged(source: TrajectorySource, signals: Mapping[str, Signal], how: How) -> agreement.Judged:
+    facts, (found,) = asyncio.run(collect(source, [SignalSet(signals)], how))
     return facts, found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import shutil
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli import judging
 from vtcli.algo.advantages import GROUP_RELATIVE, group_mean
@@ -16,16 +18,17 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Selection
+from vtcli.algo.select import Selection, select
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.protocols import Advantage, Reward, Sampling, Signal
-from vtcli.rollout.batch import Batch, Collector, Ranks, RoundRequest
+from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
+from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
@@ -34,7 +37,7 @@ from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, 
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.pool import PoolConfig
-from vtcli.schema import TrainRow
+from vtcli.schema import Credit, Group, TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -42,6 +45,10 @@ from vtcli.store.checkpoints import Checkpoints, require
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
 from vtcli.store.videos import portable
+
+if TYPE_CHECKING:
+    from vtcli.engines.inputs import View
+    from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,10 @@ class Config:
     lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
     temperature: float = 1.0
+    top_k: int = 0  # the rest of the sampling, see ``Sampling``
+    top_p: float = 1.0
+    min_p: float = 0.0
+    spans: tuple[TemperatureSpan, ...] = ()
     checkpoint_every: int = 1  # steps
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
@@ -122,9 +133,14 @@ class Config:
             )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
+        _ = self.sampling  # refuses what cannot work
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the policy draws its tokens."""
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
-RlConfig = Config
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
@@ -160,209 +176,268 @@ def run(config: Config) -> Artifact:
     with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files)) as stage:
         if stage.reused:
             return stage.reused
-        return _Trainer(config, stage, data, source.path).run()
-
-
-class _Trainer:
-    """The loop's state: engines, logs and where they stand."""
-
-    def __init__(self, config: Config, stage: StageRun, data: Artifact, start: Path) -> None:
-        from vtcli.engines.hf import load_model
-        from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-        from vtcli.engines.learner.distributed import barrier, gather
-        from vtcli.engines.parity import probing
-
-        self.config, self.stage, self.start = config, stage, start
-        self.lengths = [phase.steps for phase in config.phases]
-        self.total = sum(self.lengths)
-        self.family = family = open_family(start, config.families)
-        dtype = config.backend.dtype
-        images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
-        self.images = images
-        self.view = probing(images.view)
-        self.learner = DeepSpeedLearner(
-            load_model(family, dtype),
-            family,
-            self.view,
-            optim=config.optim,
-            backend=config.backend,
-            total_steps=self.total * config.updates_per_step,
-            temperature=config.temperature,
-            reference=load_model(family, dtype) if config.reference else None,
-        )
-        barrier()  # the first rank has made the work folder
-        place = Place(dtype, str(self.learner.engine.device))
-        self.policy = open_policy(config.engine, family, self.view, config.limits, place)
-        self.worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
-        self.loop = EventLoop()  # one for all steps: a sandbox belongs to its event loop
-        signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
-        self.measure = Measuring(signals, config.judge, images, stage.store.root)
-        self.collector = Collector(
-            self.loop,
-            Stream(
-                self.policy,
-                family.chat,
-                self.worlds,
-                config.limits,
-                self.measure,
-                self.policy.clock,
-                config.lockstep_turns,
-            ),
-            self._asked,
-            (config.prompts_per_step * config.group_size, config.select, config.advantage),
-            Ranks(self.learner.rank, self.learner.world, gather),
-        )
-        self.sets = {form: self._samples(data, form) for form in {phase.form for phase in config.phases}}
-        rank = self.learner.rank
-        self.metrics_log = stage.work / "metrics.jsonl"
-        logs = [stage.work / f"trajectories{f'-{r}' if r else ''}.jsonl" for r in range(self.learner.world)]
-        self.trajectories = logs[rank]
-        self.checkpoints = Checkpoints(
-            stage.work / "checkpoints",
-            [self.metrics_log, *logs],  # of all ranks
-            config.checkpoint_keep,
-            config.checkpoint_best_mode,
-        )
-
-    def _samples(self, data: Artifact, form: str) -> tuple[SampleSet, list[int]]:
-        found = SampleSet(data, form, "train", self.images, self.config.bad_rows)
-        wanted = self.config.tasks
-        kept = [i for i in range(len(found)) if wanted is None or found.task(i) in wanted]
-        if not kept:
-            raise InputError(f"{data.ref} has no row of {form}-train of the tasks {wanted or 'that it may have'}.")
-        if self.config.prompts_per_step > MAX_REPEATS * len(kept):
-            raise KeyProblem(
-                "rl.prompts_per_step",
-                f"is {self.config.prompts_per_step}, and {data.ref} has {len(kept)} rows of {form}-train: expected at "
-                f"most {MAX_REPEATS} times as many.",
+        if config.sampling.cut:
+            sys.stderr.write(
+                f"rl: top_k={config.top_k}, top_p={config.top_p:g}, min_p={config.min_p:g} cut tokens off. "
+                "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
             )
-        return found, kept
+        training = _open(config, stage, data, source.path)
+        with training.started():
+            _train(training)
+        return _finish(training)
 
-    def run(self) -> Artifact:
+
+@dataclass(frozen=True)
+class _Questions:
+    """The samples of one form, and which of them are trained on."""
+
+    samples: SampleSet
+    kept: list[int]
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What a run consists of, in the order in which ``_open`` opens it."""
+
+    config: Config
+    stage: StageRun
+    start: Path  # the folder of the model that the run starts from
+    family: Family
+    view: View
+    learner: DeepSpeedLearner
+    policy: TrainedPolicy
+    worlds: Worlds
+    measure: Measuring
+    questions: Mapping[str, _Questions]  # by form
+    loop: EventLoop  # one for all steps: a sandbox belongs to its event loop
+
+    @property
+    def lengths(self) -> list[int]:
+        """The steps of each phase."""
+        return [phase.steps for phase in self.config.phases]
+
+    @property
+    def metrics_log(self) -> Path:
+        return self.stage.work / "metrics.jsonl"
+
+    def trajectories(self, rank: int) -> Path:
+        return self.stage.work / f"trajectories{f'-{rank}' if rank else ''}.jsonl"
+
+    @functools.cached_property
+    def checkpoints(self) -> Checkpoints:
+        """With the logs of all ranks."""
+        logs = [self.metrics_log, *(self.trajectories(rank) for rank in range(self.learner.world))]
+        folder = self.stage.work / "checkpoints"
+        return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
+
+    @contextmanager
+    def started(self) -> Generator[None]:
+        """Starts the sandbox and the judge, and closes them and the policy however the block ends."""
         with self.loop:
             try:
                 self.loop.run(self.worlds.start())
                 self.loop.run(self.measure.start())
                 facts = self.worlds.facts | self.measure.facts
                 self.stage.tracker.tags({k: str(v) for k, v in facts.items()})
-                self._steps()
-                self.updates.require(self.config.allow_no_update)
+                yield
             finally:
                 self.loop.run(self.measure.close())
                 self.loop.run(self.worlds.close())
                 self.policy.close()
-        return self._finish()
 
-    def _steps(self) -> None:
-        done, batch = self._resume()
-        self.updates = UpdateCount(self.metrics_log, quiet=self.learner.rank != 0)
-        self._agree()
-        known = False  # that checkpoint_best is a metric
-        with StepBar("rl", self.total, done, quiet=self.learner.rank != 0) as bar:
-            for step in range(done, self.total):
-                metrics, batch = self._step(step, batch)
-                known = known or require(metrics, self.config.checkpoint_best)
-                phase, within = locate(self.lengths, step)
-                if within + 1 == self.lengths[phase]:
-                    self._export(self.stage.work / "phases" / self.config.phases[phase].name)
-                if (step + 1) % self.config.checkpoint_every == 0 or within + 1 == self.lengths[phase]:
-                    value = metrics.get(self.config.checkpoint_best or "")
-                    also = functools.partial(self.collector.save, batch) if batch is not None else None
-                    self.learner.checkpoint(self.checkpoints, step + 1, value, also)
-                bar.advance(f"{self.config.phases[phase].name}: reward {metrics.get('reward', float('nan')):.3f}")
 
-    def _agree(self) -> None:
-        """Policy and learner compute the same, on every rank, or nothing is trained."""
-        from vtcli.engines import parity
-        from vtcli.engines.learner.distributed import gather
+def _train(run: _Training) -> None:
+    """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
+    update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
+    from vtcli.engines.learner.distributed import gather
 
-        temperature = self.config.temperature
-        own = parity.agreements(self.loop, self.policy, self.learner, self.family, self.view, temperature)
-        parity.require([a for part in gather(own) for a in part], self.config.backend.dtype)
+    config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
+    rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
+    trajectories = run.trajectories(rank)
 
-    def _resume(self) -> tuple[int, Batch | None]:
-        """How many steps are done, and the next one's batch where it was there already."""
-        found = self.checkpoints.resume()
-        if found is None:
-            return 0, None
-        self.learner.load_checkpoint(found[1])
-        self.policy.update(self.learner.weights(), found[0])
-        return found[0], self.collector.load(found[1])
+    def credit(groups: Sequence[Group]) -> list[list[Credit]]:
+        advantages = config.advantage(groups)  # one value per policy turn
+        return select(groups, advantages, wanted, config.select)  # None keeps a trajectory out of the loss
 
-    def _step(self, step: int, batch: Batch | None) -> tuple[dict[str, float], Batch | None]:
-        """One turn of the loop, the same for the same step, weights and batch, however often the run was interrupted.
-        With ``steps_ahead`` also the next step's batch, of the weights before this step's update."""
-        phase = self.config.phases[locate(self.lengths, step)[0]]
-        begin = time.perf_counter()
-        batch = batch or self.collector.collect(step)
-        refuse_no_room([s.trajectory for s in batch.scored], self.config.limits, "rl.limits.max_tokens")
-        learn = functools.partial(self._learn, batch.rows(self.config.updates_per_step))
-        if self.config.steps_ahead and step + 1 < self.total:
-            metrics, following = self.collector.beside(learn, step + 1)
-        else:
-            metrics, following = learn(), None
-        learnt = time.perf_counter()
-        self.policy.update(self.learner.weights(), step + 1)
-        metrics["time/learn_s"] += time.perf_counter() - learnt
-        self.updates.count(
-            metrics["updated"], lambda: why_no_update([*batch.everyone.values()], [*batch.credit.values()])
+    # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
+    stream = Stream(
+        policy,
+        run.family.chat,
+        run.worlds,
+        config.limits,
+        run.measure,
+        clock=policy.clock,
+        lockstep=config.lockstep_turns,
+    )
+    collector = Collector(
+        run.loop,
+        stream,
+        functools.partial(_round, run),
+        credit,
+        Fill(wanted, config.select.max_rounds, config.select.stop_when_full),
+        Ranks(rank, learner.world, gather),
+    )
+    done, ahead = _resume(run, collector)
+    updates = UpdateCount(run.metrics_log, quiet=rank != 0)
+    _require_agreement(run)
+    known = False  # that checkpoint_best is a metric
+    with StepBar("rl", total, done, quiet=rank != 0) as bar:
+        for step in range(done, total):
+            index, within = locate(lengths, step)
+            phase, begin = config.phases[index], time.perf_counter()
+
+            # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
+            batch = ahead or collector.collect(step)
+            rolled_out = [scored.trajectory for scored in batch.scored]
+            refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
+
+            # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
+            learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
+            if config.steps_ahead and step + 1 < total:
+                metrics, ahead = collector.beside(learn, step + 1)
+            else:
+                metrics, ahead = learn(), None
+
+            # New weights for the policy.
+            learnt = time.perf_counter()
+            policy.update(learner.weights(), step + 1)
+            metrics["time/learn_s"] += time.perf_counter() - learnt
+
+            # Append, log, and refuse to go on where the step says that the run is worth nothing.
+            why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
+            updates.count(metrics["updated"], why)
+            metrics |= batch.metrics()
+            records.append(trajectories, [portable(scored) for scored in batch.scored])
+            metrics["time/step_s"] = time.perf_counter() - begin
+            if rank == 0:
+                log_step(run.stage.tracker, run.metrics_log, metrics, step, phase.name)
+            refuse_broken(metrics["broken"], config.max_broken, rolled_out, "rl", f"step {step} ({trajectories})")
+            run.measure.check(metrics.get("judge/unjudged"), config.max_unjudged, f"step {step}")
+            known = known or require(metrics, config.checkpoint_best)
+
+            # Checkpoint.
+            last = within + 1 == lengths[index]
+            if last:
+                _export(run, run.stage.work / "phases" / phase.name)
+            if (step + 1) % config.checkpoint_every == 0 or last:
+                value = metrics.get(config.checkpoint_best or "")
+                also = functools.partial(collector.save, ahead) if ahead is not None else None
+                learner.checkpoint(run.checkpoints, step + 1, value, also)
+            bar.advance(f"{phase.name}: reward {metrics.get('reward', float('nan')):.3f}")
+    updates.require(config.allow_no_update)
+
+
+def _round(run: _Training, step: int, number: int) -> RoundRequest:
+    """The samples of one round of a step and the reward of their groups: a function of step and number alone."""
+    config, (index, within) = run.config, locate(run.lengths, step)
+    phase = config.phases[index]
+    samples, kept = run.questions[phase.form].samples, run.questions[phase.form].kept
+    prompts = round(config.prompts_per_step * config.select.oversample)
+    order = derive_seed(config.seed, index) % 2**32
+    picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + number, order)
+    seed = derive_seed(config.seed, "rollout", step, *([number] if number else []))
+
+    def group(place: int) -> GroupRequest:
+        repeat = picked[:place].count(picked[place])  # the data are fewer than the places of a round
+        sample = run.worlds.offer(samples.load(kept[picked[place]]))
+        return GroupRequest(sample, config.group_size, seed, config.sampling, repeat)
+
+    return RoundRequest(group, prompts, phase.reward)
+
+
+def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
+    begin = time.perf_counter()
+    metrics = learner.update(rows, loss)
+    return metrics | {"time/learn_s": time.perf_counter() - begin}
+
+
+def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
+    """How many steps are done, and the next one's batch where it was there already."""
+    found = run.checkpoints.resume()
+    if found is None:
+        return 0, None
+    run.learner.load_checkpoint(found[1])
+    run.policy.update(run.learner.weights(), found[0])
+    return found[0], collector.load(found[1])
+
+
+def _require_agreement(run: _Training) -> None:
+    """Policy and learner compute the same, on every rank, or nothing is trained."""
+    from vtcli.engines import parity
+    from vtcli.engines.learner.distributed import gather
+
+    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
+    parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
+
+
+def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
+    """Loads the model twice: the learner first, which joins the ranks, then the policy, on the learner's device."""
+    from vtcli.engines.hf import load_model
+    from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+    from vtcli.engines.learner.distributed import barrier
+    from vtcli.engines.parity import probing
+
+    family, dtype = open_family(start, config.families), config.backend.dtype
+    images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
+    view = probing(images.view)
+    learner = DeepSpeedLearner(
+        load_model(family, dtype),
+        family,
+        view,
+        optim=config.optim,
+        backend=config.backend,
+        total_steps=sum(phase.steps for phase in config.phases) * config.updates_per_step,
+        temperature=config.temperature,
+        reference=load_model(family, dtype) if config.reference else None,
+    )
+    barrier()  # the first rank has made the work folder
+    place = Placement(dtype, str(learner.engine.device))
+    policy = open_policy(config.engine, family, view, config.limits, place)
+    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
+    signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+    measure = Measuring(signals, config.judge, images, stage.store.root)
+    questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
+    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+
+
+def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
+    found = SampleSet(data, form, "train", images, config.bad_rows)
+    kept = [i for i in range(len(found)) if config.tasks is None or found.task(i) in config.tasks]
+    if not kept:
+        raise InputError(f"{data.ref} has no row of {form}-train of the tasks {config.tasks or 'that it may have'}.")
+    if config.prompts_per_step > MAX_REPEATS * len(kept):
+        raise KeyProblem(
+            "rl.prompts_per_step",
+            f"is {config.prompts_per_step}, and {data.ref} has {len(kept)} rows of {form}-train: expected at "
+            f"most {MAX_REPEATS} times as many.",
         )
-        metrics |= batch.metrics()
-        records.append(self.trajectories, [portable(one) for one in batch.scored])
-        metrics["time/step_s"] = time.perf_counter() - begin
-        if self.learner.rank == 0:
-            log_step(self.stage.tracker, self.metrics_log, metrics, step, phase.name)
-        rolled_out, where = (s.trajectory for s in batch.scored), f"step {step} ({self.trajectories})"
-        refuse_broken(metrics["broken"], self.config.max_broken, rolled_out, "rl", where)
-        self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, f"step {step}")
-        return metrics, following
+    return _Questions(found, kept)
 
-    def _learn(self, rows: Sequence[Sequence[TrainRow]]) -> dict[str, float]:
-        begin = time.perf_counter()
-        metrics = self.learner.update(rows, self.config.loss)
-        return metrics | {"time/learn_s": time.perf_counter() - begin}
 
-    def _asked(self, step: int, rounds: int) -> RoundRequest:
-        """What is rolled out in a step after so many rounds of it."""
-        index, within = locate(self.lengths, step)
-        phase, config = self.config.phases[index], self.config
-        samples, kept = self.sets[phase.form]
-        prompts = round(config.prompts_per_step * config.select.oversample)
-        order = derive_seed(config.seed, index) % 2**32
-        picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + rounds, order)
-        seed = derive_seed(config.seed, "rollout", step, *([rounds] if rounds else []))
-        sampling = Sampling(config.temperature)
+def _export(run: _Training, folder: Path) -> None:
+    """The model as a Hugging Face folder, complete or absent. All ranks call this together."""
+    from vtcli.engines.learner.distributed import barrier
 
-        def group(place: int) -> GroupRequest:
-            repeat = picked[:place].count(picked[place])  # the data are fewer than the places of a round
-            return GroupRequest(
-                self.worlds.offer(samples.load(kept[picked[place]])), config.group_size, seed, sampling, repeat
-            )
+    draft = folder.with_name(folder.name + ".draft")
+    if run.learner.rank == 0:
+        shutil.rmtree(draft, ignore_errors=True)
+    run.learner.export(run.start, draft)
+    if run.learner.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    barrier()
 
-        return RoundRequest(group, prompts, phase.reward)
 
-    def _export(self, folder: Path) -> None:
-        from vtcli.engines.learner.distributed import barrier
-
-        draft = folder.with_name(folder.name + ".draft")
-        if self.learner.rank == 0:
-            shutil.rmtree(draft, ignore_errors=True)
-        self.learner.export(self.start, draft)
-        if self.learner.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-            draft.rename(folder)
-        barrier()
-
-    def _finish(self) -> Artifact:
-        folder = self.stage.work / "model"
-        self._export(folder)  # with a barrier, so all ranks are in it
-        if (best := self.checkpoints.best()) is not None:
-            self.learner.load_checkpoint(best)
-            self._export(folder / "best")
-        if self.learner.rank != 0:
-            return wait_for_commit(self.stage)
-        for path in [self.metrics_log, *sorted(self.stage.work.glob("trajectories*.jsonl"))]:
-            shutil.copyfile(path, folder / path.name)
-        for name in ("phases", "images"):
-            shutil.copytree(self.stage.work / name, folder / name, dirs_exist_ok=True)
-        return self.stage.commit(folder, {"steps": self.total, "phases": [p.name for p in self.config.phases]})
+def _finish(run: _Training) -> Artifact:
+    folder = run.stage.work / "model"
+    _export(run, folder)  # with a barrier, so all ranks are in it
+    if (best := run.checkpoints.best()) is not None:
+        run.learner.load_checkpoint(best)
+        _export(run, folder / "best")
+    if run.learner.rank != 0:
+        return wait_for_commit(run.stage)
+    for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
+        shutil.copyfile(path, folder / path.name)
+    for name in ("phases", "images"):
+        shutil.copytree(run.stage.work / name, folder / name, dirs_exist_ok=True)
+    return run.stage.commit(folder, {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]})

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from aiohttp import web
 
 from vtcli.config.bounds import above, within
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -24,7 +24,7 @@ from vtcli.families.table import open_family
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
-from vtcli.runs.sources import Source, source_model
+from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import LOOPBACK, Service, application
@@ -94,7 +94,7 @@ def run(config: Config) -> None:
 class _Server:
     """One server from its socket to its end."""
 
-    def __init__(self, config: Config, stage: StageRun, source: Source) -> None:
+    def __init__(self, config: Config, stage: StageRun, source: ModelSource) -> None:
         self.config, self.stage, self.source = config, stage, source
         self.family = open_family(source.path, config.families)
         self.images = ImageStore(stage.work / "images", self.family.sizing(config.images))
@@ -160,7 +160,7 @@ class _Server:
 
     def _open(self) -> Agent:
         """Heavy libraries are imported here."""
-        config, place = self.config, Place(self.config.dtype, self.config.device)
+        config, place = self.config, Placement(self.config.dtype, self.config.device)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
         return Agent(
             self.policy, self.family.chat, self.worlds, self.images, config.limits, config.bounds, config.temperature
@@ -176,7 +176,7 @@ class _Server:
             await asyncio.sleep(POLL_S)
 
 
-def _names(model: str, source: Source) -> tuple[str, ...]:
+def _names(model: str, source: ModelSource) -> tuple[str, ...]:
     """What clients may call the model: an id without ``/`` and ``:``, of which some make file names, then as given."""
     whole = source.name
     plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")

@@ -45,10 +45,10 @@ class Config:
 
     data: str  # demos artifact
     model: str | None  # model artifact, folder, or hub name
-    epochs: float = 1.0
-    rows_per_step: int = 32
+    epochs: float = 3.0
+    rows_per_step: int = 128
     first: First = field(default_factory=First)
-    checkpoint_every: int = 100  # steps
+    checkpoint_every: int = 200  # steps
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"

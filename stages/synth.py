@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,8 @@ from vtcli.data.generators import canvas
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.counts import counted
-from vtcli.envs.demonstrate import Episode, Setting
-from vtcli.envs.parts import FORMS, Data, Demos, Part, demo_parts, inputs, sample_parts
+from vtcli.envs.demonstrate import DemoEpisode, Setting
+from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
@@ -43,7 +44,7 @@ RUNTIME = ("synth.workers", "synth.merge")
 
 
 @dataclass(frozen=True, slots=True)
-class SynthConfig:
+class Config:
     """``workers`` 0 means one per core; ``shard`` "3/16" makes the third of sixteen parts of every file, as an artifact
     of its own, NAME-shard-3-of-16; ``merge`` puts all of them together: 16, or a list of them."""
 
@@ -73,7 +74,7 @@ class SynthConfig:
             _ = card.spoken  # or it is refused here
 
 
-def run(config: SynthConfig) -> Artifact:
+def run(config: Config) -> Artifact:
     """Makes the artifact; a run that was killed keeps the files that it had finished."""
     kind = "demos" if config.demos else "dataset"
     data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
@@ -103,7 +104,7 @@ def run(config: SynthConfig) -> Artifact:
             return _make(config, parts, parents, stage)
 
 
-def _parts(config: SynthConfig) -> list[Part]:
+def _parts(config: Config) -> list[ParquetPart]:
     if config.demos is None:
         return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
     if not config.model.get("family"):
@@ -117,7 +118,7 @@ def _parts(config: SynthConfig) -> list[Part]:
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 
-def _make(config: SynthConfig, parts: Sequence[Part], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
+def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
     write: Any = records.write_demos if config.demos else records.write_samples
     held_out: dict[str, str] = {}
@@ -146,7 +147,7 @@ def _make(config: SynthConfig, parts: Sequence[Part], parents: Sequence[Artifact
     return stage.commit(folder, {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers})
 
 
-def _report_dropped(parts: Sequence[Part], dropped: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     """Says on standard error how many rows of a training part were left out and which; ``dropped.json`` has them all,
     with the held-out row that shows the same. Raises ``InputError`` where nothing of a part is left."""
     for part in parts:
@@ -166,13 +167,13 @@ def _report_dropped(parts: Sequence[Part], dropped: Mapping[str, Mapping[str, st
         disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
 
-def _generated(part: Part, workers: int) -> Iterator[Row]:
+def _generated(part: ParquetPart, workers: int) -> Iterator[Row]:
     for rows in ordered_map(produce, part.chunks, workers):
         for made, pngs in rows:
-            yield (Demo(made.id, made.messages, made.tools) if isinstance(made, Episode) else made), pngs
+            yield (Demo(made.id, made.messages, made.tools) if isinstance(made, DemoEpisode) else made), pngs
 
 
-def _merged(part: Part, parents: Sequence[Artifact]) -> Iterator[Row]:
+def _merged(part: ParquetPart, parents: Sequence[Artifact]) -> Iterator[Row]:
     groups = list(dict.fromkeys((chunk.task, chunk.kind) for chunk in part.chunks))
     return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
 
@@ -203,17 +204,18 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>."""
+    """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>, and
+    a task's name may hold a hyphen."""
     ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
-    return dict(Counter("-".join([i.split("-")[0], *i.split("-")[4:]]) for i in ids))
+    return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6}(?=-\w+$|$)", "", i) for i in ids))
 
 
-def _contact_sheet(config: SynthConfig, parts: Sequence[Part]) -> Pixels:
+def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:
     """The first items of every task; of demonstrations the first of every task and kind."""
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
         made = [row for c in chunks.values() for row, _ in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
-        strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, Episode)]
+        strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, DemoEpisode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
         [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train or 0))]

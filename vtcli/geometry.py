@@ -112,9 +112,10 @@ def orientation_of(transform: Mapping[str, Json] | None) -> str | None:
     """The change of orientation that one operation makes (``ImageRef.transform``); None for an unknown operation."""
     op = transform.get("op") if transform else None
     if transform and op == "rotate":
-        return f"rot{transform['angle']}"
+        name = f"rot{transform.get('angle')}"
+        return name if name in _MATRICES else None
     if transform and op == "flip":
-        return "hflip" if transform["direction"] == "horizontal" else "vflip"
+        return {"horizontal": "hflip", "vertical": "vflip"}.get(str(transform.get("direction")))
     return "none" if op in _UPRIGHT else None
 
 
@@ -129,7 +130,8 @@ def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
         return _of_code(ref, parent)
     op, width, height = transform.get("op"), parent.width, parent.height
     if op == "zoom":
-        return np.array([[1, 0, transform["box_full"][0]], [0, 1, transform["box_full"][1]]], dtype=np.float64)
+        cut: list[float] | None = transform.get("box_full")  # a tool from outside may leave it out
+        return np.array([[1, 0, cut[0]], [0, 1, cut[1]]], dtype=np.float64) if cut else None
     if op in _SAME_PIXELS:
         return np.eye(2, 3)
     name = orientation_of(transform)

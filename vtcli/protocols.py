@@ -20,7 +20,6 @@ from vtcli.schema import (
     Sample,
     Signals,
     Stop,
-    TrainRow,
     Trajectory,
     Verdict,
 )
@@ -298,16 +297,6 @@ class Advantage(Protocol):
     """From the groups of a whole batch, of all ranks, to the credit of every member of every group."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
-
-
-class Learner(Protocol):
-    """Owns the trained weights."""
-
-    def step(self, rows: Sequence[TrainRow]) -> dict[str, float]: ...
-
-    def weights(self) -> Mapping[str, Any]: ...
-
-    def save(self, folder: str) -> None: ...
 
 
 class Tracker(Protocol):

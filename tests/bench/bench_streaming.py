@@ -30,7 +30,7 @@ import tiny_model
 from fakes import make_sample
 
 from vtcli.algo.metrics import bootstrap
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.families.table import open_family
 from vtcli.protocols import Chat, Decoded, Request, Syntax
@@ -107,7 +107,7 @@ def opened(folder: Path, name: str) -> tuple[TrainedPolicy, Chat]:
     family = open_family(folder)
     limits = Limits(max_tokens=512, max_images=4)
     engine = Engine("vllm", cache_gib=0.25) if name == "vllm" else Engine("hf", max_batch=32)
-    return open_policy(engine, family, tiny_model.store().view, limits, Place()), family.chat
+    return open_policy(engine, family, tiny_model.store().view, limits, Placement()), family.chat
 
 
 def asking(nth: int) -> Sample:

@@ -24,7 +24,7 @@ from bench_trl_sides import grpo_trainer
 from bench_trl_world import World
 
 from vtcli.algo.metrics import bootstrap
-from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
@@ -93,7 +93,7 @@ def sides(folder: Path, tokens: int, loop: EventLoop) -> Iterator[tuple[str, Any
     """Name and, for a seed, trajectories/s of each side; what is opened stays open until the end."""
     world = World.make(folder)
     limits = Limits(max_turns=ours.TURNS, max_tokens=512, max_turn_tokens=tokens)
-    policy = open_policy(Engine("hf", max_batch=COUNT), world.family, world.images.view, limits, Place())
+    policy = open_policy(Engine("hf", max_batch=COUNT), world.family, world.images.view, limits, Placement())
     stream = Stream(ours.Cut(policy), world.family.chat, ours.Worlds(0, 0), limits, ours.nothing, policy.clock)
     for how in ("stream", "lockstep"):
         yield f"vtcli, {how}", lambda seed, how=how: ours.rate(loop, stream, seed, how, world.sample)[0]

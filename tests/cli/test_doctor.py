@@ -13,7 +13,7 @@ import typer
 from vtcli.cli import findings
 from vtcli.cli.doctor import doctor
 from vtcli.config import machine
-from vtcli.config.machine import Gpu, Needs
+from vtcli.config.machine import CudaDevice, Needs
 from vtcli.errors import ConfigError, EngineError
 
 SCALES = {
@@ -40,7 +40,10 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def test_devices_are_what_nvidia_smi_lists(nvidia_smi: Path) -> None:
     nvidia_smi.write_text("NVIDIA H200, 143771\nNVIDIA H200, 143771\n")
-    assert machine.gpus() == (Gpu("NVIDIA H200", 140.4), Gpu("NVIDIA H200", 140.4))  # 143771 / 1024 = 140.4
+    assert machine.gpus() == (
+        CudaDevice("NVIDIA H200", 140.4),
+        CudaDevice("NVIDIA H200", 140.4),
+    )  # 143771 / 1024 = 140.4
 
 
 @pytest.mark.parametrize(("visible", "count"), [("", 0), ("0", 1), ("1,0", 2), ("5", 0), ("GPU-8f2c,GPU-77aa", 2)])

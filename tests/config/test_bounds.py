@@ -17,7 +17,7 @@ from vtcli.config.bounds import OutOfBounds, above, at_least, shares, within
 from vtcli.errors import ConfigError
 
 CONFIGS: dict[str, type] = {
-    "synth": synth.SynthConfig,
+    "synth": synth.Config,
     "filter": filtering.Config,
     "sft": sft.Config,
     "rl": rl.Config,

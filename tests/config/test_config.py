@@ -176,7 +176,9 @@ def test_every_recipe_composes_at_every_scale_and_its_plug_points_bind(recipe: s
     assert compose.check_plug_points(job) >= 8
 
 
-@pytest.mark.parametrize("group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals"])
+@pytest.mark.parametrize(
+    "group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals", "env"]
+)
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for choice in compose.options(group):
         compose.check_plug_points(compose.load("synth", [f"{group}={choice}"]))

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 from wide_model import LIMITS, ask, changed, chat, check, family, folder, logits, prompts, reference, requests, view
 
-from vtcli.engines.policies import Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
@@ -30,7 +30,7 @@ without_vllm = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", params=["hf", *(pytest.param(e, marks=without_vllm) for e in ("vllm", "vllm_server"))])
 def policy(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedPolicy]:
-    opened = open_policy(Engine(request.param, cache_gib=0.25), family(), view, LIMITS, Place())
+    opened = open_policy(Engine(request.param, cache_gib=0.25), family(), view, LIMITS, Placement())
     yield opened
     opened.close()
 
@@ -71,7 +71,7 @@ def test_tokens_depend_on_the_seed_and_not_on_what_else_is_asked(policy: Trained
 
 def test_every_policy_says_the_same(policy: TrainedPolicy) -> None:
     """They draw with the same numbers, so engines can be exchanged."""
-    other = open_policy(Engine("hf"), family(), view, LIMITS, Place())
+    other = open_policy(Engine("hf"), family(), view, LIMITS, Placement())
     asked = requests()
     assert [c.token_ids for c in ask(policy, asked)] == [c.token_ids for c in ask(other, asked)]
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from fakes import native_card
 from qwen_views import sizing
+from sizes import default_size
 
 from vtcli.data.generators import count, read_value, rotflip, zoom
 from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import UNDO
 from vtcli.data.teachers.plans import perceive, plan
 from vtcli.data.teachers.scripted import Script, Teacher
-from vtcli.envs.demonstrate import Episode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.geometry import draw_f1
@@ -32,7 +33,7 @@ VIEW = {"rotflip": (1.0, 1.0), "zoom": (1 / 6, 1 / 6), "read_value": (1.0, 1.0),
 
 
 def made(task: str, number: int) -> Item:
-    return MODULES[task].generate(0, number, "demo-train", MODULES[task].Size())
+    return MODULES[task].generate(0, number, "demo-train", default_size(MODULES[task].generate))
 
 
 def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERFECT) -> tuple[Item, Script]:
@@ -40,7 +41,7 @@ def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERF
     return item, plan(item, stream(0, task, "demo-train", number, purpose=1), form, teacher, VIEW[task])
 
 
-def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> Episode:
+def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> DemoEpisode:
     setting = Setting(native_card(), teacher, PROMPT, sizing(56 * 56, 112 * 112))
     rng = stream(0, task, "demo-train", number, purpose=1)
     return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
@@ -150,7 +151,9 @@ def test_the_same_item_gives_the_same_episode() -> None:
 
 def test_where_the_view_shows_the_answer_some_crops_are_for_show_and_the_answer_is_right() -> None:
     """CodeV, section 3: an irrelevant crop and a right answer. The others answer from what they cropped."""
-    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down", "rising", "falling"), lattice=168, framed=0.5)
+    size = zoom.ZoomSize(
+        tags=1, tag=(74, 80), hatchings=("across", "down", "rising", "falling"), lattice=168, framed=0.5
+    )
     teacher = Teacher(skill=1.0, direct=0.0, decorative=0.6, guess="seen", margin=(0.0, 0.0))
     found: dict[bool, list[tuple[bool, bool]]] = {True: [], False: []}
     for number in range(160):
@@ -163,7 +166,7 @@ def test_where_the_view_shows_the_answer_some_crops_are_for_show_and_the_answer_
 
 
 def test_lines_with_a_frame_are_asked_about_in_the_whole_view_and_others_only_in_close_up() -> None:
-    size = zoom.Size(tags=1, tag=(74, 80), hatchings=("across", "down"), lattice=168, framed=0.5)
+    size = zoom.ZoomSize(tags=1, tag=(74, 80), hatchings=("across", "down"), lattice=168, framed=0.5)
     asked = 0
     for number in range(60):
         item = zoom.generate(0, number, "demo-train", size)

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from sizes import default_size
 
 from vtcli.config.binding import bind
 from vtcli.data.generators import canvas, chart, zoom
@@ -80,12 +81,14 @@ def test_items_depend_on_seed_split_and_number_only(task: str) -> None:
 
 def test_another_process_makes_the_same_pixels() -> None:
     code = (
+        "from typing import get_type_hints\n"
         "from vtcli.data.generators import rotflip, zoom, read_value, count\n"
-        "print([m.generate(5, 2, 'test', m.Size()).digest for m in (rotflip, zoom, read_value, count)])"
+        "modules = (rotflip, zoom, read_value, count)\n"
+        "print([m.generate(5, 2, 'test', get_type_hints(m.generate)['size']()).digest for m in modules])"
     )
     from vtcli.data.generators import count, read_value, rotflip, zoom
 
-    here = [m.generate(5, 2, "test", m.Size()).digest for m in (rotflip, zoom, read_value, count)]
+    here = [m.generate(5, 2, "test", default_size(m.generate)).digest for m in (rotflip, zoom, read_value, count)]
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str(here)
 
@@ -95,6 +98,13 @@ def test_splits_share_no_picture(task: str) -> None:
     count = 40 if task == "zoom" else 150
     seen = [item.digest for split in ("train", "validation", "test") for item in items(task, count, split)]
     assert len(set(seen)) == len(seen)
+
+
+def test_the_first_tasks_keep_their_numbers_and_a_new_one_draws_from_its_name() -> None:
+    """Their data would be others if these changed; ``mine`` shares no stream with them."""
+    draws = {task: stream(0, task, "train", 0).integers(1000, size=4).tolist() for task in ("zoom", "count", "mine")}
+    assert draws == {"zoom": [116, 607, 527, 503], "count": [292, 948, 63, 194], "mine": [611, 991, 546, 44]}
+    assert stream(0, "dots", "demo-train", 3, purpose=1).integers(1000, size=4).tolist() == [41, 363, 358, 466]
 
 
 def test_unknown_splits_are_refused() -> None:
@@ -243,7 +253,7 @@ def test_frames_give_lines_away_in_the_view_and_where_there_is_none_nothing_does
 
 def test_frames_are_refused_for_marks_that_they_do_not_go_with() -> None:
     with pytest.raises(ConfigError, match=r"framed=0\.5 needs hatchings of across, down"):
-        zoom.Size(framed=0.5, hatchings=("top-left", "top-right"))
+        zoom.ZoomSize(framed=0.5, hatchings=("top-left", "top-right"))
 
 
 def test_marks_are_uniform_and_png_files_small() -> None:

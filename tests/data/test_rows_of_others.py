@@ -43,7 +43,7 @@ def test_documents_are_turned_like_generated_pages(tmp_path: Path) -> None:
     found = Counter(item.truth["transform"] for item in made)
     assert abs(found["none"] / 200 - 0.3) < 0.13 and set(found) == set(TRANSFORMS)  # 4 standard errors
     for i, item in enumerate(made):
-        assert item.answer == str(i) and item.task == "rotflip" and item.id == f"doc-train-{i:06d}"
+        assert item.answer == str(i) and item.task == "doc" and item.id == f"doc-train-{i:06d}"
         assert np.array_equal(item.pixels, TRANSFORMS[item.truth["transform"]](PICTURE))
     tool = [generate(0, i, "train", path=path, name="doc", turn=True, form="tool") for i in range(50)]
     assert all(item.truth["transform"] != "none" and item.tool_answer == "1" for item in tool)
@@ -60,8 +60,20 @@ def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: P
 
 def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
     item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
-    assert item.task == "zoom" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'
+    assert item.task == "seal" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'
     assert np.array_equal(item.pixels, PICTURE) and item.answer == "6"
+
+
+def test_a_row_names_the_rule_that_scores_its_answer(tmp_path: Path) -> None:
+    path = parquet(tmp_path, rows(1, rule="numeric", tolerance=0.05))
+    item = generate(0, 0, "train", path=path, name="chartqa")
+    assert item.truth == {"rule": "numeric", "tolerance": 0.05}
+    known = r"the rule is 'nearly'; expected 'anls', 'exact', 'judge', 'numeric'"
+    for wrong, told in (("nearly", known), ("mra", "'mra' with")):
+        (tmp_path / wrong).mkdir()
+        bad = parquet(tmp_path / wrong, rows(1, rule=wrong))
+        with pytest.raises(InputError, match=told):
+            generate(0, 0, "train", path=bad, name="chartqa")
 
 
 def test_jsonl_rows_name_image_files(tmp_path: Path) -> None:
@@ -135,8 +147,8 @@ def test_null_takes_all_rows_and_what_is_left_is_told(tmp_path: Path) -> None:
 
 def test_a_generator_without_an_end_has_no_all() -> None:
     with pytest.raises(ConfigError, match=r"data\.tasks\.zoom\.train: null means all rows"):
-        counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=None)}))
-    data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.Size()), train=3)}))
+        counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=None)}))
+    data, notes = counted(Data({"zoom": Task(functools.partial(zoom.generate, size=zoom.ZoomSize()), train=3)}))
     assert (data.tasks["zoom"].train, notes) == (3, [])
 
 

@@ -25,7 +25,7 @@ from vtcli.data.generators.item import Item
 from vtcli.errors import ConfigError, InputError
 from vtcli.sandbox.video import VideoReader
 from vtcli.schema import Sample
-from vtcli.signals.answer import score
+from vtcli.signals.rules import score
 from vtcli.store.images import ImageStore
 
 CONF = Path(__file__).parents[2] / "conf" / "data"
@@ -71,7 +71,7 @@ PROCESS = """
 import hashlib, sys
 sys.path.insert(0, {root!r})
 from vtcli.data.generators import canvas, dots, film, moving
-a, b = moving.generate(5, 2, "test", moving.Size(lighting=80)), dots.generate(5, 2, "test", dots.Size())
+a, b = moving.generate(5, 2, "test", moving.MovingSize(lighting=80)), dots.generate(5, 2, "test", dots.DotsSize())
 print(hashlib.sha256(film.encode(a.clip)).hexdigest(), hashlib.sha256(canvas.png(b.pixels)).hexdigest())
 """
 
@@ -79,10 +79,10 @@ print(hashlib.sha256(film.encode(a.clip)).hexdigest(), hashlib.sha256(canvas.png
 def test_another_process_makes_the_same_bytes() -> None:
     code = PROCESS.format(root=str(Path(__file__).parents[2]))
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    clip = moving.generate(5, 2, "test", moving.Size(lighting=80)).clip
+    clip = moving.generate(5, 2, "test", moving.MovingSize(lighting=80)).clip
     assert clip is not None
     here = hashlib.sha256(film.encode(clip)).hexdigest()
-    picture = dots.generate(5, 2, "test", dots.Size()).pixels
+    picture = dots.generate(5, 2, "test", dots.DotsSize()).pixels
     assert found.split() == [here, hashlib.sha256(canvas.png(picture)).hexdigest()]
 
 
@@ -210,10 +210,10 @@ def test_counts_are_scored_as_counts() -> None:
 
 
 def test_dots_that_code_could_not_count_are_refused() -> None:
-    faint = dots.Size(hard=1.0, hard_dots=dots.Kind((4, 9), (0, 0), (2, 2), 20))
+    faint = dots.DotsSize(hard=1.0, hard_dots=dots.DotLook((4, 9), (0, 0), (2, 2), 20))
     with pytest.raises(ConfigError, match="contrast of 20"):
         dots.generate(0, 0, "train", faint)
-    crowded = dots.Size(hard=0.0, easy_dots=dots.Kind((40, 40), (0, 0), (11, 13), 90))
+    crowded = dots.DotsSize(hard=0.0, easy_dots=dots.DotLook((40, 40), (0, 0), (11, 13), 90))
     with pytest.raises(ConfigError, match="do not fit"):
         dots.generate(0, 0, "train", crowded)
 

@@ -56,11 +56,10 @@ def requests(temperature=1.0, tokens=(3, 40, 12, 25)):
 def test_learner_log_probabilities_are_those_of_a_plain_forward():
     model = tiny_model.reference()
     rows = tiny_model.rows()
-    found = learner(batch_tokens=400).logprobs(rows)
-    for row in rows:
+    for row, found in zip(rows, learner(batch_tokens=400).logprobs(rows), strict=True):
         logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
-        assert found[row.id] == pytest.approx(expected, abs=1e-4)
+        assert found == pytest.approx(expected, abs=1e-4)
 
 
 @torch.no_grad()
@@ -78,12 +77,11 @@ def test_a_copy_of_a_model_sees_through_its_own_weights():
 def test_packed_rows_see_only_themselves():
     model = tiny_model.reference()
     rows = tiny_model.packed_rows()
-    found = learner(batch_tokens=4000).logprobs(rows)
-    for row in rows:
+    for row, found in zip(rows, learner(batch_tokens=4000).logprobs(rows), strict=True):
         logits = model(**tiny_model.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, row.token_ids[t]]) for t, m in enumerate(row.mask) if m]
-        assert found[row.id] == pytest.approx(expected, abs=1e-5)
-        assert learner().logprobs([row])[row.id] == pytest.approx(expected, abs=1e-5)
+        assert found == pytest.approx(expected, abs=1e-5)
+        assert learner().logprobs([row])[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_sampled_log_probabilities_are_the_learners():
@@ -96,7 +94,7 @@ def test_sampled_log_probabilities_are_the_learners():
     ]
     found = learner().logprobs(rows)
     for i, completion in enumerate(done):
-        assert found[str(i)] == pytest.approx(list(completion.logprobs), abs=1e-4)
+        assert found[i] == pytest.approx(list(completion.logprobs), abs=1e-4)
 
 
 def test_tokens_depend_on_the_seed_and_not_on_the_batch():
@@ -233,9 +231,8 @@ def test_the_learner_recomputes_what_was_drawn_at_several_temperatures():
         rows.append(to_row(found, (1.0,)))
         kinds |= set(told.scales or ())
     assert kinds == {1.3, 1.0, 0.4}
-    found = learner(batch_tokens=400).logprobs(rows)
-    for row in rows:
+    for row, found in zip(rows, learner(batch_tokens=400).logprobs(rows), strict=True):
         stored = [value for value, m in zip(row.logprobs, row.mask, strict=True) if m]
-        assert found[row.id] == pytest.approx(stored, abs=1e-4)
+        assert found == pytest.approx(stored, abs=1e-4)
     plain = learner(batch_tokens=400).logprobs([replace(row, scales=None) for row in rows])
-    assert any(plain[row.id] != pytest.approx(found[row.id], abs=1e-2) for row in rows)
+    assert any(a != pytest.approx(b, abs=1e-2) for a, b in zip(plain, [list(r.logprobs) for r in rows], strict=True))

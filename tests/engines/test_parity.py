@@ -18,7 +18,9 @@ from vtcli.errors import ConfigError, EngineError
 from vtcli.rollout.threads import EventLoop
 
 
-def compared(policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0) -> list[parity.Agreement]:
+def compared(
+    policy: HfPolicy | None = None, model: Any = None, temperature: float = 1.0
+) -> list[parity.EngineAgreement]:
     family, view = tiny_model.family(), parity.probing(tiny_model.store().view)
     learner = DeepSpeedLearner(
         model or tiny_model.model(),
@@ -74,7 +76,7 @@ def test_other_weights_are_refused_although_all_inputs_are_equal() -> None:
 
 
 def test_the_limit_depends_on_the_dtype_and_nothing_passes_that_is_no_number() -> None:
-    rounded = parity.Agreement("one", 1, 8, gap=0.05, kl=1e-3, differs=())
+    rounded = parity.EngineAgreement("one", 1, 8, gap=0.05, kl=1e-3, differs=())
     parity.require([rounded], "bfloat16")
     for found, dtype in (
         (rounded, "float32"),

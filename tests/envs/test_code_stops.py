@@ -93,7 +93,7 @@ def test_the_learner_agrees_about_stopped_turns(stopped):
     )
     found = learner.logprobs(rows)
     for i, completion in enumerate(done):
-        assert found[str(i)] == pytest.approx(list(completion.logprobs), abs=1e-4)
+        assert found[i] == pytest.approx(list(completion.logprobs), abs=1e-4)
 
 
 def test_a_stop_string_on_the_last_token_wins_over_the_limit(free):

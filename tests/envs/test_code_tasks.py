@@ -19,7 +19,7 @@ from vtcli.data.teachers import plans as demos
 from vtcli.data.teachers.scripted import Script, Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
-from vtcli.envs.demonstrate import Episode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
@@ -40,8 +40,8 @@ PERFECT = Teacher(skill=1.0, direct=0.0)
 
 def made(task: str, number: int, split: str = "test") -> Item:
     if task == "moving":
-        return moving.generate(0, number, split, moving.Size())
-    return dots.generate(0, number, split, dots.Size())
+        return moving.generate(0, number, split, moving.MovingSize())
+    return dots.generate(0, number, split, dots.DotsSize())
 
 
 def dataset(folder: Path, task: str) -> SampleSet:
@@ -54,7 +54,7 @@ def dataset(folder: Path, task: str) -> SampleSet:
     return SampleSet(folder, "answer", "test", tiny_model.store())
 
 
-Plays = dict[str, tuple[list[Trajectory], list[Episode]]]
+Plays = dict[str, tuple[list[Trajectory], list[DemoEpisode]]]
 
 
 async def play_all(folder: Path) -> Plays:

@@ -27,7 +27,7 @@ from vtcli.plan.estimate import Plan, estimate
 from vtcli.plan.hardware import parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import BUCKET, GIB, LIVE_PARAMETERS, block_values, layer_values, states
-from vtcli.plan.steptime import Setting, forward_flops, head_flops, text_flops, vision_flops
+from vtcli.plan.steptime import StepInputs, forward_flops, head_flops, text_flops, vision_flops
 
 SEVEN = KNOWN["Qwen2.5-VL-7B"]
 WORK = Workload(prompts=256, learnt=256, group_size=16, steps=400)
@@ -124,7 +124,7 @@ def test_products_of_matrices_are_those_that_torch_counts() -> None:
 def test_a_groups_prompt_counts_once_for_the_rows_that_fit_into_a_micro_batch() -> None:
     arch, sh = SEVEN, shape(SEVEN, WORK)
     own = sh.total - sh.prompt
-    setting = Setting(arch, WORK, Layout(), parse_cluster("1x8xH100", {}), sh, Constants())
+    setting = StepInputs(arch, WORK, Layout(), parse_cluster("1x8xH100", {}), sh, Constants())
     alone = forward_flops(replace(setting, layout=Layout(shared_prompts=False)))
     for rows, fits in ((16, 40), (5, 5.5), (1, 0.5)):  # of 16
         layout = Layout(batch_tokens=math.ceil(sh.prompt + fits * own))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from vtcli.plan.constants import Constants
-from vtcli.plan.published import Case, cases, compare
+from vtcli.plan.published import PublishedRun, cases, compare
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "plan.md").read_text()
 
 
-def update(case: Case, efficiency: float, overhead: float) -> float:
+def update(case: PublishedRun, efficiency: float, overhead: float) -> float:
     constants = replace(Constants(), matmul_efficiency=efficiency, layer_overhead_s=overhead)
     return case.plan(constants).time.learner
 

@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> tuple[ReportData, ImageStore]:
         commands=["vtcli eval data=d model=m"],
         lineage="report:v1\n└─ model m:v2",
         series=(Evaluation("before", "m:v1", worse), Evaluation(f"after {EVIL}", "m:v2", rows)),
-        training=content.Training(curves, (content.Phase("tools", 0), content.Phase("answers", 10))),
+        training=content.Training(curves, (content.CurvePhase("tools", 0), content.CurvePhase("answers", 10))),
         shown=tuple(found[:5]),
     ), store
 
@@ -218,7 +218,7 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
         content.Curve("validation/reward", (0,), (2.0,)),
         content.Curve("entropy", (0,), (4.0,)),
     )
-    assert found.phases == (content.Phase("tools", 0), content.Phase("answers", 2))
+    assert found.phases == (content.CurvePhase("tools", 0), content.CurvePhase("answers", 2))
 
 
 def test_outcome_knows_no_verdict_from_wrong() -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
-from vtcli.rewards.codev import Steps, Weights, tapo
+from vtcli.rewards.codev import CodevWeights, Steps, tapo
 from vtcli.schema import Signals
 
 RED = ["repeated_crop"]
-CODE = {"weights": Weights(1.0, 0.5, 0.3), "steps": Steps(red_line=0.0, unit="best", assume_search=True)}
+CODE = {"weights": CodevWeights(1.0, 0.5, 0.3), "steps": Steps(red_line=0.0, unit="best", assume_search=True)}
 
 
 def signals(right=1, evidence=(), lines=None, **changes):

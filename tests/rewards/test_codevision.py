@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
-from vtcli.rewards.codevision import CORE, Rules, Weights, necessity, play, strategic
+from vtcli.rewards.codevision import CORE, CodevisionWeights, Rules, necessity, play, strategic
 from vtcli.schema import Signals
 
 CODE = {
-    "weights": Weights(suggested=0.0),
+    "weights": CodevisionWeights(suggested=0.0),
     "rules": Rules("set", "outside_core", "any", "max(2,n)", "no_orientation_required", "scale", 0.1),
 }
 
@@ -130,7 +130,7 @@ def test_the_paper_parts_a_group_by_optional_tools_and_the_code_by_any():
     group = [signals(1, ["rotate_90"], ["rotate_90"]), signals(0, ["rotate_90"], [])]
     assert necessity([play(s) for s in group]) == 0.0  # nobody used an optional tool
     assert necessity([play(s) for s in group], CODE["rules"]) == 1.0
-    found = strategic(group, weights=Weights(suggested=0.2), rules=CODE["rules"])
+    found = strategic(group, weights=CodevisionWeights(suggested=0.2), rules=CODE["rules"])
     assert found[0].parts["suggested"] == pytest.approx(0.2)
 
 
@@ -205,7 +205,7 @@ def test_poor_reasoning(right, required, done, paper, code_answer):
 
 def test_the_code_gives_no_suggested_bonus_to_poor_reasoning():
     group = [signals(1, ["crop"], [("crop", 0.05)]), signals(1, ["crop"], [("crop", 0.5)]), signals(0, ["crop"], [])]
-    found = strategic(group, weights=Weights(), rules=CODE["rules"])
+    found = strategic(group, weights=CodevisionWeights(), rules=CODE["rules"])
     assert [v.parts["suggested"] for v in found] == pytest.approx([0.0, 0.2, 0.0])
 
 
@@ -213,10 +213,10 @@ def test_the_ablations_switch_a_bracket_off():
     given = signals(1, ["rotate_90"], ["rotate_90", "enhance"], [["ok"]] * 4)
     full = {"answer": 1.0, "format": 0.1, "must_use": 1.0, "exact": 0.1, "emergent": 0.2, "turn_limit": -1.0}
     assert parts(given) == pytest.approx(full)
-    assert parts(given, weights=Weights(strategy=0)) == pytest.approx(
+    assert parts(given, weights=CodevisionWeights(strategy=0)) == pytest.approx(
         {"answer": 1.0, "format": 0.1, "turn_limit": -1.0}
     )
-    assert parts(given, weights=Weights(penalty=0)) == pytest.approx(
+    assert parts(given, weights=CodevisionWeights(penalty=0)) == pytest.approx(
         {name: value for name, value in full.items() if value > 0}
     )
     assert parts(Signals(given.values | {"format_codevision": False}))["turn_limit"] == -1.0

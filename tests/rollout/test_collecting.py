@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo.advantages import group_mean
-from vtcli.algo.select import Selection
+from vtcli.algo.select import Selection, select
 from vtcli.errors import ConfigError, EngineError
-from vtcli.rollout.batch import Batch, Collector, Ranks, RoundRequest
+from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop
-from vtcli.schema import Completion, Group, Sample
+from vtcli.schema import Completion, Credit, Group, Sample
 
 G = 2
 SECONDS = {"rollout": 4.0, "generate": 3.0, "env": 0.5, "judge": 0.25}
@@ -70,7 +70,12 @@ def collector(loop: EventLoop, stream: Any, wanted: int = 4, ranks: Ranks = ALON
             lambda place: GroupRequest(make_sample(id=str(10 * rounds + place)), G, step), 4, lambda _: []
         )
 
-    return Collector(loop, stream, asked, (wanted, Selection(**chosen), group_mean), ranks)
+    selection = Selection(**chosen)
+
+    def credit(groups: Sequence[Group]) -> list[list[Credit]]:
+        return select(groups, group_mean(groups), wanted, selection)
+
+    return Collector(loop, stream, asked, credit, Fill(wanted, selection.max_rounds, selection.stop_when_full), ranks)
 
 
 VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
@@ -111,7 +116,7 @@ def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
     stream = FakeStream(dict.fromkeys(range(4), VARIED))
     batch = collector(loop, stream, ranks=Ranks(0, 2, gather), stop_when_full=True).collect(3)
     assert stream.asked == [[0, 2]]
-    assert list(batch.part.mine) == [0]
+    assert list(batch.own.groups) == [0]
     assert list(batch.everyone) == [0, 1]
     assert batch.cancelled == 4  # of both
     assert [len(rows) for rows in batch.rows(1)] == [2]  # its own
@@ -182,8 +187,8 @@ def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path:
     batch = made.collect(5)
     made.save(batch, tmp_path)
     found = made.load(tmp_path)
-    assert isinstance(found, Batch)
-    assert found == replace(batch, part=replace(batch.part, seconds={}))
+    assert isinstance(found, StepBatch)
+    assert found == replace(batch, own=replace(batch.own, seconds={}))
     assert found.rows(1) == batch.rows(1)
     known = {name: value for name, value in batch.metrics().items() if not name.startswith("time/")}
     assert found.metrics() == known

@@ -9,8 +9,9 @@ from fakes import make_sample, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vtcli.errors import InputError
 from vtcli.schema import Stop
-from vtcli.signals import answer
+from vtcli.signals import answer, rules
 
 
 def measured(answer_text, **changes):
@@ -110,7 +111,7 @@ def test_a_number_is_scored_by_its_mean_relative_accuracy(truth, text, expected)
     ],
 )
 def test_commas_between_thousands_belong_to_the_number(text, expected):
-    assert answer.numbers(text) == expected
+    assert rules.numbers(text) == expected
 
 
 def test_an_answer_with_thousands_is_right():
@@ -139,18 +140,18 @@ def test_open_text_is_scored_by_edit_similarity(text, expected):
 
 
 def test_normalisation_keeps_what_numbers_need():
-    assert answer.normalise("The  Sum: -2.5, 3!") == "sum -2.5 3"
-    assert answer.normalise("A red-tag") == "red tag"
-    assert answer.normalise("2.50") != answer.normalise("250")
-    assert answer.normalise("±") == "±" != answer.normalise("%")
+    assert rules.normalise("The  Sum: -2.5, 3!") == "sum -2.5 3"
+    assert rules.normalise("A red-tag") == "red tag"
+    assert rules.normalise("2.50") != rules.normalise("250")
+    assert rules.normalise("±") == "±" != rules.normalise("%")
 
 
 def test_the_letter_a_is_no_article():
-    assert answer.normalise("A, K") == "a k" != answer.normalise("K")
-    assert answer.normalise("the a.") == answer.normalise("A") == "a"
+    assert rules.normalise("A, K") == "a k" != rules.normalise("K")
+    assert rules.normalise("the a.") == rules.normalise("A") == "a"
     assert score_and_correct("a", answer="A") == (1.0, 1)
     assert score_and_correct("A K", answer="K") == (0.0, 0)
-    assert answer.normalise("The") == "the"
+    assert rules.normalise("The") == "the"
 
 
 def test_without_an_answer_the_score_is_zero_not_missing():
@@ -212,3 +213,40 @@ def test_no_answer_is_too_strange(text, changes):
     if changes.get("form") != "tool":
         assert 0.0 <= values["answer_score"] <= 1.0
         assert values["answer_correct"] in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("truth", "text", "expected"),
+    [
+        ({"rule": "exact"}, "k", (1.0, 1)),
+        ({"rule": "exact"}, "kk", (0.0, 0)),
+        ({"rule": "anls"}, "kk", (0.5, 0)),  # one letter of two is right
+        ({"rule": "judge"}, "kk", (0.5, 0)),
+        ({"rule": "numeric", "tolerance": 0.05}, "105", (1.0, 1)),  # 5 of 100
+        ({"rule": "numeric", "tolerance": 0.05}, "105.1", (0.0, 0)),
+        ({"rule": "numeric"}, "100.0", (1.0, 1)),
+        ({"rule": "exact", "choices": ["100", "7"]}, "100", (1.0, 1)),
+        ({"rule": "mra", "number": 4.0}, "3", (0.5, 1)),
+    ],
+)
+def test_the_truth_names_the_rule_whatever_the_task_is_called(truth, text, expected):
+    right = "100" if any(c.isdigit() for c in text) else "K"
+    for task in ("read_value", "count", "mine"):
+        assert score_and_correct(text, task=task, answer=right, truth=truth) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("truth", "rule"),
+    [(READ_X["truth"], "values"), (COUNT["truth"], "counts"), ({"number": 1.0}, "mra"), ({"choices": ["K"]}, "choices"),
+     ({"choices": []}, "judge"), ({}, "judge"), ({"rule": "exact", "number": 1.0}, "exact")],
+)  # fmt: skip
+def test_what_was_stored_without_a_rule_is_scored_by_what_its_truth_has(truth, rule):
+    assert rules.rule_of(make_sample(task="mine", truth=truth)) == rule
+
+
+def test_a_rule_of_ones_own_is_found_by_its_name_and_an_unknown_one_is_refused():
+    trajectory = make_trajectory(make_sample(truth={"rule": "half"}), ["<answer>x</answer>"])
+    own = {"half": lambda sample, text: (0.5, 1)}
+    assert asyncio.run(answer.measure(trajectory, rules=own))["answer_score"] == 0.5
+    with pytest.raises(InputError, match=r"rule 'half'.*signals\.answer\.rules\.half\._target_"):
+        asyncio.run(answer.measure(trajectory))

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from fakes import ALL_TOOLS, native_card
 from judge_server import JudgeServer, Reaction, honest
+from sizes import default_size
 
 from stages import eval as stage
 from vtcli.config import commandline
@@ -60,7 +61,7 @@ def write_data(home: Path) -> Artifact:
             rows = []
             for task in GENERATORS:
                 for i in range(ITEMS):
-                    item = task.generate(0, i, "test", task.Size(), form=form)
+                    item = task.generate(0, i, "test", default_size(task.generate), form=form)
                     question, text = (
                         (item.tool_question, item.tool_answer) if form == "tool" else (item.question, item.answer)
                     )

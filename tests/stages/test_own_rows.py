@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from stages.synth import SynthConfig, run
+from stages.synth import Config, run
 from vtcli.config import compose
 from vtcli.errors import InputError
 from vtcli.store.artifacts import Artifact
@@ -50,7 +50,7 @@ def synth(home: Path, data: Path, train: int = 3, ending: str = "jsonl", *more: 
         "synth.sheet=0",
     ]
     off = [f"~data.tasks.{name}" for name in ("rotflip", "zoom", "read_value", "count")]
-    return run(compose.build(SynthConfig, compose.load("synth", [*arguments, *off, f"+data.tasks.mine={task}", *more])))
+    return run(compose.build(Config, compose.load("synth", [*arguments, *off, f"+data.tasks.mine={task}", *more])))
 
 
 def questions(artifact: Artifact, split: str, tmp_path: Path) -> list[str]:

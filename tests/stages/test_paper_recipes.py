@@ -20,7 +20,7 @@ from vtcli.store.artifacts import Artifact
 
 RECIPES = ("codev", "codevision", "codedance", "pyvision_image", "pyvision_video")
 STAGES: dict[str, tuple[Any, Any]] = {
-    "synth": (synth.SynthConfig, synth.run),
+    "synth": (synth.Config, synth.run),
     "sft": (sft.Config, sft.run),
     "rl": (rl.Config, rl.run),
     "eval": (evaluation.Config, evaluation.run),

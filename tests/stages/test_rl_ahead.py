@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for form in ("tool", "answer"):
             rows = []
             for i in range(4):
-                item = rotflip.generate(0, i, "train", rotflip.Size(), form=form)
+                item = rotflip.generate(0, i, "train", rotflip.RotflipSize(), form=form)
                 sample = Sample(item.id, item.task, form, "train", "Turn it.", item.answer, (), item.tools, item.truth)
                 rows.append((sample, [encode_png(item.pixels)]))
             records.write_samples(draft.path / f"{form}-train.parquet", rows)

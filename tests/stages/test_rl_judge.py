@@ -36,7 +36,7 @@ RL = [
 def home(tmp_path: Path) -> Path:
     home = tmp_path / "artifacts"
     with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
-        items = [zoom.generate(0, i, "train", zoom.Size(width=112, height=112, tags=1)) for i in range(4)]
+        items = [zoom.generate(0, i, "train", zoom.ZoomSize(width=112, height=112, tags=1)) for i in range(4)]
         rows = [
             (
                 Sample(i.id, i.task, "answer", "train", i.question, i.answer, (), ALL_TOOLS, i.truth),

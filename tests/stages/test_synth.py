@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.synth import SynthConfig, _unseen, run
+from stages.synth import Config, _unseen, run
 from vtcli.config import compose
 from vtcli.data.generators import canvas
 from vtcli.errors import ConfigError, InputError
@@ -41,7 +41,7 @@ def arguments(home: Path, *more: str) -> list[str]:
 
 
 def synth(home: Path, *more: str) -> Artifact:
-    return run(compose.build(SynthConfig, compose.load("synth", arguments(home, *more))))
+    return run(compose.build(Config, compose.load("synth", arguments(home, *more))))
 
 
 def digests(artifact: Artifact) -> dict[str, str]:
@@ -195,9 +195,7 @@ def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp
     base = ["+recipe=tiny_codev", "scale=tiny", "tracker=console", f"home={tmp_path}", "synth.sheet=1", *few]
     one, two = (
         run(
-            compose.build(
-                SynthConfig, compose.load("synth", [*base, f"name=demos{n}", f"synth.workers={n}", "reuse=false"])
-            )
+            compose.build(Config, compose.load("synth", [*base, f"name=demos{n}", f"synth.workers={n}", "reuse=false"]))
         )
         for n in (1, 2)
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from stages.synth import SynthConfig, _unseen, run
+from stages.synth import Config, _unseen, run
 from vtcli.config import compose
 from vtcli.data.generators import film
 from vtcli.sandbox.video import VideoReader
@@ -22,7 +22,7 @@ SMALL = ["data=pyvision_video_tiny", *(f"data.tasks.moving.{split}=3" for split 
 
 def synth(home: Path, *more: str) -> Artifact:
     given = ["scale=tiny", "tracker=none", f"home={home}", "synth.workers=1", "synth.sheet=1", *SMALL, *more]
-    return run(compose.build(SynthConfig, compose.load("synth", given)))
+    return run(compose.build(Config, compose.load("synth", given)))
 
 
 def files(artifact: Artifact) -> dict[str, str]:

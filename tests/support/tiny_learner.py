@@ -44,7 +44,7 @@ def rl_rows():
     out = []
     plain = learner().logprobs(tiny_model.rows())
     for nth, row in enumerate(tiny_model.rows()):
-        found = iter(plain[row.id])
+        found = iter(plain[nth])
         old = tuple(next(found) + 0.3 * ((t % 3) - 1) if m else 0.0 for t, m in enumerate(row.mask))
         value = (1.5, -0.5, -0.5, 0.25)[nth]
         out.append(replace(row, logprobs=old, advantages=tuple(value * m for m in row.mask)))

@@ -18,7 +18,7 @@ from aiohttp import web
 from PIL import Image
 from torch import Tensor
 
-from vtcli.engines.policies import Engine, Place
+from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import unpack
 from vtcli.engines.vllm.forms import GENERATE
 from vtcli.engines.vllm.servers.policy import ServerPolicy
@@ -178,7 +178,7 @@ ENGINE = Engine("vllm_server", timeout_s=5, start_timeout_s=5, silence_s=5)
 @contextmanager
 def policy(*servers: StandIn, **changes: Any) -> Iterator[ServerPolicy]:
     engine = replace(ENGINE, urls=[server.url for server in servers], **changes)
-    opened = ServerPolicy(engine, tiny_model.family(), tiny_model.store().view, LIMITS, Place())
+    opened = ServerPolicy(engine, tiny_model.family(), tiny_model.store().view, LIMITS, Placement())
     try:
         yield opened
     finally:

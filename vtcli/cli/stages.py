@@ -92,8 +92,7 @@ def work(values: dict[str, Any]) -> str:
 def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
     """The config dataclass and ``run`` of ``stages/<stage>.py``."""
     module = importlib.import_module(f"stages.{stage}")
-    config_class = getattr(module, "Config", None) or getattr(module, f"{stage.capitalize()}Config")
-    return config_class, module.run
+    return module.Config, module.run
 
 
 def _model_of(job: Job) -> str | None:

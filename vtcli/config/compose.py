@@ -42,8 +42,8 @@ from vtcli.errors import ConfigError
 
 __all__ = [
     "MISSING",
+    "CommandPlan",
     "Job",
-    "Plan",
     "bind",
     "build",
     "jobs",
@@ -93,7 +93,7 @@ def own_folder(given: str | Path | None) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CommandPlan:
     """A command line after rewriting: Hydra's own flags, and overrides with the scale last."""
 
     stage: str
@@ -114,7 +114,7 @@ class Job:
     origins: Mapping[str, str]
 
 
-def plan(stage: str, argv: Sequence[str]) -> Plan:
+def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     """Split ``argv`` into flags and overrides and rewrite these; of files it reads a recipe's and a scale's defaults.
 
     Raises:
@@ -153,7 +153,7 @@ def plan(stage: str, argv: Sequence[str]) -> Plan:
         rewritten += [f"data={data}"] if data else []
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
-    return Plan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command)
+    return CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command)
 
 
 def load(stage: str, argv: Sequence[str] = ()) -> Job:
@@ -161,7 +161,7 @@ def load(stage: str, argv: Sequence[str] = ()) -> Job:
     return next(jobs(plan(stage, argv)))
 
 
-def jobs(plan: Plan) -> Iterator[Job]:
+def jobs(plan: CommandPlan) -> Iterator[Job]:
     """The composed configuration of a plan, or of every choice of a multirun.
 
     Raises:
@@ -211,7 +211,7 @@ def check_plug_points(job: Job) -> int:
     return len(found)
 
 
-def run(plan: Plan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
+def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     """Hand the rewritten command line to ``hydra.main``: run dir, logging, multirun, launchers, ``--cfg``.
 
     ``work`` gets the composed values; it must be importable, because a launcher's processes load it by name. Returns

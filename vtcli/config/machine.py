@@ -14,7 +14,7 @@ from vtcli.errors import ConfigError, EngineError
 
 
 @dataclass(frozen=True)
-class Gpu:
+class CudaDevice:
     """One CUDA device as nvidia-smi names it."""
 
     name: str
@@ -31,7 +31,7 @@ class Needs:
 
 
 @functools.cache
-def gpus() -> tuple[Gpu, ...]:
+def gpus() -> tuple[CudaDevice, ...]:
     """The CUDA devices that a run would see: nvidia-smi's list, narrowed by ``CUDA_VISIBLE_DEVICES``."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -41,11 +41,11 @@ def gpus() -> tuple[Gpu, ...]:
         listed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    found: list[Gpu] = []
+    found: list[CudaDevice] = []
     for line in listed.splitlines():
         name, _, memory = line.rpartition(",")
         if name and memory.strip().isdigit():
-            found.append(Gpu(name.strip(), round(int(memory) / 1024, 1)))
+            found.append(CudaDevice(name.strip(), round(int(memory) / 1024, 1)))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found)

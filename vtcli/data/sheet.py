@@ -20,14 +20,14 @@ TRUTH = (255, 0, 200)  # magenta: no generator uses it
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SheetCell:
     """One picture with lines of text below it."""
 
     pixels: Pixels
     lines: tuple[str, ...]
 
 
-def cell(item: Item) -> Cell:
+def cell(item: Item) -> SheetCell:
     """An item with its truth drawn on it, its id, its questions with their answers; of a video a frame of every second,
     the asked one framed."""
     picture = item.pixels if item.clip is None else storyboard(item.clip, item.truth.get("frame"))
@@ -44,9 +44,9 @@ def cell(item: Item) -> Cell:
     lines += _wrapped(f"answer: {item.question} -> {item.answer}")
     if item.tool_question:
         lines += _wrapped(f"tool: {item.tool_question} -> {item.tool_answer}")
-    if item.task == "rotflip" and "corner" in item.truth:
+    if "corner" in item.truth:
         lines += _wrapped(f"shown {item.truth['transform']}; ring: where the stamp's corner is now")
-    return Cell(shown, tuple(lines))
+    return SheetCell(shown, tuple(lines))
 
 
 def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3) -> Pixels:
@@ -62,7 +62,9 @@ def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3
     return board
 
 
-def episode(name: str, messages: Sequence[Mapping[str, str]], images: Sequence[Pixels], most: int = 4) -> list[Cell]:
+def episode(
+    name: str, messages: Sequence[Mapping[str, str]], images: Sequence[Pixels], most: int = 4
+) -> list[SheetCell]:
     """A demonstration as a row: every image with the messages from the one that shows it to the next image."""
     texts: list[list[str]] = []
     for message in messages:
@@ -72,12 +74,12 @@ def episode(name: str, messages: Sequence[Mapping[str, str]], images: Sequence[P
         if texts and message["role"] != "system":
             texts[-1] += _wrapped(f"{message['role']}: {text}")
     shown = [_fitted(pixels)[0] for pixels in images[:most]]
-    return [Cell(pixels, (name if k == 0 else "", *texts[k])) for k, pixels in enumerate(shown)]
+    return [SheetCell(pixels, (name if k == 0 else "", *texts[k])) for k, pixels in enumerate(shown)]
 
 
-def packed(strips: Sequence[list[Cell]], columns: int = 6) -> list[list[Cell]]:
+def packed(strips: Sequence[list[SheetCell]], columns: int = 6) -> list[list[SheetCell]]:
     """Short strips side by side in rows of at most ``columns`` cells, in order."""
-    rows: list[list[Cell]] = [[]]
+    rows: list[list[SheetCell]] = [[]]
     for strip in strips:
         if rows[-1] and len(rows[-1]) + len(strip) > columns:
             rows.append([])
@@ -85,7 +87,7 @@ def packed(strips: Sequence[list[Cell]], columns: int = 6) -> list[list[Cell]]:
     return [row for row in rows if row]  # a small shard has none
 
 
-def sheet(rows: Sequence[Sequence[Cell]]) -> Pixels:
+def sheet(rows: Sequence[Sequence[SheetCell]]) -> Pixels:
     """The cells in rows; a row is as tall as its longest text."""
     columns = max((len(row) for row in rows), default=1)
     strips: list[Pixels] = []
@@ -129,7 +131,7 @@ def _overlay(shown: Pixels, item: Item, scale: float) -> None:
     for dot in item.truth.get("dots", ()):
         if dot["colour"] == item.truth["colour"]:
             canvas.ring(shown, (dot["x"] * scale, dot["y"] * scale), dot["radius"] * scale + 3, TRUTH, 2)
-    if item.task == "rotflip" and "corner" in item.truth:
+    if "corner" in item.truth:
         vertical, horizontal = moved(item.truth["corner"], item.truth["transform"]).split("-")
         inset = 12
         at = (inset if horizontal == "left" else width - inset, inset if vertical == "top" else height - inset)

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vtcli.engines.inputs import seen
-from vtcli.engines.policies import IMAGES, ROOM, Engine, Place, TrainedPolicy, open_policy
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
 from vtcli.families.family import Family
 from vtcli.protocols import Chat, Pixels, Request, Sampling, View
@@ -39,11 +39,11 @@ _NAME = "parity-probe-"
 class Logprobs(Protocol):
     """What is asked of the learner."""
 
-    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]: ...
+    def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]: ...
 
 
 @dataclass(frozen=True)
-class Agreement:
+class EngineAgreement:
     """Policy and learner on one row."""
 
     name: str
@@ -75,17 +75,17 @@ def probe(nth: int, family: Family) -> ImageRef:
 
 def agreements(
     loop: Runs, policy: TrainedPolicy, learner: Logprobs, family: Family, view: View, temperature: float = 1.0
-) -> list[Agreement]:
+) -> list[EngineAgreement]:
     """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
 
     ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
     """
     rows = loop.run(_rows(policy, family, temperature))
     known = learner.logprobs(rows)
-    return [_compared(policy, row, known[row.id], family, view) for row in rows]
+    return [_compared(policy, row, found, family, view) for row, found in zip(rows, known, strict=True)]
 
 
-def require(found: Sequence[Agreement], dtype: str) -> None:
+def require(found: Sequence[EngineAgreement], dtype: str) -> None:
     """Refuse to go on where policy and learner disagree.
 
     Raises:
@@ -109,12 +109,12 @@ def require(found: Sequence[Agreement], dtype: str) -> None:
     raise EngineError("\n".join(lines))
 
 
-def agrees(a: Agreement, dtype: str) -> bool:
+def agrees(a: EngineAgreement, dtype: str) -> bool:
     """Within the limit of the dtype; a difference that is not a number does not agree."""
     return a.gap <= GAP_FP32 if dtype == "float32" else a.kl <= KL_BF16
 
 
-def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
+def check(family: Family, engine: Engine, dtype: Dtype) -> list[EngineAgreement]:
     """``agreements`` of a model, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
@@ -132,7 +132,7 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
         backend=Backend(dtype=dtype),
         total_steps=1,
     )
-    place = Place(dtype, str(learner.engine.device))
+    place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(engine, family, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
@@ -141,33 +141,33 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[Agreement]:
         policy.close()
 
 
+@dataclass(frozen=True)
+class _Conversation:
+    """The question of a row, and the images of the observation of each further turn."""
+
+    name: str
+    question: str
+    images: tuple[ImageRef, ...] = ()
+    turns: tuple[tuple[ImageRef, ...], ...] = ()
+
+
 async def _rows(policy: TrainedPolicy, family: Family, temperature: float) -> list[TrainRow]:
     chat, (a, b, c, d) = family.chat, [probe(nth, family) for nth in range(4)]
     said = "What is it?"
-    asked = {
-        "no image": (said, ()),
-        "one image": (said, (a,)),
-        "two images": (f"First <image> and then <image>. {said}", (b, c)),
-        "adjacent images": (f"<image><image>{said}", (d, a)),
-        "several turns": (said, (b,)),
-    }
-    turns = {"several turns": ((c,), (), (d, a))}
-    return await asyncio.gather(
-        *(_row(policy, chat, (name, temperature), asked[name], turns.get(name, ())) for name in asked)
-    )
+    conversations = [
+        _Conversation("no image", said),
+        _Conversation("one image", said, (a,)),
+        _Conversation("two images", f"First <image> and then <image>. {said}", (b, c)),
+        _Conversation("adjacent images", f"<image><image>{said}", (d, a)),
+        _Conversation("several turns", said, (b,), ((c,), (), (d, a))),
+    ]
+    return await asyncio.gather(*(_row(policy, chat, c, Sampling(temperature)) for c in conversations))
 
 
-async def _row(
-    policy: TrainedPolicy,
-    chat: Chat,
-    what: tuple[str, float],
-    asked: tuple[str, Sequence[ImageRef]],
-    turns: Sequence[Sequence[ImageRef]],
-) -> TrainRow:
-    """A conversation: the question, and an observation with the images of each further turn."""
-    (name, temperature), (question, images) = what, asked
-    ids = list(chat.prompt("Look closely.", question, images))
-    shown, mask, logprobs = list(images), [0] * len(ids), [0.0] * len(ids)
+async def _row(policy: TrainedPolicy, chat: Chat, conversation: _Conversation, sampling: Sampling) -> TrainRow:
+    turns = conversation.turns
+    ids = list(chat.prompt("Look closely.", conversation.question, conversation.images))
+    shown, mask, logprobs = list(conversation.images), [0] * len(ids), [0.0] * len(ids)
     for nth in range(len(turns) + 1):
         if nth:
             seen_now = turns[nth - 1]
@@ -175,18 +175,20 @@ async def _row(
             text = text if ids[-1] in chat.end_ids else (chat.end_ids[0], *text)
             ids, mask, logprobs = ids + list(text), mask + [0] * len(text), logprobs + [0.0] * len(text)
             shown += seen_now
-        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, Sampling(temperature), nth))
+        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, sampling, nth))
         ids, mask = ids + list(done.token_ids), mask + [1] * len(done.token_ids)
         logprobs += done.logprobs
-    return TrainRow(name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
+    return TrainRow(conversation.name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
-def _compared(policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View) -> Agreement:
+def _compared(
+    policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View
+) -> EngineAgreement:
     sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
     gaps = np.array(known) - np.array(sampled)
     ours = seen(row.token_ids, row.images, family, view)
     theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
-    return Agreement(
+    return EngineAgreement(
         name=row.id,
         images=len(row.images),
         tokens=len(gaps),

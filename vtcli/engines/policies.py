@@ -64,7 +64,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Where and in which numbers the policy computes. ``device`` None: torch's, a GPU where there is one."""
 
     dtype: str = "float32"
@@ -90,7 +90,7 @@ class TrainedPolicy(Policy, Protocol):
     def close(self) -> None: ...
 
 
-def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> TrainedPolicy:
+def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> TrainedPolicy:
     """The policy of the family's weights; ``limits`` are those of the rollouts that it is for.
 
     Raises:

@@ -87,6 +87,5 @@ def oracle(chat: Chat, images: Images, seed: int, card: EnvCard, sample: Sample)
         truth=sample.truth,
         tools=sample.tools,
     )
-    full = card.coordinates == "full"
-    scale = (1.0, 1.0) if full or ref is None else (ref.view_width / ref.width, ref.view_height / ref.height)
+    scale = card.scale((ref.width, ref.height), (ref.view_width, ref.view_height)) if ref else (1.0, 1.0)
     return ScriptedPolicy(chat, plan(item, np.random.default_rng(seed), sample.form, BEST, scale, card.spoken).turns)

@@ -17,6 +17,9 @@ from vtcli.protocols import Env, Images, Tool
 from vtcli.sandbox.types import Runner
 from vtcli.schema import Json, Sample
 
+THOUSANDTHS = 1000
+"""Of an image's side: places in environments that count in shares, as whole numbers for scripts."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnvInputs:
@@ -45,7 +48,7 @@ class EnvCard:
     videos: bool = False  # samples may have videos
     tools: tuple[Tool, ...] = ()  # native tools, in the order in which prompts list them
     dialect: Dialect | None = None  # how demonstrations and the oracle write turns; None: they cannot
-    coordinates: Literal["view", "full"] = "view"  # pixels to which numbers in turns refer
+    coordinates: Literal["view", "full", "thousandths"] = "view"  # pixels of either, or shares: what numbers count
 
     @property
     def spoken(self) -> Dialect:
@@ -56,6 +59,14 @@ class EnvCard:
                 "dialect; another: EnvCard.dialect), so it has neither demonstrations nor an oracle"
             )
         return self.dialect
+
+    def scale(self, size: tuple[int, int], view: tuple[int, int]) -> tuple[float, float]:
+        """What a turn's numbers are to pixels of the full image, across and down, for an image of ``size`` that is seen
+        as ``view``."""
+        if self.coordinates == "full":
+            return 1.0, 1.0
+        wanted = view if self.coordinates == "view" else (THOUSANDTHS, THOUSANDTHS)
+        return wanted[0] / size[0], wanted[1] / size[1]
 
     def offer(self, sample: Sample, offered: bool = True) -> Sample:
         """The sample with the tools that its prompt offers: of a plain question all of the card's, of a tool-supervised

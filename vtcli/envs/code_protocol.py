@@ -40,7 +40,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CodePlace:
     """Where the code runs, and what it finds there. In names ``{i}`` is the number of the image or video; without it
     the first has the name as it stands and further ones get ``_1``, ``_2``, …"""
 
@@ -125,7 +125,7 @@ class CodeProtocol:
     name: str
     prompt: Prompt
     reading: Reading
-    place: Place
+    place: CodePlace
     writing: Writing
     compact: Compact | None = None
     dialect: Templates | None = None  # how demonstrations and the oracle write code

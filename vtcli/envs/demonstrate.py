@@ -27,7 +27,7 @@ KINDS = ("tool", "answer", "perceive")
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class DemoEpisode:
     """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools."""
 
     id: str
@@ -63,11 +63,11 @@ class MemoryImages:
         again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
-    def scale(self, pixels: Pixels) -> View:
-        """View over full, per side."""
+    def view_size(self, pixels: Pixels) -> tuple[int, int]:
+        """Width and height at which an image is seen."""
         height, width = pixels.shape[:2]
         rows, columns = self._sizing(height, width)
-        return columns / width, rows / height
+        return columns, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class Setting:
 
     def scale(self, images: MemoryImages, pixels: Pixels) -> View:
         """Pixels that a policy names over pixels of the full image."""
-        return (1.0, 1.0) if self.card.coordinates == "full" else images.scale(pixels)
+        height, width = pixels.shape[:2]
+        return self.card.scale((width, height), images.view_size(pixels))
 
     def open(self, sample: Sample, images: MemoryImages, runner: Runner | None, offered: bool = True) -> Env:
         return self.card.open(sample, EnvInputs(images, self.prompt, runner, offered))
@@ -90,7 +91,7 @@ class Setting:
 
 async def demonstrate(
     item: Item, kind: str, rng: np.random.Generator, setting: Setting, runner: Runner | None = None
-) -> Episode:
+) -> DemoEpisode:
     """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
     images = MemoryImages(setting.sizing)
     if kind == "perceive":
@@ -119,7 +120,7 @@ def _on_disk(item: Item) -> Generator[tuple[VideoRef, ...]]:
 
 async def _perceive(
     item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages, runner: Runner | None
-) -> Episode:
+) -> DemoEpisode:
     """One image and several questions, each answered at once."""
     percept = demos.perceive(item, rng, lambda pixels: setting.scale(images, pixels), setting.teacher.grid)
     ref = images.add(percept.pixels)
@@ -170,5 +171,5 @@ def _episode(
     refs: Sequence[ImageRef],
     images: MemoryImages,
     schemas: tuple[Mapping[str, Any], ...],
-) -> Episode:
-    return Episode(name, tuple(messages), tuple(images.kept(ref) for ref in refs), schemas)
+) -> DemoEpisode:
+    return DemoEpisode(name, tuple(messages), tuple(images.kept(ref) for ref in refs), schemas)

@@ -62,7 +62,7 @@ class Demos:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParquetPart:
     """One Parquet file. The items of a task follow each other, the tasks are in the configuration's order."""
 
     name: str
@@ -78,7 +78,7 @@ class Part:
         return not self.split.endswith("train")
 
 
-def inputs(parts: Sequence[Part]) -> dict[str, Path]:
+def inputs(parts: Sequence[ParquetPart]) -> dict[str, Path]:
     """The files that the parts' generators read, by their paths."""
     needed = {
         (chunk.task, chunk.split): (chunk.generate, max(c.items.stop for c in part.chunks if c.task == chunk.task))
@@ -91,7 +91,7 @@ def inputs(parts: Sequence[Part]) -> dict[str, Path]:
 
 def sample_parts(
     data: Data, forms: Sequence[str], seed: int, shard: str | None = None, tools: tuple[str, ...] = ()
-) -> list[Part]:
+) -> list[ParquetPart]:
     """``<form>-<split>``, held-out splits first: a training image that equals one of theirs can then be dropped."""
     if not forms or set(forms) - set(FORMS):
         raise ConfigError(f"synth.forms: expected some of {', '.join(FORMS)}, got {list(forms)}")
@@ -105,7 +105,7 @@ def sample_parts(
             f"data.tasks: nothing is to be made, as every count of the forms {list(forms)} is 0; give one of "
             f"{', '.join(data.tasks)} more, say data.tasks.{next(iter(data.tasks))}.train=100"
         )
-    parts: list[Part] = []
+    parts: list[ParquetPart] = []
     for split in HELD_OUT_FIRST:
         for form in forms:
             chunks = [
@@ -114,13 +114,13 @@ def sample_parts(
                 if form in task.forms
                 for items in _pieces(_shard(getattr(task, split) or 0, shard))
             ]
-            parts.append(Part(f"{form}-{split}", split, tuple(chunks)))
+            parts.append(ParquetPart(f"{form}-{split}", split, tuple(chunks)))
     return parts
 
 
 def demo_parts(
     data: Data, demos: Demos, setting: Setting, seed: int, shard: str | None = None, sandbox: PoolConfig | None = None
-) -> list[Part]:
+) -> list[ParquetPart]:
     """``validation`` and ``train``; every row has an item of its own, from splits that no dataset uses."""
     for task, kinds in demos.rows.items():
         if task not in data.tasks or set(kinds) - set(KINDS):
@@ -130,7 +130,7 @@ def demo_parts(
             )
     if not any(count for kinds in demos.rows.values() for count in kinds.values()):
         raise ConfigError(f"synth.demos.rows: nothing is to be made, as every number of rows is 0; got {demos.rows}")
-    parts: list[Part] = []
+    parts: list[ParquetPart] = []
     for name, share in (("validation", demos.validation), ("train", 1.0)):
         chunks: list[Chunk] = []
         for task, kinds in demos.rows.items():
@@ -141,7 +141,7 @@ def demo_parts(
                     generate, split = data.tasks[task].generate, f"demo-{name}"
                     chunks.append(Chunk(generate, task, split, kind, items, seed, setting, sandbox))
                 start += round(count * share)
-        parts.append(Part(name, f"demo-{name}", tuple(chunks)))
+        parts.append(ParquetPart(name, f"demo-{name}", tuple(chunks)))
     return parts
 
 

@@ -10,11 +10,11 @@ from multiprocessing.util import Finalize
 
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
-from vtcli.envs.demonstrate import Episode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
 from vtcli.sandbox.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
-Row = tuple[Sample | Episode, list[bytes]]
+Row = tuple[Sample | DemoEpisode, list[bytes]]
 """What is shown and asked, its images as PNG, and then its videos."""
 
 

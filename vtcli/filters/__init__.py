@@ -1,6 +1,6 @@
-"""What decides which rows of a dataset or demonstrations stay: one rule a file, pure over facts of the rows.
+"""Rules that decide which rows of a dataset or demonstrations stay: one rule a file, pure over facts of the rows.
 
-``facts`` says what a rule is told and what it answers, ``applying`` lets the rules follow each other, ``rolling``
-measures pass rates (the one fact that costs something), ``account`` says what was kept and dropped. Rules know no
-stage, no model and no trainer; a rule from outside is a function and its node in YAML.
+``facts`` has the facts that a rule gets and the outcome that it gives. ``applying`` runs the rules one after the other.
+``rolling`` measures pass rates, the one fact that costs something. ``account`` reports what was kept and dropped. Rules
+know no stage, no model and no trainer. A rule from outside is a function and its node in YAML.
 """

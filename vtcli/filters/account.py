@@ -1,4 +1,4 @@
-"""What a filter has kept and dropped, for people and programs: ``filter.json``, ``dropped.jsonl``, facts, tables."""
+"""The account of a filter for people and programs: ``filter.json``, ``dropped.jsonl``, facts, tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASS_RATES = "facts/pass_rate.jsonl"
 
 
 def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``filter.json`` says: ``facts`` of the run, counts of every rule, and the pass rates that were measured."""
+    """The content of ``filter.json``: ``facts`` of the run, counts of every rule, and the measured pass rates."""
     seen = found.steps[0].seen if found.steps else len(found.kept)
     rules = [
         {

@@ -16,12 +16,12 @@ MEASURED = "pass_rates"
 
 Measure = Callable[[Sequence[RowFacts], "Decided"], PassRates]
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
-"""Whether a rule's verdict on a row is certain after these outcomes."""
+"""True if a rule's verdict on a row is certain after these outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one rule did."""
+    """Counts of one rule."""
 
     name: str
     seen: int
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """What the rules left, what each of them did, and the pass rates that they looked at."""
+    """The rows that the rules left, the counts of each rule, and the pass rates that they used."""
 
     kept: tuple[RowFacts, ...]
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""What a rule is told of a row, and what it answers: the facts of rows, pass rates, and the form of a rule."""
+"""Facts of rows, pass rates, and the form of a rule: its inputs and its outcome."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Rule(Protocol):
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[str | None]: ...
 
 
-def facts_of(table: parquet.Table) -> Iterator[RowFacts]:
+def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:
     """The facts of every usable row of a file of samples or demonstrations."""
     for index in range(len(table.ids)):
         row = table.row(index)

@@ -73,7 +73,7 @@ class StoredRates:
 
 @dataclass
 class Player:
-    """What rollouts are made and measured with, and how they went."""
+    """The parts that make and measure rollouts, and the counts of how they went."""
 
     policy: Policy
     chat: Chat
@@ -130,7 +130,7 @@ class Rolling:
         return PassRate(row.content, self.stored.get(row.content).outcomes[: self.config.k])
 
     def _missing(self, row: RowFacts, decided: Decided) -> list[int]:
-        """Which of the ``k`` rollouts are still to be made."""
+        """The numbers of the ``k`` rollouts that are still to be made."""
         known = self._rate(row).outcomes
         left = [n for n in range(self.config.k) if n >= len(known) or known[n] in ("broken", "unjudged")]
         certain = self.config.early_stop and all(o in ("right", "wrong") for o in known) and decided(row, known)

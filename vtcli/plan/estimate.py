@@ -12,7 +12,7 @@ from vtcli.plan.constants import Constants
 from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Shape, Workload, shape
 from vtcli.plan.memory import GIB, Memory, memory
-from vtcli.plan.steptime import Setting, StepTime, step_time
+from vtcli.plan.steptime import StepInputs, StepTime, step_time
 
 KEYS = {
     "dtype": "sft.backend.dtype",
@@ -100,7 +100,7 @@ def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
     check(arch, layout, cluster)
     mean = shape(arch, work)
     found = memory(arch, work, layout, cluster, mean, constants)
-    time = step_time(Setting(arch, work, layout, cluster, mean, constants), found)
+    time = step_time(StepInputs(arch, work, layout, cluster, mean, constants), found)
     plan = Plan(arch, work, layout, cluster, mean, constants, found, time)
     if found.fits:
         return plan

@@ -20,7 +20,7 @@ DEEPEYES = "Visual-Agent/DeepEyes#14"
 
 
 @dataclass(frozen=True)
-class Case:
+class PublishedRun:
     """A published run. ``published`` holds seconds of a step's ``update``, ``generation``, ``logprobs`` or ``step``, or
     ``gpu_hours``."""
 
@@ -47,10 +47,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Compared:
+class PublishedFigure:
     """One published figure beside the model's."""
 
-    case: Case
+    case: PublishedRun
     part: str
     published: float
     predicted: float
@@ -60,7 +60,9 @@ class Compared:
         return self.predicted / self.published
 
 
-def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int, calibrated: bool = False) -> Case:
+def _easyr1(
+    row: tuple[str, str, float, float, float], micro: int, parallel: int, calibrated: bool = False
+) -> PublishedRun:
     """A row of EasyR1's table: model, GPU, tokens per second and GPU, seconds per step, MFU of the update.
 
     Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference, micro-batches of ``micro`` x
@@ -80,7 +82,7 @@ def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int
     )  # fmt: skip
     counted = arch.text.layers * (arch.text.layer_weights + 2 * tokens * arch.text.q) + 2 * arch.text.head_weights
     update = 6 * counted * tokens * 2560 / 8 / (mfu * peak * 1e12)
-    return Case(
+    return PublishedRun(
         name=f"{model} single turn, 8 {kind}, micro-batch {micro}",
         source=EASYR1,
         assumed="text of the prompt 130 tokens",
@@ -95,7 +97,7 @@ def _easyr1(row: tuple[str, str, float, float, float], micro: int, parallel: int
     )
 
 
-def _deepeyes(kind: str) -> Case:
+def _deepeyes(kind: str) -> PublishedRun:
     """DeepEyes' step of 6 426 750 tokens, of which 802 057 / 0.986 = 813 445 come after the prompt, observations
     included. The released script has 4096 trajectories: 1370 and 199 tokens each. Its micro-batches are single
     trajectories."""
@@ -104,7 +106,7 @@ def _deepeyes(kind: str) -> Case:
         prompts=256, learnt=256, group_size=16, steps=1, old_logprobs=True, max_turns=5, max_tokens=28672,
         max_turn_tokens=10240, lengths=lengths,
     )  # fmt: skip
-    return Case(
+    return PublishedRun(
         name=f"DeepEyes 7B, multi-turn, 8 GPUs taken as {kind}",
         source=DEEPEYES,
         assumed=f"GPUs are {kind} (not stated), 256 x 16 trajectories, split of the 1370 and 199 tokens",
@@ -116,7 +118,7 @@ def _deepeyes(kind: str) -> Case:
     )
 
 
-def _codev() -> Case:
+def _codev() -> PublishedRun:
     """CodeV's 200 steps of 256 x 8 trajectories. The released script has micro-batches of 16 and up to 10 turns of 4096
     tokens."""
     lengths = Lengths(900, (1008, 756), turns=1.5, turn_tokens=250, observation_tokens=40, observation_image=(560, 560))
@@ -124,7 +126,7 @@ def _codev() -> Case:
         prompts=256, learnt=256, group_size=8, steps=200, old_logprobs=True, code=True, max_turns=10, max_tokens=28672,
         max_turn_tokens=4096, lengths=lengths,
     )  # fmt: skip
-    return Case(
+    return PublishedRun(
         name="CodeV 7B, code, 8 H200, 200 steps",
         source="CodeV, section 5.1; RenlyH/CodeV_internal c7eed11, codev_7b_H200.sh",
         assumed="all lengths (none is published); its judge of 32B is not in the model",
@@ -136,7 +138,7 @@ def _codev() -> Case:
     )
 
 
-def cases() -> tuple[Case, ...]:
+def cases() -> tuple[PublishedRun, ...]:
     """All cases: the calibrated ones first, then those without any fit."""
     return (
         _easyr1(("Qwen2.5-VL-7B", "H100", 1600, 145, 0.160), 1, 2, calibrated=True),
@@ -150,9 +152,9 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def compare(constants: Constants) -> list[Compared]:
+def compare(constants: Constants) -> list[PublishedFigure]:
     """Every published figure beside the model's."""
-    found: list[Compared] = []
+    found: list[PublishedFigure] = []
     for case in cases():
         plan = case.plan(constants)
         time = plan.time
@@ -163,5 +165,5 @@ def compare(constants: Constants) -> list[Compared]:
             "step": time.total,
             "gpu_hours": plan.gpu_hours,
         }
-        found += [Compared(case, part, value, predicted[part]) for part, value in case.published.items()]
+        found += [PublishedFigure(case, part, value, predicted[part]) for part, value in case.published.items()]
     return found

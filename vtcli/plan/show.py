@@ -11,7 +11,7 @@ from rich.table import Table
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
-from vtcli.plan.published import Compared
+from vtcli.plan.published import PublishedFigure
 
 PHASES = {  # part of the memory -> what it is, while learning, while generating
     "weights": ("the learner's", True, True),
@@ -111,7 +111,7 @@ def constants(values: Constants) -> Table:
     return out
 
 
-def comparison(rows: Sequence[Compared]) -> Table:
+def comparison(rows: Sequence[PublishedFigure]) -> Table:
     """Published figures beside the model's."""
     out = Table("run", "part", "published", "model", "off by", "", title="Checked against", title_justify="left")
     for row in rows:

@@ -33,7 +33,7 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StepInputs:
     """The inputs of all formulas."""
 
     arch: Architecture
@@ -87,14 +87,14 @@ def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
     return patches * (2 * linear + 4 * v.hidden * seen)
 
 
-def forward_flops(s: Setting) -> float:
+def forward_flops(s: StepInputs) -> float:
     """FLOPs of one trajectory, as the learner computes it."""
     seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
     own = text_flops(s.arch, s.shape.total) - (1 - 1 / sharing(s)) * text_flops(s.arch, s.shape.prompt)
     return own + head_flops(s.arch, s.shape.policy) + seen
 
 
-def sharing(s: Setting) -> float:
+def sharing(s: StepInputs) -> float:
     """Trajectories of a group that share one computed prompt: as many as a micro-batch has room for (or 1)."""
     if not s.layout.shared_prompts:
         return 1.0
@@ -102,7 +102,7 @@ def sharing(s: Setting) -> float:
     return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))
 
 
-def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -> float:
+def learner_pass(s: StepInputs, passes: int, trajectories: float, traffic: float) -> float:
     """Seconds for ``passes`` times the forward pass over a step's trajectories, in micro-batches.
 
     A micro-batch takes the longer of its arithmetic and its collectives (``traffic`` in bytes, overlapped), and an
@@ -117,7 +117,7 @@ def learner_pass(s: Setting, passes: int, trajectories: float, traffic: float) -
     return max(compute, micro * traffic / s.link_bytes_per_s) + micro * overhead
 
 
-def learner(s: Setting) -> float:
+def learner(s: StepInputs) -> float:
     """The update: forward, backward (twice the forward), forward again with checkpointing; collectives; AdamW.
 
     Per micro-batch ZeRO-2 and 3 reduce the gradients once, ZeRO-3 gathers the weights for forward and backward; ZeRO-0
@@ -141,14 +141,14 @@ def learner(s: Setting) -> float:
 HOST_BYTES_PER_S = 300e9 * 0.7  # two sockets of DDR5, assumed
 
 
-def logprobs(s: Setting) -> float:
+def logprobs(s: StepInputs) -> float:
     """Forward passes before or beside the update: the learner's own, the reference model's."""
     count = int(s.work.old_logprobs) + int(s.work.reference)
     gathered = s.layout.bytes * s.arch.parameters if s.layout.zero_stage == 3 else 0.0
     return count * learner_pass(s, 1, s.work.learnt * s.work.group_size, gathered) if count else 0.0
 
 
-def images(s: Setting) -> float:
+def images(s: StepInputs) -> float:
     """Seconds for preparing images. A question's images are prepared once per group, an observation's once. Every
     engine has one process for it."""
     engines = s.layout.engines(s.cluster)
@@ -157,7 +157,7 @@ def images(s: Setting) -> float:
     return mpixels / engines / s.constants.image_mpixels_per_s
 
 
-def generation(s: Setting, live: float) -> float:
+def generation(s: StepInputs, live: float) -> float:
     """Seconds for prefill and decoding of one engine's share. Prompts are read once per group (prefix caching).
 
     A decoding step costs reading the weights and an overhead. A token costs its cache and its arithmetic. The number of
@@ -177,7 +177,7 @@ def generation(s: Setting, live: float) -> float:
     return prefill + steps * (weights + s.constants.decode_overhead_s) + mine * sh.policy * (cache + compute)
 
 
-def tools(s: Setting, generating: float) -> float:
+def tools(s: StepInputs, generating: float) -> float:
     """Seconds for tools. Calls overlap with the generation of other trajectories. What remains is the longest
     trajectory's own waiting, and CPU time beyond the hosts' capacity meanwhile."""
     latency = s.constants.code_latency_s if s.work.code else s.constants.tool_latency_s
@@ -187,7 +187,7 @@ def tools(s: Setting, generating: float) -> float:
     return s.shape.longest_turns * latency + max(0.0, busy - generating)
 
 
-def sync(s: Setting, states: float) -> float:
+def sync(s: StepInputs, states: float) -> float:
     """Seconds for weights from learner to engine: gathered over the slowest link, then written. A learner that sleeps
     moves its ``states`` (bytes) to the host and back."""
     size = s.layout.bytes * s.arch.parameters
@@ -196,7 +196,7 @@ def sync(s: Setting, states: float) -> float:
     return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
 
 
-def step_time(s: Setting, memory: Memory) -> StepTime:
+def step_time(s: StepInputs, memory: Memory) -> StepTime:
     """The time of one step, all parts."""
     generating = generation(s, memory.live)
     rollouts = (images(s), generating, tools(s, generating))

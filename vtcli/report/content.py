@@ -30,7 +30,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class CurvePhase:
     """A curriculum phase and the first step in it."""
 
     name: str
@@ -42,7 +42,7 @@ class Training:
     """The training of the model, as far as it is known."""
 
     curves: tuple[Curve, ...] = ()
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[CurvePhase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
     A missing or non-finite value is a gap, not zero.
     """
     found: dict[str, list[tuple[int, float]]] = {}
-    phases: list[Phase] = []
+    phases: list[CurvePhase] = []
     for point in points:
         step = point.get("step")
         if not isinstance(step, int):
             continue
         phase = point.get("phase")
         if phase is not None and (not phases or phases[-1].name != str(phase)):
-            phases.append(Phase(str(phase), step))
+            phases.append(CurvePhase(str(phase), step))
         for key, value in point.items():
             if key.rsplit("/", 1)[-1] in CURVES and isinstance(value, int | float) and np.isfinite(value):
                 found.setdefault(key, []).append((step, float(value)))

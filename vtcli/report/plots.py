@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from vtcli.algo.metrics import Estimate
-from vtcli.report.content import Curve, Phase
+from vtcli.report.content import Curve, CurvePhase
 
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 26
@@ -36,7 +36,7 @@ def tick_text(value: float) -> str:
     return "0" if value == 0 else f"{value:.3g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.0e}"
 
 
-def curve(found: Curve, phases: Sequence[Phase], last_step: int) -> Markup:
+def curve(found: Curve, phases: Sequence[CurvePhase], last_step: int) -> Markup:
     """A training curve: raw values thin, their mean over the last tenth of the run bold, phase switches dashed."""
     marks = ticks(min(found.values), max(found.values))
     low, high = marks[0], marks[-1]
@@ -69,7 +69,7 @@ def curve(found: Curve, phases: Sequence[Phase], last_step: int) -> Markup:
     )
 
 
-def _phase_marks(phases: Sequence[Phase], x: Callable[[float], float]) -> list[str]:
+def _phase_marks(phases: Sequence[CurvePhase], x: Callable[[float], float]) -> list[str]:
     parts: list[str] = []
     for i, phase in enumerate(phases):
         at = x(phase.step)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from vtcli.algo.metrics import Estimate, bootstrap
 from vtcli.report.tables import EMPTY, Cell, Table, estimate_cell, number
-from vtcli.scoring.agreement import Compared, Comparison
+from vtcli.scoring.agreement import JudgeComparison, SignalAgreement
 from vtcli.scoring.matrix import Matrix, Pair, RecipeTotals
 from vtcli.scoring.stored import Score
 
@@ -151,12 +151,12 @@ def _cases(pairs: Sequence[Pair], form: str, brief: bool) -> Table:
     return Table(f"Disagreements, questions of the form {form!r}", note, columns, tuple(lines))
 
 
-def agreement_tables(found: Comparison) -> list[Table]:
+def agreement_tables(found: JudgeComparison) -> list[Table]:
     """Of every signal: the figures, and how often a says what where b says what."""
     return [table for each in found.signals for table in _agreement(each)]
 
 
-def _agreement(compared: Compared) -> list[Table]:
+def _agreement(compared: SignalAgreement) -> list[Table]:
     found = compared.agreement
     by = [f"{side}: {', '.join(names)}. " for side, names in (("a", compared.by_a), ("b", compared.by_b)) if names]
     note = (

@@ -78,7 +78,7 @@ class Shot:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ViewerStep:
     """One turn: what the policy wrote, or what the world answered."""
 
     kind: str  # policy | world
@@ -106,7 +106,7 @@ class Card:
     parts: tuple[tuple[str, str], ...]
     total: str
     start: tuple[Shot, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ViewerStep, ...]
     calls: int
 
 
@@ -142,19 +142,19 @@ def card(scored: Scored, album: Album, number_on_page: int) -> Card:
     )
 
 
-def _steps(scored: Scored, album: Album, truth: str) -> list[Step]:
-    t, steps, known = scored.trajectory, list[Step](), len(scored.trajectory.sample.images)
+def _steps(scored: Scored, album: Album, truth: str) -> list[ViewerStep]:
+    t, steps, known = scored.trajectory, list[ViewerStep](), len(scored.trajectory.sample.images)
     for turn in t.turns:
         if not isinstance(turn, EnvTurn):
-            steps.append(Step("policy", mark_tags(turn.text)))
+            steps.append(ViewerStep("policy", mark_tags(turn.text)))
             continue
         observation = turn.observation
         for result in observation.results:
             shots = tuple(_shots(scored, album, result, known, truth))
             title = f"{short(result.name or 'unreadable call')} {arguments_text(result.arguments)}".strip()
-            steps.append(Step("world", escape(result.message), str(result.status), title, shots))
+            steps.append(ViewerStep("world", escape(result.message), str(result.status), title, shots))
         if not observation.results:
-            steps.append(Step("world", escape(observation.text)))
+            steps.append(ViewerStep("world", escape(observation.text)))
         known += len(observation.images)
     return steps
 

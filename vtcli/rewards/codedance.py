@@ -21,7 +21,7 @@ FORM = "format_codedance"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class CodedanceWeights:
     """Weights for general data, from the released code."""
 
     answer: float = 1.0
@@ -50,14 +50,14 @@ class Turns:
     discount: float = 0.2
 
 
-WEIGHTS, MATH, SCALING, TURNS = Weights(), Weights(1.2, 0.4, 1.0), Scaling(), Turns()
+WEIGHTS, MATH, SCALING, TURNS = CodedanceWeights(), CodedanceWeights(1.2, 0.4, 1.0), Scaling(), Turns()
 
 
 def adaptive(
     signals_G: Sequence[Signals],
     *,
-    weights: Weights = WEIGHTS,
-    math_weights: Weights = MATH,
+    weights: CodedanceWeights = WEIGHTS,
+    math_weights: CodedanceWeights = MATH,
     math_tasks: tuple[str, ...] = (),
     scaling: Scaling = SCALING,
     turns: Turns = TURNS,
@@ -79,7 +79,7 @@ def adaptive(
     ]
 
 
-def group_scale(signals_G: Sequence[Signals], weights: Sequence[Weights], scaling: Scaling) -> float | None:
+def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights], scaling: Scaling) -> float | None:
     """d(mu) of a group; None when no member's answer was judged."""
     scores: list[float] = []
     for signals, weight in zip(signals_G, weights, strict=True):
@@ -108,7 +108,7 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     return tuple(returns)
 
 
-def _one(signals: Signals, weights: Weights, scale: float | None, turns: Turns) -> Verdict:
+def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns) -> Verdict:
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0

@@ -17,7 +17,7 @@ from vtcli.schema import Signals, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class CodevWeights:
     """Weights lambda_acc, lambda_tool and the format's. |lambda_tool| < |lambda_acc| keeps the answer dominant."""
 
     answer: float = 1.0
@@ -46,10 +46,12 @@ class Steps:
             raise ValueError(f"red_line={self.red_line:g} must lie in [-1, 0]")
 
 
-WEIGHTS, STEPS = Weights(), Steps()
+WEIGHTS, STEPS = CodevWeights(), Steps()
 
 
-def tapo(signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, steps: Steps = STEPS) -> list[Verdict | None]:
+def tapo(
+    signals_G: Sequence[Signals], *, weights: CodevWeights = WEIGHTS, steps: Steps = STEPS
+) -> list[Verdict | None]:
     """R = w_a r_acc + w_f r_fmt + w_t r_tool, one verdict per member; None for a broken rollout.
 
     A step that crosses a red line has r_t = ``red_line``. Any other step has its evidence score where the task needs
@@ -61,7 +63,7 @@ def tapo(signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, steps: Ste
     return [None if broken(signals) else _one(signals, weights, steps) for signals in signals_G]
 
 
-def _one(signals: Signals, weights: Weights, steps: Steps) -> Verdict:
+def _one(signals: Signals, weights: CodevWeights, steps: Steps) -> Verdict:
     values = step_rewards(signals, steps)
     parts = {
         "answer": scaled(weights.answer, need(signals, "answer_correct")),

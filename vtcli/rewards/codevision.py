@@ -25,7 +25,7 @@ NO_TOOL = frozenset({"resize", "other"})
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class CodevisionWeights:
     """Format, strategy (must-use, suggested) and penalty are the training settings'; exact and emergent the code's."""
 
     format: float = 0.1
@@ -50,7 +50,7 @@ class Rules:
     negligible: float = 0.1  # IoU (for "scale": must-use) below which evidence does not count
 
 
-WEIGHTS, RULES = Weights(), Rules()
+WEIGHTS, RULES = CodevisionWeights(), Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Play:
 
 
 def strategic(
-    signals_G: Sequence[Signals], *, weights: Weights = WEIGHTS, rules: Rules = RULES
+    signals_G: Sequence[Signals], *, weights: CodevisionWeights = WEIGHTS, rules: Rules = RULES
 ) -> list[Verdict | None]:
     """One verdict per member; None for a broken rollout. A term that depends on an unjudged answer is None.
 
@@ -124,7 +124,7 @@ def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
     return max(0.0, plus_accuracy - minus_accuracy)
 
 
-def _terms(p: Play, kept: float, gain: float, how: tuple[Weights, Rules]) -> dict[str, float | None]:
+def _terms(p: Play, kept: float, gain: float, how: tuple[CodevisionWeights, Rules]) -> dict[str, float | None]:
     weights, rules = how
     scaled = rules.poor == "scale" and "crop" in p.required and p.must_use < rules.negligible
     poor = rules.poor == "penalty" and "crop" in p.required and "crop" in p.used and p.iou < rules.negligible

@@ -1,7 +1,7 @@
-"""What a step of RL learns from: streams of rollouts in as many rounds as it takes, of all ranks, with their credit.
+"""The batch of a step of RL: rounds of rollouts until it is full, of all ranks, with their credit.
 
-Also beside the learner, one step ahead; what is there then goes into checkpoints, so that a resumed run learns from the
-same rollouts.
+It can be collected beside the learner, one step ahead, and is then part of a checkpoint, so that a resumed run learns
+from the same rollouts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from vtcli.algo import pack
 from vtcli.algo.monitor import describe
-from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, minibatches, select
-from vtcli.protocols import Advantage, Reward
+from vtcli.algo.select import chosen, correct_with_negative_credit, minibatches
+from vtcli.protocols import Reward
 from vtcli.rollout.loop import GroupRequest
-from vtcli.rollout.stream import Stream
+from vtcli.rollout.stream import Stream, StreamResult
 from vtcli.rollout.threads import Runs, compute
 from vtcli.schema import Credit, Group, Scored, TrainRow
 from vtcli.signals.measuring import unjudged_share
@@ -48,26 +48,21 @@ class RoundRequest:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What this rank has of a step: its groups by their places among those of all ranks, how many rollouts it
-    cancelled, and seconds of wall clock (``StreamResult``), none of which are known after a resume."""
+class Fill:
+    """When a step is full: with ``wanted`` trajectories that have credit, or after so many rounds."""
 
-    mine: Mapping[int, Group]
-    cancelled: int
-    seconds: Mapping[str, float]
-
-    def __add__(self, other: Part) -> Part:
-        seconds = {kind: self.seconds.get(kind, 0.0) + value for kind, value in other.seconds.items()}
-        return Part({**self.mine, **other.mine}, self.cancelled + other.cancelled, seconds)
+    wanted: int
+    max_rounds: int = 1
+    stop_when_full: bool = False  # cancel what is left of a round then
 
 
 @dataclass(frozen=True)
-class Batch:
+class StepBatch:
     """The rollouts of one step: this rank's own; the groups of all ranks by their places, in order and without images,
     with the credit of what is learnt from; and how many rollouts all ranks cancelled."""
 
     step: int
-    part: Part
+    own: StreamResult
     everyone: Mapping[int, Group]
     credit: Mapping[int, Sequence[Credit]]
     rounds: int
@@ -76,7 +71,7 @@ class Batch:
     @property
     def scored(self) -> list[Scored]:
         """This rank's trajectories."""
-        return [member for group in self.part.mine.values() for member in group.members]
+        return [member for group in self.own.groups.values() for member in group.members]
 
     def metrics(self) -> dict[str, float]:
         """What is logged of it. ``staleness``: how many steps older than the learner the weights were that sampled."""
@@ -95,7 +90,7 @@ class Batch:
     def _times(self) -> dict[str, float]:
         """``time/engine_busy``: the share of the rollouts' time in which the engine computed; ``time/other_s``: what is
         left of that time when engine, worlds and judge have had theirs."""
-        seconds = self.part.seconds
+        seconds = self.own.seconds
         if not seconds:
             return {}
         whole = seconds["rollout"]
@@ -108,7 +103,7 @@ class Batch:
         """This rank's rows, by mini-batch, of which there are ``count``."""
         out: list[list[TrainRow]] = [[] for _ in range(count)]
         parts = dict(zip(self.credit, minibatches(list(self.credit.values()), count), strict=True))
-        for place, group in self.part.mine.items():
+        for place, group in self.own.groups.items():
             for member, value, part in zip(group.members, self.credit[place], parts[place], strict=True):
                 if value is not None and part is not None and member.trajectory.policy_turns:
                     out[part].append(pack.to_row(member.trajectory, value))
@@ -116,37 +111,39 @@ class Batch:
 
 
 class Collector:
-    """Collects batches of ``wanted`` trajectories on one event loop.
+    """Collects the batches of steps on one event loop.
 
-    ``asked(step, round)`` says what is rolled out: a function of both and nothing else, so that a resumed run asks the
-    same. Collective: all ranks call the same methods in the same order.
+    ``request(step, round)`` says what is rolled out: a function of both and nothing else, so that a resumed run asks
+    for the same. ``credit`` is the advantage of those members of groups that are learnt from, None for the others.
+    Collective: all ranks call the same methods in the same order.
     """
 
     def __init__(
         self,
         loop: Runs,
         stream: Stream,
-        asked: Callable[[int, int], RoundRequest],
-        choice: tuple[int, Selection, Advantage],
+        request: Callable[[int, int], RoundRequest],
+        credit: Callable[[Sequence[Group]], list[list[Credit]]],
+        fill: Fill,
         ranks: Ranks,
     ) -> None:
-        self.loop, self.stream, self.asked, self.ranks = loop, stream, asked, ranks
-        self.wanted, self.selection, self.advantage = choice
+        self.loop, self.stream, self.request, self.credit = loop, stream, request, credit
+        self.fill, self.ranks = fill, ranks
 
-    def collect(self, step: int) -> Batch:
+    def collect(self, step: int) -> StepBatch:
         """The batch of a step: one round, or as many as the selection needs to fill it."""
-        return self._filled(step, self.loop.run(self._round(step, 0, self.wanted)))
+        return self._filled(step, self.loop.run(self._round(step, 0, self.fill.wanted)))
 
-    def beside(self, work: Callable[[], T], step: int) -> tuple[T, Batch]:
+    def beside(self, work: Callable[[], T], step: int) -> tuple[T, StepBatch]:
         """``work`` in this thread, meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
 
         Only the first round runs beside it: whether another one is needed is for all ranks to find out together, and
         the learner's ranks may be talking.
         """
-        done, found = self.loop.run(self._both(work, self._round(step, 0, self.wanted)))
+        done, found = self.loop.run(self._both(work, self._round(step, 0, self.fill.wanted)))
         return done, self._filled(step, found)
 
-    async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, Part]) -> tuple[T, Part]:
+    async def _both(self, work: Callable[[], T], rollouts: Coroutine[Any, Any, StreamResult]) -> tuple[T, StreamResult]:
         rolling = asyncio.ensure_future(rollouts)
         try:
             done = await compute(work)
@@ -155,24 +152,23 @@ class Collector:
             rolling.cancel()
             await asyncio.gather(rolling, return_exceptions=True)
 
-    def _filled(self, step: int, found: Part) -> Batch:
+    def _filled(self, step: int, found: StreamResult) -> StepBatch:
         rounds = 1
         while True:
             batch = self._credited(step, found, rounds)
-            lacking = self.wanted - chosen(list(batch.credit.values()))
-            if rounds == self.selection.max_rounds or lacking == 0:
+            lacking = self.fill.wanted - chosen(list(batch.credit.values()))
+            if rounds == self.fill.max_rounds or lacking == 0:
                 return batch
             found += self.loop.run(self._round(step, rounds, lacking))
             rounds += 1
 
-    async def _round(self, step: int, number: int, lacking: int) -> Part:
-        asked, ranks = self.asked(step, number), self.ranks
-        first = number * asked.places
-        groups = {first + i: asked.group(i) for i in range(ranks.rank, asked.places, ranks.world)}
-        share = math.ceil(lacking / ranks.world)  # that of every rank: none waits to hear of the others
-        full = self._until(share) if self.selection.stop_when_full else None
-        found = await self.stream(groups, asked.reward, full)
-        return Part(found.groups, found.cancelled, found.seconds)
+    async def _round(self, step: int, number: int, lacking: int) -> StreamResult:
+        """This rank's share of a round. It stops at its share of what is lacking: no rank waits for another here."""
+        request, ranks = self.request(step, number), self.ranks
+        first = number * request.places
+        groups = {first + i: request.group(i) for i in range(ranks.rank, request.places, ranks.world)}
+        share = math.ceil(lacking / ranks.world)
+        return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
     def _until(self, share: int) -> Callable[[Group], bool]:
         """Whether groups, told one after the other, have ``share`` members that a step can learn from."""
@@ -180,32 +176,29 @@ class Collector:
 
         def full(group: Group) -> bool:
             nonlocal room
-            credit = select([group], self.advantage([group]), len(group.members), self.selection)
-            room -= chosen(credit)
+            room -= chosen(self.credit([group]))
             return room <= 0
 
         return full
 
-    def _credited(self, step: int, part: Part, rounds: int) -> Batch:
+    def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
         """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
-        light = {
-            p: replace(g, sample=replace(g.sample, images=())) for p, g in part.mine.items()
-        }  # only its rank needs them
-        parts: list[tuple[dict[int, Group], int]] = self.ranks.gather((light, part.cancelled))
-        everyone = dict(sorted(item for groups, _ in parts for item in groups.items()))
-        groups = list(everyone.values())
-        credit = select(groups, self.advantage(groups), self.wanted, self.selection)
-        by_place = dict(zip(everyone, credit, strict=True))
-        return Batch(step, part, everyone, by_place, rounds, sum(cancelled for _, cancelled in parts))
+        light = {  # only its own rank needs the images
+            place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
+        }
+        shares: list[tuple[dict[int, Group], int]] = self.ranks.gather((light, own.cancelled))
+        everyone = dict(sorted(item for groups, _ in shares for item in groups.items()))
+        credit = dict(zip(everyone, self.credit(list(everyone.values())), strict=True))
+        return StepBatch(step, own, everyone, credit, rounds, sum(cancelled for _, cancelled in shares))
 
-    def save(self, batch: Batch, folder: Path) -> None:
+    def save(self, batch: StepBatch, folder: Path) -> None:
         """This rank's part of a batch, into a checkpoint."""
-        sizes = {str(place): len(group.members) for place, group in batch.part.mine.items()}
-        words = {"step": batch.step, "rounds": batch.rounds, "cancelled": batch.part.cancelled, "sizes": sizes}
+        sizes = {str(place): len(group.members) for place, group in batch.own.groups.items()}
+        words = {"step": batch.step, "rounds": batch.rounds, "cancelled": batch.own.cancelled, "sizes": sizes}
         records.append(self._file(folder, "jsonl"), batch.scored)
         disk.write_atomic(self._file(folder, "json"), json.dumps(words).encode())
 
-    def load(self, folder: Path) -> Batch | None:
+    def load(self, folder: Path) -> StepBatch | None:
         """What ``save`` wrote, on all ranks; None where there is nothing.
 
         Raises:
@@ -215,11 +208,11 @@ class Collector:
             return None
         words = json.loads(self._file(folder, "json").read_text())
         scored = records.read(self._file(folder, "jsonl"), Scored)
-        mine: dict[int, Group] = {}
+        own: dict[int, Group] = {}
         for place, size in words["sizes"].items():
             members = tuple(itertools.islice(scored, size))
-            mine[int(place)] = Group(members[0].trajectory.sample, members)
-        return self._credited(words["step"], Part(mine, words["cancelled"], {}), words["rounds"])
+            own[int(place)] = Group(members[0].trajectory.sample, members)
+        return self._credited(words["step"], StreamResult(own, words["cancelled"], {}), words["rounds"])
 
     def _file(self, folder: Path, ending: str) -> Path:
         return folder / f"ahead-{self.ranks.rank}.{ending}"

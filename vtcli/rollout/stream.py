@@ -35,7 +35,11 @@ class StreamResult:
 
     groups: Mapping[int, Group]
     cancelled: int
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float]  # empty after a resume: nobody knows
+
+    def __add__(self, other: StreamResult) -> StreamResult:
+        seconds = {kind: self.seconds.get(kind, 0.0) + value for kind, value in other.seconds.items()}
+        return StreamResult({**self.groups, **other.groups}, self.cancelled + other.cancelled, seconds)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A Hugging Face folder, and the artifact that it belongs to where there is one."""
 
     path: Path
@@ -35,7 +35,7 @@ class Source:
         return () if inside else (f"{section}.model",)
 
 
-def source_model(store: ArtifactStore, model: str) -> Source:
+def source_model(store: ArtifactStore, model: str) -> ModelSource:
     """A model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
     (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name.
 
@@ -43,7 +43,7 @@ def source_model(store: ArtifactStore, model: str) -> Source:
         InputError: there is none, or it is damaged, or of another kind.
     """
     if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
-        return Source(Path(model), model)
+        return ModelSource(Path(model), model)
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
@@ -52,7 +52,7 @@ def source_model(store: ArtifactStore, model: str) -> Source:
         if not (path / "config.json").is_file():
             have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))
             raise InputError(f"{model} holds no model; {artifact.ref} has models in: {', '.join(have)}")
-        return Source(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
+        return ModelSource(path, f"{artifact.ref}/{inside}" if inside else artifact.ref, artifact)
     from vtcli.engines.hf import hub_folder
 
-    return Source(hub_folder(model), model)
+    return ModelSource(hub_folder(model), model)

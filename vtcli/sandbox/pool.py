@@ -44,7 +44,7 @@ class PoolConfig:
     minimum_tier: Tier = "landlock"
     outer_boundary: bool = False
     tier: Tier | None = None
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 60.0
     verify: bool = True
 
     def __post_init__(self) -> None:

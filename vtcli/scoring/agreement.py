@@ -16,7 +16,7 @@ COMPARED = ("evidence", "answer_score", "consistency")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SignalAgreement:
     """Pairs of one signal. ``uneven`` trajectories differ in their number of steps and are left out. ``by_a`` and
     ``by_b`` name the judges, where stored."""
 
@@ -28,19 +28,19 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class JudgeComparison:
     """Two inputs on the trajectories that both hold."""
 
     trajectories: int
     only_a: int
     only_b: int
-    signals: tuple[Compared, ...]
+    signals: tuple[SignalAgreement, ...]
 
 
 Judged = tuple[Sequence[Facts], Sequence[Signals]]
 
 
-def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison:
+def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> JudgeComparison:
     """Pair the signals of two inputs. From the default, ``COMPARED``, signals that one input lacks are left out.
 
     Raises:
@@ -64,12 +64,12 @@ def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> Comparison
             f"none of the signals {', '.join(names)} is in both inputs. `vtcli judge` stores what it measures with the "
             "scores; scoring.compared=[NAME] chooses another signal"
         )
-    return Comparison(len(common), len(side_a) - len(common), len(side_b) - len(common), kept)
+    return JudgeComparison(len(common), len(side_a) - len(common), len(side_b) - len(common), kept)
 
 
 def _compare(
     name: str, both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]], seed: int
-) -> Compared | None:
+) -> SignalAgreement | None:
     rated: list[Rated] = []
     uneven = 0
     for facts, a, b in both:
@@ -83,7 +83,7 @@ def _compare(
     if not rated and not uneven:
         return None
     by_a, by_b = (tuple(sorted({str(v[f"{name}_by"]) for v in side if v.get(f"{name}_by")})) for side in _sides(both))
-    return Compared(name, agree(rated, seed), uneven, by_a, by_b)
+    return SignalAgreement(name, agree(rated, seed), uneven, by_a, by_b)
 
 
 def _sides(both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]]) -> tuple[list[Mapping[str, Any]], ...]:

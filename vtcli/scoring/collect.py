@@ -11,7 +11,7 @@ from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring import stored
 from vtcli.scoring.missing import Completer, Measure, Wants, needs_judge
-from vtcli.scoring.stored import Facts, Source
+from vtcli.scoring.stored import Facts, TrajectorySource
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.store.images import ImageStore
 
@@ -33,14 +33,16 @@ class How:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SignalSet:
     """The signals of one configuration, and those that its rewards need."""
 
     signals: Mapping[str, Signal]
     wants: Wants = lambda facts, signals: set()
 
 
-async def collect(source: Source, kinds: Sequence[Kind], how: How) -> tuple[list[Facts], list[list[Signals]]]:
+async def collect(
+    source: TrajectorySource, kinds: Sequence[SignalSet], how: How
+) -> tuple[list[Facts], list[list[Signals]]]:
     """Collect the facts of every trajectory and, for each of ``kinds``, its stored signals with the missing ones added.
 
     Raises:
@@ -61,7 +63,7 @@ async def collect(source: Source, kinds: Sequence[Kind], how: How) -> tuple[list
     return found
 
 
-def _completer(kind: Kind, measuring: Measuring, how: How) -> Completer:
+def _completer(kind: SignalSet, measuring: Measuring, how: How) -> Completer:
     judged = [name for name, signal in kind.signals.items() if needs_judge(signal)]
     again = [name for name in how.again if name in kind.signals]
     signals = dict(zip(kind.signals, measuring.signals, strict=True))
@@ -69,7 +71,7 @@ def _completer(kind: Kind, measuring: Measuring, how: How) -> Completer:
 
 
 async def _read(
-    source: Source, completers: Sequence[Completer], concurrency: int
+    source: TrajectorySource, completers: Sequence[Completer], concurrency: int
 ) -> tuple[list[Facts], list[list[Signals]]]:
     facts: list[Facts] = []
     found: list[list[Signals]] = [[] for _ in completers]

@@ -59,7 +59,7 @@ def require_some(rows: Sequence[RecipeTotals]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RankGap:
     """A trajectory that ``more`` rewards most and ``less`` least among those that both score."""
 
     more: str
@@ -78,7 +78,7 @@ class Pair:
     a: str
     b: str
     correlation: Correlation
-    cases: tuple[Case, ...]
+    cases: tuple[RankGap, ...]
 
 
 def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, seed: int) -> tuple[Pair, ...]:
@@ -93,7 +93,7 @@ def compare(found: Sequence[Facts], rows: Sequence[RecipeTotals], shown: int, se
             if common(totals[a], totals[b]):
                 correlation = correlate(totals[a], totals[b], questions, seed)
                 cases = [
-                    Case(more, less, facts[d.index], d.more, d.less, d.apart)
+                    RankGap(more, less, facts[d.index], d.more, d.less, d.apart)
                     for more, less in ((a, b), (b, a))
                     for d in disagreements(totals[more], totals[less], shown)
                 ]

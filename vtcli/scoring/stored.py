@@ -52,7 +52,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TrajectorySource:
     """An input: its files in order, its artifact if it has one, and the folder of its images. ``digest`` is the
     artifact's, or the sha256 of the files. ``group_size`` is that of the run that wrote it."""
 
@@ -73,7 +73,7 @@ class Source:
         return {"name": self.name, "files": files, "digest": self.digest, "group_size": self.group_size}
 
 
-def find(store: ArtifactStore, given: str) -> Source:
+def find(store: ArtifactStore, given: str) -> TrajectorySource:
     """Find trajectories by artifact (``NAME:vN``, ``NAME@latest``, its folder), by JSONL file, or by a folder with
     some.
 
@@ -85,11 +85,13 @@ def find(store: ArtifactStore, given: str) -> Source:
     if not path.exists() or (home / MANIFEST).is_file():
         artifact = _resolve(store, given if not path.is_file() else str(home))
         files = (path,) if path.is_file() else _files(artifact.path, f"{artifact.ref}, a {artifact.kind},")
-        return Source(given, files, artifact.path / "images", artifact.digest, artifact, _group_size(artifact))
+        return TrajectorySource(
+            given, files, artifact.path / "images", artifact.digest, artifact, _group_size(artifact)
+        )
     files = (path,) if path.is_file() else _files(path, f"The folder {given}")
     with disk.checked(path, "read"):
         shas = [hash_file(file) for file in files]
-    return Source(given, files, home / "images", hashlib.sha256("".join(shas).encode()).hexdigest())
+    return TrajectorySource(given, files, home / "images", hashlib.sha256("".join(shas).encode()).hexdigest())
 
 
 def _resolve(store: ArtifactStore, given: str) -> Artifact:
@@ -113,7 +115,7 @@ def _files(folder: Path, what: str) -> tuple[Path, ...]:
     return tuple(path for _, path in sorted(found.items()))
 
 
-def trajectories(store: ArtifactStore, source: Source) -> Source:
+def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySource:
     """The input itself, or the one that its scores were made of. Raises ``InputError`` if that was no artifact."""
     if source.files[0].name != SCORES:
         return source
@@ -132,7 +134,7 @@ def _group_size(artifact: Artifact) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def read(source: Source) -> Iterator[tuple[Facts, Signals, Trajectory | None]]:
+def read(source: TrajectorySource) -> Iterator[tuple[Facts, Signals, Trajectory | None]]:
     """Read the trajectories in stored order, one at a time. Records of an earlier scoring have signals and no
     trajectory. A torn last line is left out and reported on standard error.
 

@@ -1,9 +1,4 @@
-"""What a client is told: a trajectory as an answer, the whole response, and the chunks of a stream. Pure.
-
-``content`` is the answer and nothing else; all that leads to it is ``reasoning_content`` (and ``reasoning``, as vLLM
-calls it); calls and observations are facts under one extra key, ``vtcli``. They are never OpenAI's ``tool_calls``: a
-client would try to carry them out.
-"""
+"""Answers to a client: a trajectory as an answer, the whole response, and the chunks of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What all objects of one response share."""
+    """The fields that all objects of one response share."""
 
     id: str
     created: int  # unix seconds
@@ -85,7 +80,7 @@ def seen(observation: Observation) -> str:
 
 
 def last_thought(text: str) -> str:
-    """What stands before the answer in the last turn."""
+    """The text before the answer in the last turn."""
     return text.split("<answer>", 1)[0] if "<answer>" in text else "".join(m.group() for m in _TAGGED.finditer(text))
 
 

@@ -43,7 +43,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Service:
-    """What is served, and how it stands. ``agent`` is None while the model loads, ``failed`` why it cannot go on."""
+    """The served agent and its state. ``agent`` is None while the model loads; ``failed`` says why it cannot go on."""
 
     names: tuple[str, ...]  # of the model: its id first
     loopback: bool

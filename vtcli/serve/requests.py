@@ -1,8 +1,4 @@
-"""What a client asks: the body of ``/v1/chat/completions`` as a checked question. Pure.
-
-Fields are those of OpenAI's API. Unknown ones are ignored, as vLLM does; a known one that would change the result and
-cannot be honoured is refused, by name.
-"""
+"""Questions of a client: the body of ``/v1/chat/completions``, checked. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from vtcli.config.bounds import at_least
 
 Format = Literal["answer", "text", "boxed", "full"]
 FORMATS: tuple[Format, ...] = ("answer", "text", "boxed", "full")
-"""How an answer is written: the bare answer; the last turn as written; in a box; every turn. ``ID@FORMAT`` asks."""
+"""Formats of an answer: the bare answer; the last turn as written; in a box; every turn. ``ID@FORMAT`` asks for one."""
 
 MAX_STOPS = 4
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")

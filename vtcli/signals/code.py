@@ -103,9 +103,9 @@ def native(transform: Mapping[str, Json]) -> str | None:
     """The canonical name of a native tool's operation."""
     op = transform.get("op")
     if op == "rotate":
-        return f"rotate_{transform['angle']}"
+        return f"rotate_{transform['angle']}" if transform.get("angle") in (90, 180, 270) else "rotate"
     if op == "flip":
-        return f"flip_{transform['direction']}"
+        return f"flip_{transform['direction']}" if transform.get("direction") in ("horizontal", "vertical") else None
     return _NATIVE.get(str(op))
 
 

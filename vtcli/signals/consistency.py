@@ -7,7 +7,7 @@ from typing import Any
 
 from vtcli.protocols import Case, Judge
 from vtcli.schema import Stop, Trajectory
-from vtcli.signals.answer import score
+from vtcli.signals.rules import Rule, score
 
 NAMES = ("consistency",)
 
@@ -15,9 +15,16 @@ LAST_CHARS = 500
 """Of the reasoning before the answer: Thyme's released code shows its judge as much."""
 
 
-async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "thyme_consistency") -> Mapping[str, Any]:
+async def measure(
+    trajectory: Trajectory,
+    *,
+    judge: Judge,
+    rubric: str = "thyme_consistency",
+    rules: Mapping[str, Rule] | None = None,
+) -> Mapping[str, Any]:
     """``consistency``: 1 or 0, None without a verdict, for broken rollouts, and for questions of the form "tool", whose
-    answer is an image's number. No answer is 0: nothing follows. That a wrong answer earns nothing is for rewards."""
+    answer is an image's number. No answer is 0: nothing follows. That a wrong answer earns nothing is for rewards.
+    ``rules`` as in ``signals.answer``."""
     answer = trajectory.answer
     broken = trajectory.stop is Stop.BROKEN
     if broken or trajectory.sample.form == "tool" or not judge.knows("consistency", trajectory.sample):
@@ -34,7 +41,7 @@ async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "thyme_
         },
         images=(),
         trajectory=trajectory,
-        right=bool(score(trajectory.sample, answer)[1]),
+        right=bool(score(trajectory.sample, answer, rules)[1]),
     )
     ruling = await judge(case)
     value = None if ruling.score is None else int(ruling.score)

@@ -201,7 +201,7 @@ def _readable(path: Path) -> Generator[None]:
         ) from error
 
 
-class Table:
+class ParquetTable:
     """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group."""
 
     def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:

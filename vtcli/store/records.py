@@ -196,7 +196,7 @@ class SampleSet:
         bad_rows: Literal["error", "skip"] = "error",
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.Table(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows)
+        self._table = parquet.ParquetTable(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -237,7 +237,7 @@ class DemoSet:
         self, artifact: Artifact | Path, split: str, store: ImageStore, bad_rows: Literal["error", "skip"] = "error"
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.Table(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows)
+        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad

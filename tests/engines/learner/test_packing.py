@@ -109,11 +109,11 @@ def groups() -> list[TrainRow]:
 def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward() -> None:
     model = tiny_model.reference()
     found = {budget: learner(batch_tokens=budget).logprobs(groups()) for budget in (200, 4000)}
-    for each in groups():
+    for nth, each in enumerate(groups()):
         logits = model(**tiny_model.inputs(each.token_ids, each.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, each.token_ids[t]]) for t, m in enumerate(each.mask) if m]
         for values in found.values():
-            assert values[each.id] == pytest.approx(expected, abs=1e-5)
+            assert values[nth] == pytest.approx(expected, abs=1e-5)
 
 
 def test_their_gradient_is_the_sum_of_their_own() -> None:

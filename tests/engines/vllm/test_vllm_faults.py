@@ -18,7 +18,7 @@ import pytest
 import tiny_model
 from wide_model import LIMITS, SIZES, ask, changed, check, family, prompts, requests, view
 
-from vtcli.engines.policies import Engine, Place, open_policy
+from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.engines.vllm.servers.policy import ServerPolicy
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.protocols import Request, Sampling
@@ -37,7 +37,7 @@ ENGINE = Engine("vllm_server", cache_gib=0.25, servers=2, silence_s=20, start_ti
 
 @pytest.fixture(scope="module")
 def policy() -> Iterator[ServerPolicy]:
-    opened = open_policy(ENGINE, family(), view, LIMITS, Place())
+    opened = open_policy(ENGINE, family(), view, LIMITS, Placement())
     assert isinstance(opened, ServerPolicy)
     opened.update(changed().state_dict(), 1)  # what a server that comes back must have, and its folder has not
     yield opened
@@ -118,7 +118,7 @@ def _two_workers(home: Path, engine: str) -> None:
     model = AutoModelForImageTextToText.from_pretrained(home / "four").eval()
     own = open_family(home / "four")
     wanted = replace(ENGINE, name=engine, servers=1, tensor_parallel=2, bucket_mb=1)
-    opened = open_policy(wanted, own, view, LIMITS, Place())
+    opened = open_policy(wanted, own, view, LIMITS, Placement())
     for version in range(2):
         if version:
             model.load_state_dict({name: value * 1.2 for name, value in model.state_dict().items()})

@@ -28,7 +28,7 @@ WORDS = {">": "greater", "<": "less"}
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class CountSize:
     """Sizes of a chart, its number of points, and the comparisons that are asked."""
 
     chart: chart.ChartSize = field(default_factory=lambda: chart.ChartSize(marker=(4.0, 4.0), steps=20))
@@ -43,7 +43,7 @@ class Size:
         among(CONDITIONS, self, "conditions")
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: CountSize, *, form: str = "answer") -> Item:
     """The chart ``item`` of ``split``, the same in both forms. The count is drawn first, uniformly over the counts that
     some reference gives, then the reference."""
     del form
@@ -82,7 +82,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
 
 
 def _points(
-    rng: np.random.Generator, size: Size, look: chart.Look, conditions: tuple[tuple[str, str], ...]
+    rng: np.random.Generator, size: CountSize, look: chart.Look, conditions: tuple[tuple[str, str], ...]
 ) -> tuple[list[chart.Point], int, list[chart.Point]]:
     """All points (only the reference with a label), the reference's index, and the points that qualify."""
     count = int(rng.integers(size.points[0], size.points[1] + 1))

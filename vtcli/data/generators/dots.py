@@ -29,7 +29,7 @@ ABOVE = 14  # of 255: what code counts lies this far above the median of its cha
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DotLook:
     """The look of the dots of one difficulty; lengths in pixels."""
 
     counts: tuple[int, int]  # fewest and most dots of the colour that is asked for
@@ -45,7 +45,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DotsSize:
     """The size of an image, and the looks of its two difficulties."""
 
     width: int = 112
@@ -53,8 +53,8 @@ class Size:
     hard: float = 0.5  # share of hard items
     noise: int = 6  # every pixel is off by up to this
     gap: float = 4.0  # pixels between two dots, and between a dot and the border
-    easy_dots: Kind = Kind((1, 3), (0, 0), (11.0, 13.0), 90)
-    hard_dots: Kind = Kind((4, 9), (6, 9), (1.8, 2.4), 32)
+    easy_dots: DotLook = DotLook((1, 3), (0, 0), (11.0, 13.0), 90)
+    hard_dots: DotLook = DotLook((4, 9), (6, 9), (1.8, 2.4), 32)
 
     def __post_init__(self) -> None:
         at_least(1, self, "width", "height")
@@ -72,7 +72,7 @@ class Dot:
     colour: str
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: DotsSize, *, form: str = "answer") -> Item:
     """The image ``item`` of ``split``. Counts are uniform within each difficulty, and chance is one over their number.
 
     Its truth names the ``difficulty``, and as ``code`` the act that solves it: its name, its arguments, what it prints.
@@ -148,7 +148,7 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     return Percept(item.pixels, some(rng, turns))
 
 
-def _placed(rng: np.random.Generator, size: Size, kind: Kind, colours: list[str]) -> list[Dot]:
+def _placed(rng: np.random.Generator, size: DotsSize, kind: DotLook, colours: list[str]) -> list[Dot]:
     """Dots at random places that do not touch, in random order. Raises ``ConfigError`` where they do not fit."""
     dots: list[Dot] = []
     for colour in shuffled(rng, colours):
@@ -164,7 +164,7 @@ def _placed(rng: np.random.Generator, size: Size, kind: Kind, colours: list[str]
     return dots
 
 
-def _drawn(rng: np.random.Generator, size: Size, kind: Kind, dots: list[Dot]) -> Pixels:
+def _drawn(rng: np.random.Generator, size: DotsSize, kind: DotLook, dots: list[Dot]) -> Pixels:
     """A grey ground, slightly tinted, with the dots; then noise over all."""
     ground = int(rng.integers(115, 141)) + rng.integers(-6, 7, 3)
     raised = np.zeros((size.height, size.width, 3), np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,10 +14,16 @@ from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
 
+if TYPE_CHECKING:
+    from vtcli.data.teachers.scripted import TaskScript
+
 T = TypeVar("T")
 
-TASKS = ("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots")
-"""The position is the task's id in the seed: append, never reorder."""
+_NUMBERS: Mapping[str, int] = {
+    name: number
+    for number, name in enumerate(("rotflip", "zoom", "read_value", "count", "turned", "search", "moving", "dots"))
+}
+"""Of the first tasks in the seed, so that their data stay as they were; any other task's number is made of its name."""
 
 SPLITS = ("train", "validation", "test", "demo-train", "demo-validation")
 """The position is the split's id in the seed, so splits are disjoint by construction. Demonstrations have splits of
@@ -49,6 +55,7 @@ class Item:
     truth: Mapping[str, Json]
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
     clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
+    script: TaskScript | None = None  # how demonstrations solve it; None: as ``teachers.plans`` knows the task by name
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:
@@ -113,15 +120,26 @@ def stream(seed: int, task: str, split: str, item: int, purpose: int = 0) -> np.
     """The item's own random stream: Philox (counter based, the same on every platform) on the four ids. ``purpose``
     gives further independent streams: 0 for the picture and its question, 1 for the demonstration's script.
 
-    Raises ConfigError for an unknown split or task, or a negative seed.
+    Raises ConfigError for a task without a name, an unknown split, or a negative seed.
     """
-    if task not in TASKS or split not in SPLITS or seed < 0 or item < 0:
+    if not task or split not in SPLITS or seed < 0 or item < 0:
         raise ConfigError(
-            f"cannot seed task={task!r} split={split!r} seed={seed} item={item}: expected a task of {TASKS}, "
+            f"cannot seed task={task!r} split={split!r} seed={seed} item={item}: expected a task's name, "
             f"a split of {SPLITS} and numbers that are not negative"
         )
-    entropy = [seed, TASKS.index(task), SPLITS.index(split), item, *([purpose] if purpose else [])]
+    entropy = [seed, task_number(task), SPLITS.index(split), item, *([purpose] if purpose else [])]
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
+
+
+def task_number(task: str) -> int:
+    """The task's part of the seed: one word of 32 bits, whose first is set for all but the eight first tasks.
+
+    >>> task_number("count"), task_number("mine")
+    (3, 3218277698)
+    """
+    if task in _NUMBERS:
+        return _NUMBERS[task]
+    return int.from_bytes(hashlib.sha256(task.encode()).digest()[:4], "big") | 1 << 31
 
 
 def pick(rng: np.random.Generator, choices: Sequence[T]) -> T:

@@ -35,7 +35,7 @@ REST = 0.5  # share of every second in which a shape stays where it is
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class MovingSize:
     """Sizes and length of a video, and its questions; lengths in pixels."""
 
     width: int = 112
@@ -77,7 +77,7 @@ class Mover:
         return x + share * (x2 - x), y + share * (y2 - y)
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: MovingSize, *, form: str = "answer") -> Item:
     """The video ``item`` of ``split``. Chance is one over the number of places, or of colours.
 
     Its truth names the frames that show the answer: ``frame`` is the one at the very second, ``frames`` all of that
@@ -177,7 +177,7 @@ def figure(pixels: Pixels) -> Pixels:
     return np.ascontiguousarray(np.asarray(agg.buffer_rgba())[:, :, :3])
 
 
-def _require(size: Size) -> None:
+def _require(size: MovingSize) -> None:
     cell = min(size.width, size.height) // size.grid if size.grid in PLACES else 0
     if cell < size.side[1] + 2 * size.sway:
         raise ConfigError(
@@ -193,7 +193,7 @@ def _require(size: Size) -> None:
         raise ConfigError(f"moving: shapes={list(size.shapes)}: a shape or colour would occur twice; lower it")
 
 
-def _movers(rng: np.random.Generator, size: Size, kind: str) -> list[Mover]:
+def _movers(rng: np.random.Generator, size: MovingSize, kind: str) -> list[Mover]:
     """Shapes of different kinds, at different places in every second. They keep their colours, all different, unless a
     colour is asked for: then every second draws new ones."""
     count = int(rng.integers(size.shapes[0], size.shapes[1] + 1))
@@ -209,7 +209,7 @@ def _movers(rng: np.random.Generator, size: Size, kind: str) -> list[Mover]:
     return movers
 
 
-def _centre(rng: np.random.Generator, size: Size, place: int) -> tuple[float, float]:
+def _centre(rng: np.random.Generator, size: MovingSize, place: int) -> tuple[float, float]:
     row, column = divmod(place, size.grid)
     x, y = (column + 0.5) * size.width / size.grid, (row + 0.5) * size.height / size.grid
     sway = rng.integers(-size.sway, size.sway + 1, 2)
@@ -226,7 +226,7 @@ def _record(mover: Mover) -> dict[str, Json]:
     }
 
 
-def _frames(rng: np.random.Generator, size: Size, movers: list[Mover]) -> Pixels:
+def _frames(rng: np.random.Generator, size: MovingSize, movers: list[Mover]) -> Pixels:
     """(N, H, W, 3): a pale ground with a few even patches, the same in all frames, and the shapes on it."""
     shade = rng.integers(205, 236, 3)
     ground = canvas.blank(size.width, size.height, _rgb(shade))

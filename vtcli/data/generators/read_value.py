@@ -16,7 +16,7 @@ from vtcli.schema import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ReadValueSize:
     """Sizes of a chart, its number of points, and its questions."""
 
     chart: chart.ChartSize = field(default_factory=chart.ChartSize)
@@ -34,7 +34,7 @@ class Size:
         among(("x", "y", "xy"), self, "axes")
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: ReadValueSize, *, form: str = "answer") -> Item:
     """The chart ``item`` of ``split``, the same in both forms."""
     del form
     rng = stream(seed, "read_value", split, item)
@@ -74,7 +74,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     )
 
 
-def _points(rng: np.random.Generator, size: Size, look: chart.Look) -> list[chart.Point]:
+def _points(rng: np.random.Generator, size: ReadValueSize, look: chart.Look) -> list[chart.Point]:
     """Points on the grid of steps, apart on both axes, inside the frame; some or all of them labelled."""
     count = int(rng.integers(size.points[0], size.points[1] + 1))
     labelled = min(count, int(rng.integers(size.labelled[0], size.labelled[1] + 1)))

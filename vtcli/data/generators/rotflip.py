@@ -58,7 +58,7 @@ SEALS = ("PAID", "COPY", "SEEN", "FILED", "SENT", "DONE")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RotflipSize:
     """Sizes of a page, and its questions; lengths in pixels of the upright page."""
 
     width: int = 112
@@ -81,7 +81,7 @@ class Size:
         among(canvas.COLOURS, self, "colours")
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: RotflipSize, *, form: str = "answer") -> Item:
     """The page ``item`` of ``split``. Both forms show the same page; the tool-supervised training form is always
     transformed, with the kind that the other form has where it has one."""
     rng = stream(seed, "rotflip", split, item)
@@ -123,12 +123,12 @@ def moved(corner: str, transform: str) -> str:
     return CORNERS[int(np.argmax(TRANSFORMS[transform](marked)))]
 
 
-def _fields(rng: np.random.Generator, size: Size) -> dict[str, str]:
+def _fields(rng: np.random.Generator, size: RotflipSize) -> dict[str, str]:
     """``size.fields`` labels with values of five or six digits."""
     return {label: str(rng.integers(10_000, 1_000_000)) for label in shuffled(rng, FIELDS)[: size.fields]}
 
 
-def _page(rng: np.random.Generator, size: Size, corner: str, colour: str, fields: dict[str, str]) -> Pixels:
+def _page(rng: np.random.Generator, size: RotflipSize, corner: str, colour: str, fields: dict[str, str]) -> Pixels:
     """The upright page: a dark bar at the upper left, left-aligned lines with a ragged right edge, the stamp on top."""
     shade = int(rng.integers(242, 256))
     pixels = canvas.blank(size.width, size.height, (shade, shade, shade))
@@ -146,7 +146,7 @@ def _page(rng: np.random.Generator, size: Size, corner: str, colour: str, fields
     return pixels
 
 
-def _body(rng: np.random.Generator, pen: canvas.Pen, size: Size, fields: dict[str, str]) -> None:
+def _body(rng: np.random.Generator, pen: canvas.Pen, size: RotflipSize, fields: dict[str, str]) -> None:
     """Fields, then lines of words, each 45 to 100 % of the column wide, down to the lower margin."""
     face, bold = canvas.font(size.font), canvas.font(size.font, "bold")
     step = round(size.font * 1.45)
@@ -175,7 +175,7 @@ def _line(rng: np.random.Generator, width: float, face: canvas.ImageFont.FreeTyp
         words.append(word)
 
 
-def _stamp(rng: np.random.Generator, pixels: Pixels, size: Size, corner: str, colour: str) -> None:
+def _stamp(rng: np.random.Generator, pixels: Pixels, size: RotflipSize, corner: str, colour: str) -> None:
     """A filled disc with a pale ring, a few pixels off its corner; upper ones lie below the title bar."""
     vertical, horizontal = corner.split("-")
     jitter = rng.uniform(0.0, size.stamp * 0.35, 2)

@@ -24,7 +24,7 @@ PLATE = "silver"
 _TAG, _PLATE = "Which way do the lines on the {} run?", "Which way do the lines on the plate run?"
 
 
-def generate(seed: int, item: int, split: str, size: zoom.Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: zoom.ZoomSize, *, form: str = "answer") -> Item:
     """The scene ``item`` of ``split``; it has no tool-supervised form."""
     del form
     rng = stream(seed, "search", split, item)
@@ -113,7 +113,7 @@ def _elsewhere(item: Item, rng: np.random.Generator, box: list[float]) -> list[f
     return [x, y, x + box[2] - box[0], y + box[3] - box[1]]
 
 
-def _box(rng: np.random.Generator, size: zoom.Size, corner: str | None) -> zoom.Box:
+def _box(rng: np.random.Generator, size: zoom.ZoomSize, corner: str | None) -> zoom.Box:
     """In the cell in that corner, or in any cell that is in none."""
     right, bottom = size.width // size.lattice - 1, size.height // size.lattice - 1
     corners = {place: (right * place.endswith("right"), bottom * place.startswith("bottom")) for place in CORNERS}

@@ -30,17 +30,19 @@ _LIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TurnedSize:
     """``scene`` is square, with one tag and corners for hatchings; ``augment`` is the probability of a transform."""
 
-    scene: zoom.Size = field(default_factory=lambda: zoom.Size(tags=1, hatchings=CORNERS, lattice=168, lighting=120))
+    scene: zoom.ZoomSize = field(
+        default_factory=lambda: zoom.ZoomSize(tags=1, hatchings=CORNERS, lattice=168, lighting=120)
+    )
     augment: float = 0.7
 
     def __post_init__(self) -> None:
         shares(self, "augment")
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = "answer") -> Item:
     """The scene ``item`` of ``split``; it has no tool-supervised form."""
     del form
     rng = stream(seed, "turned", split, item)

@@ -54,7 +54,7 @@ _QUARTER = ("In which corner of the {} are the lines?", "In which corners of the
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ZoomSize:
     """Sizes of a scene, and its questions; lengths in pixels of the full image."""
 
     width: int = 672
@@ -108,7 +108,7 @@ class Tag:
         return f"{self.colour} tag"
 
 
-def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answer") -> Item:
+def generate(seed: int, item: int, split: str, size: ZoomSize, *, form: str = "answer") -> Item:
     """The scene ``item`` of ``split``, the same in both forms. Chance is one over the number of marks."""
     del form
     rng = stream(seed, "zoom", split, item)
@@ -140,7 +140,7 @@ def generate(seed: int, item: int, split: str, size: Size, *, form: str = "answe
     )
 
 
-def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
+def _tags(rng: np.random.Generator, size: ZoomSize) -> list[Tag]:
     """Tags of distinct colours and marks at random places that keep a tag's width apart where there is room."""
     colours = shuffled(rng, size.colours)[: size.tags]
     marks = shuffled(rng, size.hatchings or tuple(size.letters))[: size.tags]
@@ -162,7 +162,7 @@ def _tags(rng: np.random.Generator, size: Size) -> list[Tag]:
     return [Tag(colour, mark, box) for colour, mark, box in zip(colours, marks, boxes, strict=True)]
 
 
-def _place(rng: np.random.Generator, size: Size, width: int, height: int) -> tuple[int, int]:
+def _place(rng: np.random.Generator, size: ZoomSize, width: int, height: int) -> tuple[int, int]:
     """The upper left corner of a tag: anywhere, or in the middle of a cell of the lattice."""
     if not size.lattice:
         return int(rng.integers(8, size.width - width - 8)), int(rng.integers(8, size.height - height - 8))
@@ -170,7 +170,7 @@ def _place(rng: np.random.Generator, size: Size, width: int, height: int) -> tup
     return in_cell(rng, size, (column, row), (width, height))
 
 
-def in_cell(rng: np.random.Generator, size: Size, cell: tuple[int, int], tag: tuple[int, int]) -> tuple[int, int]:
+def in_cell(rng: np.random.Generator, size: ZoomSize, cell: tuple[int, int], tag: tuple[int, int]) -> tuple[int, int]:
     """The upper left corner of a tag in the middle of a cell of the lattice, with 2 px of play."""
     (column, row), (width, height) = cell, tag
     play = rng.integers(-2, 3, 2)
@@ -183,7 +183,7 @@ def _apart(a: Box, b: Box, gap: int) -> bool:
     return a[2] + gap <= b[0] or b[2] + gap <= a[0] or a[3] + gap <= b[1] or b[3] + gap <= a[1]
 
 
-def scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
+def scene(rng: np.random.Generator, size: ZoomSize, tags: list[Tag]) -> Pixels:
     """Pale patches and thin lines behind the tags; flat colours keep the PNG small."""
     base = rng.integers(190, 226, 3)
     pixels = canvas.blank(size.width, size.height, _rgb(base))
@@ -204,7 +204,7 @@ def scene(rng: np.random.Generator, size: Size, tags: list[Tag]) -> Pixels:
     return pixels
 
 
-def _face(rng: np.random.Generator, size: Size, tag: Tag) -> Pixels:
+def _face(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> Pixels:
     """The tag's pixels: its colour in blotches, and its mark."""
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
     colour = PALE * np.array(canvas.COLOURS[tag.colour]) + (1 - PALE) * 128 + rng.integers(-14, 15)
@@ -222,7 +222,7 @@ def _face(rng: np.random.Generator, size: Size, tag: Tag) -> Pixels:
     return np.clip(np.rint(shades), 0, 255).astype(np.uint8)
 
 
-def _letter(rng: np.random.Generator, size: Size, tag: Tag) -> np.ndarray:
+def _letter(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> np.ndarray:
     """(H, W) darkness of a vanishing letter, up to a sixth of the side off the centre."""
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
     at = (np.array([width, height]) * (0.5 + rng.uniform(-1 / 6, 1 / 6, 2))).tolist()
@@ -235,7 +235,7 @@ def _letter(rng: np.random.Generator, size: Size, tag: Tag) -> np.ndarray:
     return ink
 
 
-def _hatching(rng: np.random.Generator, size: Size, tag: Tag) -> np.ndarray:
+def _hatching(rng: np.random.Generator, size: ZoomSize, tag: Tag) -> np.ndarray:
     """(H, W) darkness of fine lines; a sine of any phase, so that its mean says nothing about the direction."""
     width, height = tag.box[2] - tag.box[0], tag.box[3] - tag.box[1]
     y, x = np.mgrid[:height, :width]

@@ -39,9 +39,25 @@ from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
+from vtcli.signals.rules import RULES
 from vtcli.store import images
 
-COLUMNS = ("question", "answer", "image", "video", "boxes", "choices", "numeric", "required", "search")
+NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
+"""What a row's truth must have for a rule; the last two score charts that are generated."""
+
+COLUMNS = (
+    "question",
+    "answer",
+    "image",
+    "video",
+    "boxes",
+    "choices",
+    "numeric",
+    "required",
+    "search",
+    "rule",
+    "tolerance",
+)
 
 
 def survey(split: str, *, path: str, **_: object) -> Survey:
@@ -103,7 +119,7 @@ def generate(
     found = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(boxes, start=1))
     return Item(
         id=item_id(name, split, item),
-        task="rotflip" if turn else "zoom" if boxes else name,
+        task=name,
         pixels=np.ascontiguousarray(TRANSFORMS[transform](pixels)),
         question=str(row["question"]),
         tool_question="Turn the page upright. Which image is it?" if turn else f"Zoom in on the {names}.",
@@ -219,6 +235,15 @@ def _said(row: Mapping[str, Any], where: str) -> dict[str, Json]:
         truth["choices"] = texts
     if row.get("numeric"):
         truth["number"] = _number(row["answer"], where)
+    if (rule := row.get("rule")) is not None:
+        alone = ", ".join(map(repr, sorted(RULES.keys() - NEEDED.keys())))
+        if rule not in RULES or not NEEDED.get(rule, set()) <= truth.keys():
+            raise InputError(
+                f"{where}: the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true."
+            )
+        truth["rule"] = rule
+        if (tolerance := row.get("tolerance")) is not None:
+            truth["tolerance"] = _number(tolerance, where)
     if (required := row.get("required")) is not None:
         unknown = set(required) - REQUIRABLE if isinstance(required, list | tuple) else {required}
         if unknown:

@@ -7,7 +7,7 @@ missing points), and the answer is read off what such a call brings back, so too
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from vtcli.data.teachers.scripted import (
     FlatCall,
     Percept,
     Script,
+    TaskScript,
     Teacher,
     View,
     centre_inside,
@@ -29,6 +30,7 @@ from vtcli.data.teachers.scripted import (
     snapped_box,
     some,
 )
+from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
@@ -39,8 +41,9 @@ def plan(
     """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` says how
     turns are written. Every call of a script makes one image."""
     direct = bool(rng.random() < teacher.direct)
-    act = _PLANNERS[item.task](item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
-    answer = _index(item, rng, teacher, len(act.calls)) if form == "tool" else act.answer
+    script = script_of(item)
+    act = script.act(item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
+    answer = _index(item, rng, teacher, len(act.calls), script.labelled) if form == "tool" else act.answer
     turns = [dialect.act(name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
     return Script((*turns, dialect.reply(answer)), act.right)
 
@@ -49,12 +52,25 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     """An image of the item that can be read without tools, with questions: the page, the scene with the tags'
     places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as in
     ``Teacher``."""
-    return _PERCEIVERS[item.task](item, rng, view, grid)
+    return script_of(item).perceive(item, rng, view, grid)
 
 
-def _index(item: Item, rng: np.random.Generator, teacher: Teacher, calls: int) -> str:
+def script_of(item: Item) -> TaskScript:
+    """The item's own script, its task's, or that of a turned page. Raises ``ConfigError`` where there is none."""
+    found = item.script or SCRIPTS.get(item.task)
+    if found is None and item.truth.get("kind") == "field" and "transform" in item.truth:
+        found = TaskScript(_turn_page, _unseen)  # a document of somebody else's, turned by ``importers.rows``
+    if found is None:
+        raise ConfigError(
+            f"the task {item.task} has no script, so it has neither demonstrations nor an oracle; its generator can "
+            f"give one with each item (Item.script). Tasks with scripts are {', '.join(SCRIPTS)}"
+        )
+    return found
+
+
+def _index(item: Item, rng: np.random.Generator, teacher: Teacher, calls: int, labelled: bool) -> str:
     """The answer of the tool-supervised form after ``calls`` successful calls."""
-    labels = [box["label"] for box in item.truth["boxes"]] if item.task == "zoom" else [None]
+    labels = [box["label"] for box in item.truth["boxes"]] if labelled else [None]
     named: list[str] = []
     for i, label in enumerate(labels, start=1):
         index = min(i, calls) if label else calls
@@ -104,6 +120,13 @@ def _page(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], 
     turns = _corner_turns(stamp, corner, "the upright page")
     turns += [(f"What is the {label.lower()} on the page?", value) for label, value in item.truth["fields"].items()]
     return Percept(pixels, some(rng, turns))
+
+
+def _unseen(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    raise ConfigError(
+        f"the task {item.task} is made of rows of others, whose pictures no script can read: set "
+        f"synth.demos.rows.{item.task}.perceive=0"
+    )
 
 
 def _corner_turns(stamp: str, corner: str, of: str) -> list[tuple[str, str]]:
@@ -255,19 +278,27 @@ def _value_at(item: Item, axis: str, place: float) -> float:
     return round(low + round(share * (high - low) / step) * step, 6)
 
 
-def _chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+def _read_chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    turns = [
+        (f"What is the {axis}-value of point {p['label']}?", number(p["data"]["xy".index(axis)]))
+        for p in _named(item)
+        for axis in "xy"
+    ]
+    return Percept(item.pixels, some(rng, [*_places(item, view, grid), *turns]))
+
+
+def _count_chart(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
+    turns = [("How many points are there?", str(len(item.truth["points"]))), (item.question, item.answer)]
+    return Percept(item.pixels, some(rng, [*_places(item, view, grid), *turns]))
+
+
+def _named(item: Item) -> list[Json]:
+    return [p for p in item.truth["points"] if p["label"] is not None]
+
+
+def _places(item: Item, view: Callable[[Pixels], View], grid: int) -> list[tuple[str, str]]:
     scale = view(item.pixels)
-    named = [p for p in item.truth["points"] if p["label"] is not None]
-    turns = [(f"Where is point {p['label']}?", str(_scaled(p["pixel"], scale, grid))) for p in named]
-    if item.task == "read_value":
-        turns += [
-            (f"What is the {axis}-value of point {p['label']}?", number(p["data"]["xy".index(axis)]))
-            for p in named
-            for axis in "xy"
-        ]
-    else:
-        turns += [("How many points are there?", str(len(item.truth["points"]))), (item.question, item.answer)]
-    return Percept(item.pixels, some(rng, turns))
+    return [(f"Where is point {p['label']}?", str(_scaled(p["pixel"], scale, grid))) for p in _named(item)]
 
 
 def _scaled(point: Sequence[float], view: View, grid: int) -> list[int]:
@@ -275,23 +306,14 @@ def _scaled(point: Sequence[float], view: View, grid: int) -> list[int]:
     return [grid * round(v * view[i] / grid) for i, v in enumerate(point)]
 
 
-_PLANNERS: dict[str, Callable[[Item, np.random.Generator, Teacher, View], Act]] = {
-    "rotflip": _turn_page,
-    "zoom": _zoom,
-    "read_value": _read,
-    "count": _count,
-    "turned": turned.act,
-    "search": search.act,
-    "moving": moving.act,
-    "dots": dots.act,
+SCRIPTS: Mapping[str, TaskScript] = {
+    "rotflip": TaskScript(_turn_page, _page),
+    "zoom": TaskScript(_zoom, _scene, labelled=True),
+    "read_value": TaskScript(_read, _read_chart),
+    "count": TaskScript(_count, _count_chart),
+    "turned": TaskScript(turned.act, turned.perceive),
+    "search": TaskScript(search.act, search.perceive),
+    "moving": TaskScript(moving.act, moving.perceive),
+    "dots": TaskScript(dots.act, dots.perceive),
 }
-_PERCEIVERS: dict[str, Callable[[Item, np.random.Generator, Callable[[Pixels], View], int], Percept]] = {
-    "rotflip": _page,
-    "zoom": _scene,
-    "read_value": _chart,
-    "count": _chart,
-    "turned": turned.perceive,
-    "search": search.perceive,
-    "moving": moving.perceive,
-    "dots": dots.perceive,
-}
+"""Of the package's own tasks, which the oracle knows by name."""

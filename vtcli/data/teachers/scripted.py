@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from vtcli.config.bounds import at_least, ordered, shares
-from vtcli.data.generators.item import shuffled
+from vtcli.data.generators.item import Item, shuffled
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 
@@ -64,6 +64,30 @@ class Act:
     calls: list[FlatCall]
     answer: str
     right: bool
+
+
+class Planner(Protocol):
+    """What a teacher does about one item, and how well."""
+
+    def __call__(self, item: Item, rng: np.random.Generator, teacher: Teacher, view: View, /) -> Act: ...
+
+
+class Perceiver(Protocol):
+    """An image of the item that can be read without tools, with questions; ``view`` gives the scale at which an image
+    will be shown, ``grid`` is as in ``Teacher``."""
+
+    def __call__(
+        self, item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int, /
+    ) -> Percept: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScript:
+    """How demonstrations of a task are made. A generator from outside puts one into its items (``Item.script``)."""
+
+    act: Planner
+    perceive: Perceiver
+    labelled: bool = False  # the tool-supervised answer names an image for each of ``truth.boxes``
 
 
 def grown(box: Sequence[float], shares: np.ndarray, width: int, height: int) -> list[float]:

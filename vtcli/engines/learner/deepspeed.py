@@ -80,6 +80,32 @@ class _Sums:
         for name, value in values.items():
             self.values[name] = self.values.get(name, 0.0) + float(value)
 
+    def add_gap(self, gap: _Gap) -> None:
+        """How far learner and policy are apart."""
+        hit, real = gap.surrogate.clipped, gap.real
+        self.add(
+            mismatch_kl=(k3(gap.policy, gap.learner) * real).sum(),  # of policy ‖ learner: samples come from the policy
+            ratio=((gap.now - gap.policy).exp() * real).sum(),
+            importance=(gap.surrogate.importance * real).sum(),
+            clip_ratio_low=(hit * (gap.advantage < 0) * real).sum(),
+            clip_ratio_high=(hit * (gap.advantage > 0) * real).sum(),
+        )
+        if real.any():
+            self.peak = max(self.peak, float(((gap.learner - gap.policy).abs() * real).max()))
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """Log-probabilities of the tokens (N,) of a micro-batch, of the learner now and at rollout and of the policy, with
+    what else the metrics of a policy loss are made of. Engines are compared at rollout."""
+
+    now: Tensor
+    learner: Tensor
+    policy: Tensor
+    advantage: Tensor
+    real: Tensor  # 1 where a token counts
+    surrogate: PolicyLoss
+
 
 class DeepSpeedLearner:
     """Owns the trained weights and their optimiser."""
@@ -127,7 +153,7 @@ class DeepSpeedLearner:
             InputError: empty masks everywhere, a row over the micro-batch budget, placeholders without images.
             EngineError: the loss is not finite; the weights are left as they were.
         """
-        loss = loss or LossConfig()
+        loss, rows = loss or LossConfig(), _numbered(rows)
         weights = self._weights(rows, loss)
         imitate = any(gather(any(row.logprobs is None for row in rows)))
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
@@ -160,8 +186,8 @@ class DeepSpeedLearner:
         computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
         """
         if len(minibatches) > 1:
-            known = self.logprobs([row for rows in minibatches for row in rows])
-            minibatches = [[_anchored(row, known[row.id]) for row in rows] for rows in minibatches]
+            known = iter(self.logprobs([row for rows in minibatches for row in rows]))
+            minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
         return _joined([self.step(rows, loss) if any(gather(bool(rows))) else self.skip() for rows in minibatches])
 
     def skip(self) -> dict[str, float]:
@@ -176,13 +202,14 @@ class DeepSpeedLearner:
             total, count = total - float(logp.sum()), count + len(logp)
         return total / max(count, 1)
 
-    def logprobs(self, rows: Sequence[TrainRow]) -> dict[str, list[float]]:
-        """Log-probabilities of the masked tokens of every row, by row id, under the current weights."""
+    def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
+        """Log-probabilities of the masked tokens of every row, in the order of the rows, under the current weights."""
         out: dict[str, list[float]] = {}
+        rows = _numbered(rows)
         for packed, logp in self._forwards(rows):
             for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
                 out[row.id] = part.tolist()
-        return out
+        return [out[row.id] for row in rows]
 
     def weights(self) -> Mapping[str, Tensor]:
         """The model's weights by their Hugging Face names, adapters merged; all ranks ask together."""
@@ -298,27 +325,11 @@ class DeepSpeedLearner:
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
         now = logp.detach()
-        self._log_policy_gap((now, now if anchor is None else anchor, old), advantage, (real, surrogate), sums)
+        sums.add_gap(_Gap(now, now if anchor is None else anchor, old, advantage, real, surrogate))
         sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
         value = (weight * per_token).sum()
         sums.add(loss=value.detach())
         return value
-
-    def _log_policy_gap(
-        self, logps: tuple[Tensor, Tensor, Tensor], advantage: Tensor, marks: tuple[Tensor, PolicyLoss], sums: _Sums
-    ) -> None:
-        """``logps``: of the learner now and at rollout, and of the policy; engines are compared at rollout."""
-        (now, learner, policy), (real, surrogate) = logps, marks
-        hit = surrogate.clipped
-        sums.add(
-            mismatch_kl=(k3(policy, learner) * real).sum(),  # k3 of policy ‖ learner: samples come from the policy
-            ratio=((now - policy).exp() * real).sum(),
-            importance=(surrogate.importance * real).sum(),
-            clip_ratio_low=(hit * (advantage < 0) * real).sum(),
-            clip_ratio_high=(hit * (advantage > 0) * real).sum(),
-        )
-        if real.any():
-            sums.peak = max(sums.peak, float(((learner - policy).abs() * real).max()))
 
     def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages", "anchor"]) -> Tensor:
         out: list[float] = []
@@ -394,6 +405,11 @@ class DeepSpeedLearner:
         out["grad_norm"] = float(norm or 0.0)
         out["lr"] = learning_rate(self.optim, self.steps_done - 1, self.total_steps)
         return out
+
+
+def _numbered(rows: Sequence[TrainRow]) -> list[TrainRow]:
+    """The rows with ids of their own: what is known of a row is kept by its id, and two may have the same."""
+    return [replace(row, id=f"{row.id} (row {i} of the batch)") for i, row in enumerate(rows)]
 
 
 def _anchored(row: TrainRow, known: Sequence[float]) -> TrainRow:

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from vtcli.engines.inputs import Seen
-from vtcli.engines.policies import Engine, Place
+from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, misread, same_tensors, sampling
 from vtcli.engines.vllm.seen import from_worker
@@ -48,7 +48,7 @@ class _Open:
 class VllmPolicy:
     """``complete`` may be called for any number of requests at a time; vLLM batches what is there at every step."""
 
-    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> None:
+    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
         self.clock = Clock()  # runs while vLLM reads prompts and samples
         self.family, self.view, self.options = family, view, engine

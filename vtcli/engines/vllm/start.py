@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vtcli.engines.policies import IMAGES, ROOM, Engine, Place
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import in_environment, open_family
@@ -58,7 +58,7 @@ def load() -> Any:
         ) from error
 
 
-def arguments(engine: Engine, family: Family, limits: Limits, place: Place) -> dict[str, Any]:
+def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) -> dict[str, Any]:
     """vLLM's engine arguments."""
     on_cpu = not torch.cuda.is_available()
     with _reading(family):

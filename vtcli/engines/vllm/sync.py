@@ -18,7 +18,7 @@ from vtcli.errors import EngineError, InputError
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """All weights of one version. ``buckets`` can be gone through again if ``again``; each is closed by ``done``."""
 
     label: str
@@ -28,7 +28,7 @@ class Source:
     again: bool = True
 
 
-def of_folder(label: str, folder: Path, limit: int, spool: Path | None) -> Source:
+def of_folder(label: str, folder: Path, limit: int, spool: Path | None) -> WeightSource:
     """The weights of a model folder, as they lie there: vLLM reads their names as it does at its start.
 
     Raises:
@@ -50,28 +50,28 @@ def of_folder(label: str, folder: Path, limit: int, spool: Path | None) -> Sourc
     for file in files:
         with safe_open(str(file), "pt") as opened:
             total += len(opened.keys())
-    return Source(label, total, lambda: fill(named(), limit, spool))
+    return WeightSource(label, total, lambda: fill(named(), limit, spool))
 
 
-def of_weights(label: str, weights: Mapping[str, Tensor], limit: int, spool: Path | None) -> Source:
+def of_weights(label: str, weights: Mapping[str, Tensor], limit: int, spool: Path | None) -> WeightSource:
     """The learner's weights, once: they change with its next step."""
-    return Source(label, len(weights), lambda: fill(weights.items(), limit, spool), again=False)
+    return WeightSource(label, len(weights), lambda: fill(weights.items(), limit, spool), again=False)
 
 
 @dataclass
 class Keeping:
     """The buckets of a source, as they go by."""
 
-    source: Source
+    source: WeightSource
     buckets: list[Bucket] = field(default_factory=list[Bucket])
 
-    def first(self) -> Source:
+    def first(self) -> WeightSource:
         """The source, whose buckets are kept when they have been sent."""
-        return Source(self.source.label, self.source.total, self.source.buckets, self.buckets.append, again=False)
+        return WeightSource(self.source.label, self.source.total, self.source.buckets, self.buckets.append, again=False)
 
-    def later(self) -> Source:
+    def later(self) -> WeightSource:
         """The kept weights, as often as they are needed."""
-        return Source(self.source.label, self.source.total, lambda: iter(self.buckets), lambda _: None)
+        return WeightSource(self.source.label, self.source.total, lambda: iter(self.buckets), lambda _: None)
 
     def close(self) -> None:
         """Frees what was kept."""
@@ -84,7 +84,7 @@ class Push:
     """One weight update of some servers. One that is gone drops out; one that refuses ends it for all."""
 
     servers: Sequence[Remote]
-    source: Source
+    source: WeightSource
     what: str  # for messages
     limit_s: float
     began: float = field(default_factory=time.monotonic)

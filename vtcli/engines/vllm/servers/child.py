@@ -29,7 +29,7 @@ HALF = 0.5
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerPlan:
     """How one of our servers is started, each time that it is."""
 
     number: int
@@ -49,7 +49,7 @@ class Plan:
 class Child:
     """One start of a server."""
 
-    plan: Plan
+    plan: ServerPlan
     process: subprocess.Popen[bytes]
     port_file: Path
 
@@ -121,7 +121,7 @@ def gpus_of(number: int, options: Engine, circle: Circle) -> list[str]:
     return [names[n] for n in mine]
 
 
-def launch(plan: Plan, port: int = 0) -> Child:
+def launch(plan: ServerPlan, port: int = 0) -> Child:
     """Starts a server; with ``port`` 0 it chooses one."""
     port_file = plan.home / f"server-{plan.number}-{time.monotonic_ns()}.port"
     environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHED)}

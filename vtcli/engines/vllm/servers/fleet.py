@@ -21,10 +21,10 @@ from torch import Tensor
 from vtcli.engines.learner.ranks import Circle
 from vtcli.engines.policies import Engine
 from vtcli.engines.vllm.forms import Odd
-from vtcli.engines.vllm.servers.child import Plan, end, gpus_of, launch
+from vtcli.engines.vllm.servers.child import ServerPlan, end, gpus_of, launch
 from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote, introduce, open_session
 from vtcli.engines.vllm.servers.serve import KEY
-from vtcli.engines.vllm.sync import Keeping, Push, Source, of_folder, of_weights
+from vtcli.engines.vllm.sync import Keeping, Push, WeightSource, of_folder, of_weights
 from vtcli.errors import ConfigError, EngineError, VtcliError
 from vtcli.families.family import Family
 from vtcli.families.table import for_environment
@@ -52,7 +52,9 @@ class Fleet:
         self._key = os.environ.get(KEY, "") if options.urls else secrets.token_hex(16)
         self._run = secrets.token_hex(4)
         self._updates = 0
-        self._source: Source | None = None  # of the weights that servers should have; none where nobody keeps them
+        self._source: WeightSource | None = (
+            None  # of the weights that servers should have; none where nobody keeps them
+        )
         self._kept: Keeping | None = None
         self._homes: dict[int, Remote] = {}
         self._busy = True  # starting or updating: what fails meanwhile is mended afterwards
@@ -107,9 +109,9 @@ class Fleet:
     def _of_my_leader(self, found: list[Any]) -> tuple[list[str], str, str]:
         return found[0 if self.options.urls else self.circle.rank - self.circle.local_rank]
 
-    def _plan(self, number: int, home: Path) -> Plan:
+    def _plan(self, number: int, home: Path) -> ServerPlan:
         gpus = gpus_of(number, self.options, self.circle) if self.circle.gpus else []
-        return Plan(number, self.settings, home, self._key, gpus, self._families)
+        return ServerPlan(number, self.settings, home, self._key, gpus, self._families)
 
     async def _started(self, server: Remote) -> None:
         """Waits until a server of ours answers."""
@@ -278,7 +280,7 @@ class Fleet:
             self._kept.close()
         self._kept, self._source = keeping, keeping.later() if keeping else None
 
-    async def _push(self, servers: list[Remote], source: Source, what: str, limit_s: float) -> None:
+    async def _push(self, servers: list[Remote], source: WeightSource, what: str, limit_s: float) -> None:
         if not servers:
             raise EngineError(
                 f"{what}: no server is left: " + "; ".join(f"{s.blamed()}: {s.why}" for s in self.servers)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from vtcli.engines.inputs import Seen
-from vtcli.engines.policies import IMAGES, Engine, Place
+from vtcli.engines.policies import IMAGES, Engine, Placement
 from vtcli.engines.vllm.forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.servers.fleet import Fleet
@@ -43,7 +43,7 @@ class LostError(RuntimeError):
 class ServerPolicy:
     """``complete`` may be called for any number of requests at a time; requests of one rollout stay on one server."""
 
-    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Place) -> None:
+    def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
         self.clock: Clock | None = None  # it computes in other processes
         self.family, self.view, self.options = family, view, engine

@@ -1,0 +1,170 @@
+"""How an answer to a plain question is scored by rule. Pure.
+
+A sample's ``truth.rule`` names one of ``RULES``. The truth of generated data, and of rows stored before there were
+rules, names none: its keys say which rule is meant (``rule_of``). A rule from outside is a function from a sample and a
+text to a ``Score``, added under its name in the configuration: ``signals.answer.rules.NAME``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from rapidfuzz.distance import Levenshtein
+
+from vtcli.errors import InputError
+from vtcli.schema import Sample
+
+MAX_CHARS = 10_000  # of an answer that is compared letter by letter
+READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
+ANLS_THRESHOLD = 0.5
+
+Score = tuple[float, int]
+"""Score in [0, 1], and whether the answer is correct: 0 or 1."""
+
+Rule = Callable[[Sample, str], Score]
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
+_THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
+
+
+def rule_of(sample: Sample) -> str:
+    """The name of the sample's rule: ``truth.rule``, else by what the truth has."""
+    truth = sample.truth
+    if "rule" in truth:
+        return str(truth["rule"])
+    if "value" in truth and "axis" in truth:
+        return "values"
+    if "value" in truth and "total" in truth:
+        return "counts"
+    if "number" in truth:
+        return "mra"
+    return "choices" if truth.get("choices") else "judge"
+
+
+def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> Score:
+    """Score and correctness of an answer to a plain question, by the sample's rule or one of ``own``.
+
+    Raises:
+        InputError: a rule that is not known.
+    """
+    name, known = rule_of(sample), {**RULES, **(own or {})}
+    if name not in known:
+        raise InputError(
+            f"sample {sample.id} is scored by the rule {name!r} (truth.rule), which there is not; known are "
+            f"{', '.join(known)}. One of your own is added as signals.answer.rules.{name}._target_=module.function"
+        )
+    return known[name](sample, text)
+
+
+def asks_judge(sample: Sample) -> bool:
+    """Whether an answer that the rule finds wrong goes to a judge, where there is one."""
+    return rule_of(sample) == "judge"
+
+
+def exact(sample: Sample, text: str) -> Score:
+    """1 for the same words (``normalise``), else 0."""
+    same = int(normalise(text) == normalise(sample.answer))
+    return float(same), same
+
+
+def similar(sample: Sample, text: str) -> Score:
+    """1 for the same words, else their edit similarity, which is never correct."""
+    same = exact(sample, text)
+    return same if same[1] else (anls(text, sample.answer), 0)
+
+
+def numeric(sample: Sample, text: str) -> Score:
+    """1 for one number within ``truth.tolerance`` of the answer, as a share of it (0 without one); else 0. ChartQA's
+    relaxed accuracy is a tolerance of 0.05 (arXiv 2203.10244, section 5.1)."""
+    given, wanted = numbers(text), numbers(sample.answer)
+    if len(given) != 1 or len(wanted) != 1:
+        return 0.0, 0
+    near = abs(given[0] - wanted[0]) <= float(sample.truth.get("tolerance", 0.0)) * abs(wanted[0]) + 1e-9
+    return float(near), int(near)
+
+
+def values(sample: Sample, text: str) -> Score:
+    """Values read off axes: s_norm = max(0, 1 - |error| / range) of the asked axis, the mean of both for (x, y).
+    Correct when every error is at most 5 % of its range. As many numbers as values are expected, else 0."""
+    truth = sample.truth
+    axes, wanted = tuple(str(truth["axis"])), cast("Sequence[float]", truth["value"])
+    given = numbers(text, len(wanted))
+    if len(given) != len(wanted):
+        return 0.0, 0
+    errors: list[float] = []
+    for axis, number, value in zip(axes, given, wanted, strict=True):
+        low, high = truth["range"][axis]
+        errors.append(abs(number - value) / abs(high - low))
+    return sum(max(0.0, 1.0 - e) for e in errors) / len(errors), int(max(errors) <= READ_TOLERANCE + 1e-9)
+
+
+def counts(sample: Sample, text: str) -> Score:
+    """A number of things. s_norm = max(0, 1 - |error| / number of points); correct when exact."""
+    given, value = numbers(text), float(sample.truth["value"][0])
+    if len(given) != 1:
+        return 0.0, 0
+    error = abs(given[0] - value)
+    return max(0.0, 1.0 - error / max(float(sample.truth["total"]), 1.0)), int(error == 0)
+
+
+def mra(sample: Sample, text: str) -> Score:
+    """Mean relative accuracy: the share of the thresholds 0.5, 0.55 … 0.95 whose complement is above the relative
+    error; correct from a half on, as PyVision-RL's released code has it for VSI-Bench's numbers. One number is
+    expected, else 0; of a truth 0 only 0 is right."""
+    given, truth = numbers(text), float(sample.truth["number"])
+    if len(given) != 1:
+        return 0.0, 0
+    off = abs(given[0] - truth)
+    error = off / abs(truth) if truth else math.inf if off else 0.0
+    accuracy = sum(error < 1 - k / 100 for k in range(50, 100, 5)) / 10
+    return accuracy, int(accuracy >= 0.5)
+
+
+RULES: Mapping[str, Rule] = {
+    "exact": exact,
+    "choices": exact,  # the answer is one of ``truth.choices``
+    "numeric": numeric,
+    "values": values,
+    "counts": counts,
+    "mra": mra,
+    "anls": similar,
+    "judge": similar,  # what is not the same goes to the judge; its edit similarity stands in without one
+}
+"""The rules that a truth may name."""
+
+
+def numbers(text: str, expected: int = 1) -> list[float]:
+    """All numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]; digits inside words (B2, 3km) are none.
+
+    ``1,234`` is one number, except where only the other reading gives as many as ``expected``: of a point it is two.
+    """
+    text = text.replace("\u2212", "-")
+    joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+    grouped, single = ([float(match) for match in _NUMBER.findall(form)] for form in (joined, text))
+    return single if len(grouped) != expected == len(single) else grouped
+
+
+def normalise(text: str) -> str:
+    """Casefolded words without punctuation and articles, except a number's sign and points: ``The Sum: -2.5!`` is
+    ``sum -2.5``. An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of
+    nothing else stays as it is."""
+    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+    words = _WORD.findall(text)
+    followers = [*words, ""][1:]
+    kept = [
+        word
+        for word, after in zip(words, followers, strict=True)
+        if word not in ("an", "the") and (word != "a" or len(after) < 2)
+    ]
+    return " ".join(kept or words) or text.strip()
+
+
+def anls(text: str, target: str) -> float:
+    """1 - normalised edit distance of the normalised texts, 0 below 0.5 (ANLS, arXiv 1905.13648)."""
+    similarity = Levenshtein.normalized_similarity(normalise(text[:MAX_CHARS]), normalise(target))
+    return similarity if similarity >= ANLS_THRESHOLD else 0.0
