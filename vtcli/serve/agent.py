@@ -89,6 +89,8 @@ class Agent:
             what = f"the images have {limits.max_pixels - left} pixels, at most {limits.max_pixels} are taken"
             raise RequestError(400, what, "invalid_image", "messages")
         try:
+            for number, data in enumerate(request.images):
+                images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
             return tuple(self.store.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
         except InputError as error:
             narrow = "longer side" in str(error)

@@ -100,7 +100,12 @@ def decode(data: bytes, where: str) -> Pixels:
 def size(data: bytes, where: str) -> tuple[int, int]:
     """Width and height as ``decode`` gives them, upright; only the header is read. Raises ``InputError`` as it does."""
     image = _open(data, where)
-    sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    if image.format == "PNG" and b"eXIf" not in data:
+        return image.width, image.height  # getexif would decode all of it, as the chunk may come last
+    try:
+        sideways = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    except Exception as error:  # as in decode
+        raise _undecodable(where, error) from error
     return (image.height, image.width) if sideways else (image.width, image.height)
 
 
