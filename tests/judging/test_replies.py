@@ -96,13 +96,13 @@ def test_no_marker_of_a_chat_template_survives(marker: str) -> None:
     assert json.loads(quoted) == f"x {marker} [1, 2] a[i]"
 
 
-NAMES = sorted(p.stem for p in rubrics._folder().glob("*.yaml"))
+NAMES = sorted(p.stem for p in rubrics.prompts_folder().glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rubric_names_its_source_and_says_what_it_wants(name: str) -> None:
     rubric = rubrics.load(name)
-    assert (rubrics._folder() / f"{name}.yaml").read_text().startswith("# ")
+    assert (rubrics.prompts_folder() / f"{name}.yaml").read_text().startswith("# ")
     texts = dict.fromkeys(("question", "answer", "truth", "reasoning"), "x")
     system, user = rubric.messages(texts, ["url"] if "{images}" in rubric.user else [])
     assert all(f"{score:g}" in system["content"].rpartition("S is ")[2] for score in rubric.scale)

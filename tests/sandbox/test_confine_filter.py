@@ -40,7 +40,7 @@ NEVER = {
 }  # fmt: skip
 
 
-def outcome(program: bpf.Program, nr: int, *arguments: int, arch: int = bpf.AUDIT_ARCH["x86_64"]) -> int:
+def outcome(program: bpf.FilterProgram, nr: int, *arguments: int, arch: int = bpf.AUDIT_ARCH["x86_64"]) -> int:
     """What the filter returns for a call."""
     filled = [*arguments, *[0] * 6][:6]
     data = struct.pack("=iIQ6Q", nr if nr < 2**31 else nr - 2**32, arch, 0, *(a & (2**64 - 1) for a in filled))
@@ -67,7 +67,7 @@ OPEN = ALLOWED | set(ONLY_FOR_THE_HARNESS)
 
 
 @pytest.mark.parametrize("program", [GATED, FREE])
-def test_each_number_has_the_outcome_that_the_lists_say(program: bpf.Program) -> None:
+def test_each_number_has_the_outcome_that_the_lists_say(program: bpf.FilterProgram) -> None:
     special = {56, *CONDITIONS, *TIMES}
     for nr in range(520):
         if nr not in special:
@@ -211,7 +211,7 @@ def test_the_filter_of_aarch64_allows_what_its_own_table_says() -> None:
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", AARCH64, root], capture_output=True, text=True, check=True)
     told = json.loads(done.stdout)
-    gated, free = (bpf.Program(bytes.fromhex(told[name]), False) for name in ("gated", "free"))
+    gated, free = (bpf.FilterProgram(bytes.fromhex(told[name]), False) for name in ("gated", "free"))
     arch = bpf.AUDIT_ARCH["aarch64"]
     table = numbers.AARCH64
     special = {*told["conditions"], table["clone"], table["utimensat"], table["sendmsg"], table["seccomp"]}
