@@ -54,11 +54,11 @@ class Config:
     prompt: dict[str, Any]
     model: dict[str, Any]  # conf/model: its family decides how large a demonstration's images are shown
     env: BoundCard  # conf/env: what demonstrations are played in
+    tools: tuple[str, ...]  # that plain questions list
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     workers: int = 0
     forms: tuple[str, ...] = FORMS
-    tools: tuple[str, ...] = ()  # that plain questions list
     shard: str | None = None
     merge: int | tuple[str, ...] = ()
     demos: Demos | None = None

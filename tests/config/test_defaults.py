@@ -35,7 +35,7 @@ def stated_twice(kind: type, section: dict[str, Any]) -> dict[str, tuple[Any, An
 @pytest.mark.parametrize("name", [*STAGES, "sandbox"])
 def test_a_default_is_the_same_wherever_it_is_stated(name: str) -> None:
     module = None if name == "sandbox" else importlib.import_module(f"stages.{name}")
-    kind = PoolConfig if module is None else getattr(module, "SynthConfig" if name == "synth" else "Config")
+    kind = PoolConfig if module is None else module.Config
     both = stated_twice(kind, CONF.get(SECTION_OF.get(name, name), {}))
     differ = {key: values for key, values in both.items() if values[0] != values[1]}
     assert not differ, f"{name}: (dataclass, conf/config.yaml) differ: {differ}"

@@ -14,6 +14,7 @@ import yaml
 from fakes import (
     CODE_CARDS,
     CODE_CONF,
+    PROMPT,
     FakeRunner,
     called,
     code_card,
@@ -32,9 +33,10 @@ from vtcli.algo.pack import to_row
 from vtcli.config import compose
 from vtcli.config.binding import bind
 from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.envs.card import EnvInputs, read_card
 from vtcli.envs.code import RunLostError, open_env
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Env, HasSyntax
+from vtcli.protocols import HasSyntax
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 from vtcli.schema import EnvTurn, Group, Scored, Signals, Stop, Verdict, VideoRef
@@ -82,8 +84,8 @@ def play(name, sample, turns, *results, limits=LIMITS):
 
 @pytest.mark.parametrize("name", CODE_CARDS)
 def test_it_is_an_env_and_a_config_file_opens_it(name, sample):
-    opener = bind(yaml.safe_load((CODE_CONF / f"{name}.yaml").read_text()), "env")
-    env: Env = opener(sample(name), runner=FakeRunner(), images=tiny_model.store())
+    card = read_card(bind(yaml.safe_load((CODE_CONF / f"{name}.yaml").read_text()), "env"))
+    env = card.open(sample(name), EnvInputs(tiny_model.store(), PROMPT, FakeRunner()))
     assert isinstance(env, HasSyntax)
     system, question = asyncio.run(env.reset())
     assert sample(name).question in question

@@ -128,7 +128,7 @@ def test_frames_are_not_measured_where_the_truth_names_none(found: dict[str, lis
 
 def script(task: str, number: int, teacher: Teacher) -> tuple[Item, Script]:
     item = made(task, number)
-    rng, spoken = stream(0, task, "demo-train", number, purpose=1), code_card(CARDS[task]).spoken
+    rng, spoken = stream(0, task, "demo-train", number, purpose=1), env_card(CARDS[task]).spoken
     return item, demos.plan(item, rng, "answer", teacher, (1.0, 1.0), spoken)
 
 

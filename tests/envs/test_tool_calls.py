@@ -10,6 +10,7 @@ import pytest
 from fakes import ALL_TOOLS, make_sample, open_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qwen_views import sizing
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
@@ -20,7 +21,7 @@ from vtcli.store.images import ImageStore
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return ImageStore(tmp_path_factory.mktemp("images"))
+    return ImageStore(tmp_path_factory.mktemp("images"), sizing())
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,9 @@ def test_rows_that_changed_after_a_failure_never_mix_with_old_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home, data = tmp_path / "home", tmp_path / "data"
-    rows(data, question="old")
-    with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
+    rows(data, (1, 1, 5), question="old")
+    (data / "train4.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"row 4 of .*cannot be decoded"):
         synth(home, data, train=5)
     assert list(home.glob(".work/synth-*/artifact/answer-test.parquet"))  # a finished part
     rows(data, (1, 1, 5), question="new")

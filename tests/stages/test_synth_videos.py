@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -64,5 +65,8 @@ def test_own_videos_are_kept_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_a_training_video_of_a_held_out_split_is_dropped() -> None:
-    rows = [("a", [b"one"]), ("b", [b"two"]), ("c", [])]
-    assert list(_unseen(rows, {sha256(b"one").hexdigest()})) == rows[1:]  # type: ignore[arg-type]
+    rows = [(SimpleNamespace(id="a"), [b"one"]), (SimpleNamespace(id="b"), [b"two"]), (SimpleNamespace(id="c"), [])]
+    dropped: dict[str, str] = {}
+    held_out = {sha256(b"one").hexdigest(): "kept"}
+    assert list(_unseen(rows, held_out, dropped)) == rows[1:]  # type: ignore[arg-type]
+    assert dropped == {"a": "kept"}

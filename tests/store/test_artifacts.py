@@ -74,7 +74,7 @@ def test_a_missing_artifact_says_how_to_make_it(tmp_path: Path, ref: str, words:
 def test_a_wrong_kind_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     make(store)
-    with pytest.raises(InputError, match=r"kind dataset; a model is needed.*vtcli sft"):
+    with pytest.raises(InputError, match=r"kind dataset; expected one of kind model.*vtcli sft"):
         store.resolve("charts:v1", kind="model")
 
 

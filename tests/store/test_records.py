@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from qwen_views import sizing
 
 from vtcli.errors import InputError
 from vtcli.schema import (
@@ -182,7 +183,7 @@ def test_samples_come_back_and_bytes_are_equal(tmp_path: Path) -> None:
     assert records.write_samples(path, iter(rows)) == 70
     records.write_samples(tmp_path / "again.parquet", rows)
     assert path.read_bytes() == (tmp_path / "again.parquet").read_bytes()
-    store = ImageStore(tmp_path / "store")
+    store = ImageStore(tmp_path / "store", sizing())
     read = SampleSet(tmp_path, "tool", "train", store)
     assert len(read) == 70
     assert read.ids[69] == "s69"
