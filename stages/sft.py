@@ -182,7 +182,8 @@ def _train(
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which rows each step takes: pure in the step, so that a resumed run goes on with the same."""
+    """Chooses the rows of each step. The choice is a pure function of the step, so a resumed run continues with the
+    same rows."""
 
     rows: list[TrainRow]
     alone: list[TrainRow]  # of the kind that comes first

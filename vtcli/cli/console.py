@@ -1,4 +1,4 @@
-"""What every command says to a person: on standard error, as standard output carries results only."""
+"""Messages of the commands to a person. They go to standard error, because standard output carries results only."""
 
 from __future__ import annotations
 

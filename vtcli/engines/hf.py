@@ -33,7 +33,7 @@ from vtcli.rollout.threads import compute
 from vtcli.schema import Completion
 
 GIVEN_UP_S = 600.0
-"""A weight update waits so long for the token that is computed for requests that nobody waits for any more."""
+"""Limit on the time for which a weight update waits for the current token of abandoned requests."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -132,7 +132,7 @@ class HfPolicy:
         self.version = version
 
     def seen(self, request: Request) -> Seen:
-        """What is made of a prompt: ids, pixels, positions."""
+        """Engine input made of a prompt: ids, pixels, positions."""
         return seen(request.token_ids, request.images, self.family, self.view)
 
     def close(self) -> None:

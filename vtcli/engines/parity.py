@@ -37,7 +37,7 @@ _NAME = "parity-probe-"
 
 
 class Logprobs(Protocol):
-    """What is asked of the learner."""
+    """Interface that parity needs of the learner."""
 
     def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]: ...
 

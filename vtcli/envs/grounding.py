@@ -36,8 +36,8 @@ _TAGS = ("grounding", "answer", "think")
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What the policy reads. ``shown`` holds one ``<image>``, and may hold ``{action}``, the turn's number from 0, and
-    ``{observation}``, the number by which the new image can be named; ``error`` holds ``{error}``."""
+    """Texts for the policy. ``shown`` holds one ``<image>``. It may hold ``{action}``, the turn's number from 0, and
+    ``{observation}``, the number by which the new image can be named. ``error`` holds ``{error}``."""
 
     system: str
     shown: str
@@ -68,7 +68,7 @@ def read(text: str) -> Decoded:
 
 @dataclass(frozen=True, slots=True)
 class GroundingDialect:
-    """How demonstrations and the oracle write; the planner's places are thousandths of the image."""
+    """Writer of turns for demonstrations and the oracle. The planner's places are thousandths of the image."""
 
     def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
         """Raises ``ConfigError`` for anything but a crop."""

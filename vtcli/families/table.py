@@ -70,10 +70,10 @@ def open_family(folder: Path, families: Mapping[str, str] | None = None) -> Fami
 
 
 def model_type(folder: Path) -> str:
-    """What the folder's ``config.json`` says that it is.
+    """Reads the model type from the folder's ``config.json``.
 
     Raises:
-        InputError: there is none, or it does not say.
+        InputError: the file is missing, or it names no type.
     """
     path = folder / "config.json"
     try:

@@ -58,7 +58,7 @@ class TokenLogprobs(nn.Module):
         return head.token_logprobs(last, before, batch.targets, self._scale(batch), entropy=entropy)
 
     def _scale(self, batch: Packed) -> float | Tensor:
-        """What the logits of the trained tokens are divided by: a number, or (N, 1) where rows say it of each."""
+        """Divisor of the logits of the trained tokens: a number, or (N, 1) if the rows give one for each token."""
         if all(row.scales is None for row in batch.rows):
             return self.temperature
         each = [row.scales or (self.temperature,) * len(row.mask) for row in batch.rows]
@@ -81,7 +81,7 @@ class _Sums:
             self.values[name] = self.values.get(name, 0.0) + float(value)
 
     def add_gap(self, gap: _Gap) -> None:
-        """How far learner and policy are apart."""
+        """Difference between learner and policy."""
         hit, real = gap.surrogate.clipped, gap.real
         self.add(
             mismatch_kl=(k3(gap.policy, gap.learner) * real).sum(),  # of policy ‖ learner: samples come from the policy
@@ -360,7 +360,7 @@ class DeepSpeedLearner:
         return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
     def _applied(self) -> dict[str, float]:
-        """Whether DeepSpeed made the update: from stage 1 on it leaves out a step whose gradient is not finite.
+        """Returns True if DeepSpeed made the update. From ZeRO stage 1 on it skips a step whose gradient is not finite.
 
         Raises:
             EngineError: it left out ``MAX_SKIPPED`` steps in succession.

@@ -19,7 +19,7 @@ CHUNK_TOKENS = 1024
 
 
 Scale = float | Tensor
-"""What logits are divided by: one temperature, or (N, 1) with one for each token."""
+"""Divisor of the logits: one temperature, or (N, 1) with one for each token."""
 
 
 class _Logprobs(torch.autograd.Function):

@@ -113,7 +113,7 @@ def _size(row: TrainRow) -> tuple[int, str]:
 
 
 def _opening(row: TrainRow, chat: Chat) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """What a row begins with that is not trained on: its ids, and the views in it."""
+    """Untrained prefix of a row: its ids, and the views in it."""
     length = next((i for i, trained in enumerate(row.mask) if trained), len(row.mask))
     length = min(length, len(row.token_ids) - 1)  # a segment of its own is left
     ids = tuple(row.token_ids[:length])

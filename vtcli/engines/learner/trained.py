@@ -1,4 +1,4 @@
-"""What of a model is trained: all, all but the vision tower, or adapters (LoRA), which are merged when it leaves."""
+"""Trained part of a model: all, all but the vision tower, or adapters (LoRA), which are merged when weights leave."""
 
 from __future__ import annotations
 

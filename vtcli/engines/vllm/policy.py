@@ -108,7 +108,7 @@ class VllmPolicy:
         self.version = version
 
     def seen(self, request: Request) -> Seen:
-        """What vLLM makes of a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
+        """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
             EngineError: it does not answer within ``engine.timeout_s``.

@@ -1,4 +1,4 @@
-"""What a vLLM server runs of ours in every worker, beside ``vllm_draw``: it takes weights and tells how it reads.
+"""Our extension of every worker of a vLLM server, beside ``vllm_draw``: takes weights and reports how it reads prompts.
 
 vLLM loads this module by name (``vtcli.engines.vllm.worker:Extension``) before it loads the model, so that its factory
 knows ``Buckets`` by then.
@@ -133,7 +133,7 @@ class Extension:
         self.model_runner._init_mrope_positions = noted
 
     def vtcli_look(self, name: str) -> dict[str, Any] | None:
-        """What the request ``name`` was read as."""
+        """Returns the engine input of the request ``name``."""
         return self._looks.pop(name, None)
 
 

@@ -89,7 +89,8 @@ class QwenChat:
         )
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
-        """The ids up to the first policy token. Images stand where ``<image>`` does, or first where there is none."""
+        """Returns the ids up to the first policy token. Images replace ``<image>`` markers; without markers they
+        come first."""
         if PLACEHOLDER not in question:
             question = PLACEHOLDER * len(images) + question
         return (
@@ -124,10 +125,10 @@ class QwenChat:
         return piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
-        """Whether one of the strings ends in the last of these ids, given that none ended before it.
+        """Returns True if one of the strings ends in the last of these ids, given that none ended before it.
 
-        An id is one byte of text at least, so only as many ids as the longest string has bytes are looked at. (Ids past
-        the vocabulary are none: Qwen's embeddings have a few hundred more rows than its tokenizer has tokens.)
+        An id is at least one byte of text. So only as many ids are decoded as the longest string has bytes. (Ids past
+        the vocabulary have no text: Qwen's embeddings have a few hundred more rows than its tokenizer has tokens.)
         """
         if not stop:
             return False

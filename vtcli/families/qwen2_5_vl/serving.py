@@ -1,4 +1,4 @@
-"""What vLLM is told of Qwen2.5-VL, and what it holds of an image."""
+"""Interface between vLLM and Qwen2.5-VL: vLLM's settings for it, and vLLM's values of an image."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class Fleet:
                     server.mending = asyncio.create_task(self._mend(server, stale=True))
 
     async def _idle(self, waited: int) -> None:
-        """Nobody waits for a completion; one that was given up gets a moment to end."""
+        """Cancels an abandoned completion and gives it a moment to end."""
         until = time.monotonic() + UNWIND_S
         while count := waited or sum(server.open for server in self.servers):
             if waited or time.monotonic() > until:

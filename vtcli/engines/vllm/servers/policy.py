@@ -33,7 +33,7 @@ from vtcli.schema import Completion
 T = TypeVar("T")
 
 GRACE_S = 30.0
-"""What has a limit of its own is waited for so much longer."""
+"""Extra waiting time for an operation that has its own time limit."""
 
 
 class LostError(RuntimeError):
@@ -97,7 +97,7 @@ class ServerPolicy:
         self.version = version
 
     def seen(self, request: Request) -> Seen:
-        """What vLLM makes of a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
+        """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
             EngineError: no server answers within ``engine.timeout_s``.

@@ -81,7 +81,7 @@ def _arguments(argv: Sequence[str], settings: Mapping[str, Any]) -> Any:
 
 
 def _limit(args: Any) -> None:
-    """How many images a prompt may have, what vLLM tries at its start, and that no view is resized."""
+    """Sets the limits on a prompt's images and the image that vLLM tries at its start. No view is resized."""
     given: Mapping[str, Any] = args.limit_mm_per_prompt
     image = given.get("image", IMAGES)
     own = {"count": image} if isinstance(image, int) else dict(image)
