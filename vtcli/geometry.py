@@ -93,12 +93,13 @@ def compose(first: str, then: str) -> str:
 
 
 def inverse(name: str) -> str:
-    """What undoes ``name``: rot90 and rot270 undo each other, all others undo themselves."""
+    """Returns the orientation that undoes ``name``: rot90 and rot270 undo each other, all others undo themselves."""
     return {"rot90": "rot270", "rot270": "rot90"}.get(name, _NAMES[_MATRICES[name]])
 
 
 def turned_corner(name: str, corner: str) -> str:
-    """Where a turned picture has what an upright one has in ``corner``: rot90 takes "top-left" to "top-right"."""
+    """Returns the corner to which ``name`` moves an upright picture's ``corner``: rot90 moves "top-left" to
+    "top-right"."""
     a, b, c, d = _MATRICES[name]
     x, y = (-1 if "left" in corner else 1), (-1 if "top" in corner else 1)
     return f"{'top' if c * x + d * y < 0 else 'bottom'}-{'left' if a * x + b * y < 0 else 'right'}"
@@ -154,8 +155,8 @@ def _of_code(ref: ImageRef, parent: ImageRef) -> Floats | None:
 
 
 def change(ref: ImageRef, parent: ImageRef) -> str | None:
-    """How an image's orientation differs from its parent's, through a native tool or code that the host has done again;
-    None where it cannot be told."""
+    """Returns the orientation of an image relative to its parent, for a native tool or for code that the host has
+    repeated. None if it is unknown."""
     transform = ref.transform or {}
     if transform.get("op") != "code":
         return orientation_of(transform)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many this process is, and how all of them tell each other a value."""
+    """Rank of this process, the number of ranks, and the function that gathers a value from all of them."""
 
     rank: int
     world: int
@@ -74,7 +74,8 @@ class StepBatch:
         return [member for group in self.own.groups.values() for member in group.members]
 
     def metrics(self) -> dict[str, float]:
-        """What is logged of it. ``staleness``: how many steps older than the learner the weights were that sampled."""
+        """Metrics of the batch. ``staleness``: number of steps by which the sampling weights are older than the
+        learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
         out = describe(groups) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
         out["cancelled"] = float(self.cancelled)
@@ -171,7 +172,8 @@ class Collector:
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
     def _until(self, share: int) -> Callable[[Group], bool]:
-        """Whether groups, told one after the other, have ``share`` members that a step can learn from."""
+        """Returns a function that takes groups one by one. It returns True once ``share`` members have a learning
+        signal."""
         room = share
 
         def full(group: Group) -> bool:
@@ -199,7 +201,7 @@ class Collector:
         disk.write_atomic(self._file(folder, "json"), json.dumps(words).encode())
 
     def load(self, folder: Path) -> StepBatch | None:
-        """What ``save`` wrote, on all ranks; None where there is nothing.
+        """Reads the batch that ``save`` wrote, on all ranks; None without a file.
 
         Raises:
             InputError: a damaged file.

@@ -76,7 +76,7 @@ class GroupRequest:
 
 @dataclass
 class _State:
-    """What a rollout has so far."""
+    """State of a rollout so far."""
 
     prompt_ids: tuple[int, ...]
     images: list[ImageRef]

@@ -57,7 +57,7 @@ class Identity:
         return cls(str(get("request", "")), get("files") or {}, get("code") or {}, str(get("package", "")))
 
     def changes(self, now: Identity) -> list[str]:
-        """What of the outside differs in ``now``: files and modules, by name; our own package is not among them."""
+        """Lists the files and modules that differ in ``now``, by name. Our own package is excluded."""
         return [
             *_differences("the file", self.files, now.files),
             *_differences("the module", self.code, now.code),

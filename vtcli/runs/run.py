@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What every stage is told beside its own config."""
+    """Settings that every stage gets beside its own config."""
 
     name: str  # of the artifact
     home: Path
@@ -115,7 +115,7 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What belongs to the identity of a run beside its configuration, and what of that does not."""
+    """Parts of a run's identity beside its configuration, and the configuration keys that the identity leaves out."""
 
     runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
     inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
@@ -204,7 +204,7 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
 
 
 def _say_why_anew(store: ArtifactStore, settings: RunSettings, identity: Identity) -> None:
-    """Where the same command has made an artifact already, from other files or with other code."""
+    """Warns if the same command has already made an artifact from other files or with other code."""
     made = [a for a in store.ls() if a.manifest.identity.get("request") == identity.request]
     if made and settings.reuse:
         earlier = Identity.read(made[-1].manifest.identity)
@@ -228,7 +228,7 @@ def fingerprint(
 
 
 def _counted(stage: str, config: Mapping[str, Any], runtime_keys: Sequence[str]) -> dict[str, Any]:
-    """What of a configuration decides about the result. ``data`` lists generators, which only synth reads."""
+    """Returns the keys of a configuration that decide the result. ``data`` lists generators, which only synth reads."""
     others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
     others |= {*RUNTIME_KEYS, *REPEATED_KEYS, *(["data"] if stage != "synth" else [])}
     kept: dict[str, Any] = {k: v for k, v in codec.encode(config).items() if k not in others}

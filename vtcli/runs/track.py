@@ -1,4 +1,4 @@
-"""Where parameters, metrics and links between runs go: MLflow, the console, or nowhere. Never raises into a run.
+"""Trackers of parameters, metrics and links between runs: MLflow, the console, or none. Never raises into a run.
 
 MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
 experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is migrated by one process at a
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a tracker is told of its run. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
+    """Facts of a run for its tracker. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
 
     home: Path
     stage: str
@@ -122,7 +122,7 @@ class ConsoleTracker(NullTracker):
         self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
 
     def close(self, status: str = "FINISHED") -> None:
-        """How it ended."""
+        """Final status of the run."""
         self._say(status.lower())
 
     def _say(self, text: str) -> None:
@@ -210,7 +210,7 @@ class MlflowTracker:
         self._tags(self._context.tags)
 
     def _goes_on(self, run_id: str, files: str | None) -> bool:
-        """Whether the run of an earlier attempt is there, and keeps its files in this home."""
+        """Returns True if the run of an earlier attempt exists and keeps its files in this home."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -287,7 +287,7 @@ class MlflowTracker:
 
 
 def tracking_uri(home: Path) -> str:
-    """Where runs are kept: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
+    """Address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(home / 'mlflow.db').absolute()}"
 
 
@@ -328,7 +328,8 @@ def _client(uri: str) -> Any:
 
 
 def _dataset_input(artifact: Mapping[str, Any], context: str) -> Any:
-    """What ``log_input(MetaDataset(...))`` stores, without MLflow's warning that a local path has two readings."""
+    """Builds the input that ``log_input(MetaDataset(...))`` stores, without MLflow's warning about ambiguous local
+    paths."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     source = json.dumps({"uri": str(artifact["path"])})

@@ -22,7 +22,7 @@ _OUTSIDE = re.compile(
     r"|Coordinate '(?:right|lower)' is less than|cannot write empty image|height and width must be > 0"
     r"|!\w+\.empty\(\)|zero-size array"
 )
-"""What our tools and sandbox, Pillow, OpenCV and NumPy say of boxes that hold nothing."""
+"""Messages about empty boxes from our tools and sandbox, Pillow, OpenCV and NumPy."""
 
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+)(?::|$)")
 _AVOIDABLE = frozenset({
@@ -43,7 +43,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What an image shows: a part of image 0, and what was done to it on the way, crops left out."""
+    """Content of an image: a part of image 0, and the operations on the way, without crops."""
 
     box: Box | None
     done: tuple[str, ...]
@@ -165,7 +165,7 @@ def _unchanged(transform: Mapping[str, Json]) -> bool:
 
 
 def _acts(transform: Mapping[str, Json]) -> list[str]:
-    """What was done to an image of code; standing in a figure that holds nothing else is nothing done."""
+    """Operations on an image of code. A figure that holds only the image does not count as an operation."""
     plain = transform.get("verified") is True
     return [
         name

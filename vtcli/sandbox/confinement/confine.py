@@ -1,12 +1,13 @@
-"""Entering confinement: one function each for template, guard and worker, in this order, for good.
+"""Entry into confinement: one function each for template, guard and worker, in this order, irreversible.
 
-    state = prepare_template(tier)          # once, in the template, after its imports, single-threaded
-    prepare_fork(state); os.fork()          # in the template, for each episode
-    guard = enter_guard(state, limits)      # in that child, which returns as pid 1 of its own namespace at tier full
-    lock_worker(guard, limits, True, deliver)  # in a child of the guard, right before untrusted code
+    state = prepare_template(tier)          # once, in the template, after its imports, single-threaded.
+    prepare_fork(state); os.fork()          # in the template, for each episode.
+    guard = enter_guard(state, limits)      # in that child, which returns as pid 1 of its own namespace at tier full.
+    lock_worker(guard, limits, True, deliver)  # in a child of the guard, right before untrusted code.
 
-Tiers: ``full`` has namespaces, a private root, a workspace with a quota, Landlock where there is one, and seccomp;
-``landlock`` has no namespaces; ``seccomp`` nothing that keeps files from being read; ``none`` only resource limits.
+Tier ``full`` has namespaces, a private root, a workspace with a quota, Landlock if available, and seccomp. Tier
+``landlock`` has no namespaces. Tier ``seccomp`` does not restrict the reading of files. Tier ``none`` has only resource
+limits.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ def quota_workspace(megabytes: int, inodes: int) -> None:
 
 
 def own_proc() -> int | None:
-    """/proc of the calling process's pid namespace, mounted nowhere: only who holds the descriptor can open what is in
-    it (it is O_PATH: nobody can list it). The template's /proc is covered in this mount namespace. None where the
-    kernel refuses (older than 5.8, or inside a container with parts of /proc hidden)."""
+    """Opens /proc of the calling process's pid namespace without a mount point. Only the holder of the O_PATH
+    descriptor can open files in it, and the folder cannot be listed. The template's /proc is covered in this mount
+    namespace. None if the kernel refuses (older than 5.8, or inside a container with parts of /proc hidden)."""
     try:
         return _proc()
     except OSError:

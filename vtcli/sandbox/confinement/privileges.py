@@ -21,8 +21,8 @@ CAP_DAC_READ_SEARCH, CAP_SETPCAP, LAST_CAP = 2, 8, 40
 SECURE = 0b11101111  # no root role, no set-uid fix-up, capabilities neither kept nor made ambient: each locked
 VERSION_3 = 0x20080522
 CANDIDATES = (64_901, 65_534)
-"""Users that own nothing. The first one is outside the ranges that distributions give out; where a container knows
-no such number, it is nobody."""
+"""Users that own nothing. The first one is outside the ranges that distributions give out. The second, the kernel's
+overflow user, serves containers that do not map the first."""
 
 
 def capabilities() -> int:

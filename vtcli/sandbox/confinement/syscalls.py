@@ -114,4 +114,4 @@ CONDITIONS = {NUMBERS[name]: rules for name, rules in _CONDITIONS.items() if nam
 stand here without ``null``: for them the high half has no meaning."""
 
 ONLY_FOR_THE_HARNESS = tuple(sorted(numbers("sendmsg seccomp")))
-"""What a worker needs until it has handed the gate's listener over, and then gives up for good."""
+"""System calls that a worker needs until it has handed over the gate's listener. It then gives them up for good."""

@@ -1,8 +1,8 @@
-"""The files of an episode, as the guard sees them: usage, a copy taken before a run, and putting it back.
+"""Files of an episode, as the guard sees them: usage, a snapshot before a run, and its restoration.
 
-The guard is trusted and the folder is not: nothing is opened through a symbolic link, only regular files are read, and
-every walk has limits, so that names, loops, pipes and races in the folder cannot lead outside it or hold the guard.
-Code may make folders and files that not even their owner may read; the guard, an owner too, gives the right back.
+The guard is trusted and the folder is not. The guard opens nothing through a symbolic link and reads only regular
+files. Every walk has limits. So names, loops, pipes and races in the folder cannot lead outside it or block the guard.
+Code may make folders and files that their owner may not read. The guard, also an owner, restores the permission.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Workspace:
             self._dress_folder(relative, entries[relative])
 
     def _kept(self, relative: bytes, found: Mapping[bytes, os.stat_result], entries: Mapping[bytes, Entry]) -> bool:
-        """Whether what is there can become the entry of that name; if not it is removed. A file that has grown is
-        shortened already, for the others may need the room."""
+        """Returns True if the file or folder can become the entry of that name; otherwise removes it. A file that
+        has grown is truncated at once, because other files may need the room."""
         entry, status = entries.get(relative), found[relative]
         if entry is None or not self._alike(entry, status):
             self._remove(relative, status)
@@ -341,7 +341,7 @@ def _unlink(name: bytes, folder: int) -> None:
 
 
 def _same(name: bytes, folder: int, entry: Entry) -> bool:
-    """Whether a file has the entry's bytes; if so its mode and times are made the entry's."""
+    """Compares a file with the entry's bytes. If they are equal, sets its mode and times to the entry's."""
     fd = os.open(name, FILE_FLAGS, dir_fd=folder)
     try:
         content = entry.content or b""

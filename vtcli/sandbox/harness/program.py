@@ -19,7 +19,7 @@ class Program:
     last: CodeType | None = None
 
     def assigns(self, name: str) -> bool:
-        """Whether the code gives the module's ``name`` a value, so that one left by an earlier run is not taken
+        """Returns True if the code assigns the module's ``name``. A value that an earlier run left is then not taken
         again."""
         return _assigns(symtable.symtable(self.source, "<code>", "exec"), name)
 

@@ -19,7 +19,7 @@ _DASHES = {"\u2212": "-", "\u2013": "-", "\uff08": "(", "\uff09": ")", "\uff0c":
 
 
 def compiles(source: str) -> bool:
-    """Whether Python takes the text; a text that exhausts its parser does not compile either."""
+    """Returns True if Python compiles the text. A text that exhausts its parser does not compile either."""
     try:
         compile(source, "<code>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

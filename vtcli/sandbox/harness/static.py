@@ -44,7 +44,7 @@ _WORDS = re.compile(
 
 
 def suspicious(source: str) -> bool:
-    """Whether a name that is refused stands anywhere in the text; without one there is no need to look closer."""
+    """Returns True if a refused name stands anywhere in the text. Other texts need no closer check."""
     return _WORDS.search(source) is not None
 
 
@@ -111,7 +111,7 @@ def _why(call: ast.Call, names: dict[str, str]) -> str | None:
 
 
 def _imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
-    """What a name stands for: ``import os as o`` gives o -> os, ``from os import remove`` remove -> os.remove."""
+    """Meanings of names: ``import os as o`` gives o -> os, ``from os import remove`` gives remove -> os.remove."""
     names = {"os": "os", "shutil": "shutil", "subprocess": "subprocess"}  # perhaps imported in an earlier run
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -21,8 +21,8 @@ Open = Callable[[Setup], Awaitable[PooledEpisode]]
 
 
 async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
-    """``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them. Never
-    raises for what the operations say: what does not end in time, or cannot be started, is None."""
+    """Returns ``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them.
+    Never raises for the contents of operations. A replay that does not end in time, or cannot start, gives None."""
     sizes = [(p.pixels.shape[1], p.pixels.shape[0]) for p in pictures]
     plans = [_plan(image, sizes) for image in images]
     if not any(plans):

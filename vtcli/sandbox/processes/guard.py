@@ -277,7 +277,7 @@ def main(host: socket.socket, state: confine.TemplateState) -> NoReturn:
 
 
 def own_input() -> None:
-    """Opens /dev/null anew as descriptor 0: flags of an open file are seen by all who share it."""
+    """Opens /dev/null a second time as descriptor 0, because all processes that share an open file share its flags."""
     fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(fd, 0)
     os.close(fd)

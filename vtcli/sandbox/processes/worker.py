@@ -198,7 +198,7 @@ class Worker:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a copy has ended; if so it is waited for."""
+    """Returns True if a copy has ended, and reaps it."""
     try:
         return waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:

@@ -92,12 +92,12 @@ class SealedPixels:
 
 
 def create() -> int:
-    """An empty arena, which nobody can seal."""
+    """Creates an empty arena that cannot be sealed."""
     return os.memfd_create("vtcli-arena", os.MFD_CLOEXEC)
 
 
 def create_output() -> int:
-    """An empty memory file for what a worker prints: written at its end, which nobody can seal."""
+    """Creates an empty memory file for a worker's output, in append mode, that cannot be sealed."""
     fd = os.memfd_create("vtcli-out", os.MFD_CLOEXEC)
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
     return fd

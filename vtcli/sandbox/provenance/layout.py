@@ -206,8 +206,8 @@ class Whole:
         self._data = b""
 
     def place(self, part: Array) -> tuple[int, int] | None:
-        """(x, y) of the only place where ``part`` (h, w, 3), of 8 x 8 pixels or more, stands; None when there is none,
-        or several, or too many that begin like it, as in flat areas."""
+        """Returns (x, y) of the only place that shows ``part`` (h, w, 3), of 8 x 8 pixels or more. None without a
+        place, with several, or with too many that begin like it, as in flat areas."""
         h, w = part.shape[:2]
         height, width = self._pixels.shape[:2]
         if min(h, w) < 8 or h > height or w > width:

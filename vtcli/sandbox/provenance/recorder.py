@@ -311,7 +311,8 @@ _active: Recorder | None = None
 
 
 def activate(recorder: Recorder | None) -> None:
-    """From now on the patches tell this recorder; None: nobody, and they change nothing."""
+    """Directs the reports of the patches to this recorder. None: the patches report to no recorder and change
+    nothing."""
     global _active  # noqa: PLW0603  # the patches are the process's, and so is whom they tell
     _active = recorder
 

@@ -102,7 +102,7 @@ def _around(m: Map, box: Box) -> Box:
 
 
 def _clipped(box: Box, to: Box) -> Box:
-    """The common part, empty at the edge of ``to`` where there is none."""
+    """Returns the intersection, or an empty box at the edge of ``to``."""
     x1, y1, x2, y2 = to
     return (
         float(min(max(box[0], x1), x2)),

@@ -155,8 +155,8 @@ def _every(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map]:
 
 
 class Arguments:
-    """The arguments of one claimed operation, each taken once. They come from the untrusted process: all takers raise
-    ``CannotTell`` for what they do not find, and ``finish`` for what nobody took."""
+    """Arguments of one claimed operation, each taken once. They come from the untrusted process. Every taker raises
+    ``CannotTell`` for an argument that is missing or wrong; ``finish`` raises it for an argument that is left over."""
 
     def __init__(self, operation: Operation) -> None:
         self._left = {name: value for name, value in operation.arguments.items() if value is not None}
