@@ -164,8 +164,8 @@ class Images(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's new original pixels, and the operation on the parent with coordinates in the parent's view
-    (``box``, ``points``, ``y``, ``x``) and, for crops, ``box_full`` in its original pixels."""
+    """New original pixels from a tool, and the operation on the parent, with coordinates in the parent's view
+    (``box``, ``points``, ``y``, ``x``). For crops, ``box_full`` is in the parent's original pixels."""
 
     pixels: Pixels
     transform: Mapping[str, Any]

@@ -1,7 +1,7 @@
-"""One run of a stage: what it was asked to do, where it works, and how its result becomes an artifact.
+"""One run of a stage: its request, its work folder, and the commit of its result as an artifact.
 
-A stage that is killed finds its work folder again when the same command is given: the folder's name is the digest of
-the stage, its config and its parents' contents. Work that was begun with other files or other code is never continued.
+A killed stage finds its work folder again when the same command is given. The folder's name is the digest of the stage,
+its config and its parents' contents. Work that began with other files or other code is never continued.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ class MlflowTracker:
         return info.lifecycle_stage == "active" and here
 
     def _create(self, files: str | None) -> str:
-        """A run in the experiment; of a home that was copied or moved in one of its own, because MLflow keeps absolute
-        locations, and a run would write into the old home."""
+        """A run in the experiment. A home that was copied or moved gets an experiment of its own. MLflow keeps
+        absolute locations, so a run would otherwise write into the old home."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self._experiment(name, files)
         if files is not None and experiment.artifact_location != files:

@@ -129,8 +129,8 @@ def _shown(look: _Look, before: Iterable[_Look]) -> bool:
 
 
 def _avoidable(result: CallResult) -> bool:
-    """A slip that the prompt rules out: an unknown name or file, broken syntax, a call that cannot be read, code that
-    is refused, no image where one is demanded. Coordinates are another line."""
+    """A slip that the prompt rules out. Examples are an unknown name or file, broken syntax, an unreadable call,
+    refused code, or no image despite a demand for one. Coordinates are another line."""
     if result.status == "refused":
         return True
     if result.status != "error" or _OUTSIDE.search(_said(result)):

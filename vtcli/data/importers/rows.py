@@ -89,8 +89,8 @@ def generate(
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
 
-    Raises ``InputError`` for a missing or damaged file, too few rows, a column or image that cannot be used, and for
-    the tool-supervised form of a row that has no supervision.
+    Raises ``InputError`` for a missing or damaged file, too few rows, and a column or image that cannot be used. It
+    also raises it for the tool-supervised form of a row without supervision.
     """
     file = Path(path.format(split=split))
     row, where = _row(file, item), f"row {item} of {file}"

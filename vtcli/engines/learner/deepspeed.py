@@ -96,8 +96,8 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Gap:
-    """Log-probabilities of the tokens (N,) of a micro-batch, of the learner now and at rollout and of the policy, with
-    what else the metrics of a policy loss are made of. Engines are compared at rollout."""
+    """Log-probabilities (N,) of a micro-batch's tokens under three models: the learner now, the learner at rollout,
+    and the policy. Further values feed the metrics of a policy loss. Engines are compared at rollout."""
 
     now: Tensor
     learner: Tensor
@@ -182,8 +182,9 @@ class DeepSpeedLearner:
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
 
-        From the second on the learner is no longer the one of the rollout, whose log-probabilities are therefore
-        computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
+        From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
+        therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
+        or not.
         """
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))

@@ -1,8 +1,8 @@
 """Qwen2.5-VL (and Qwen2-VL): messages to token ids and back.
 
-Markers are written as ids, text is encoded with markers switched off: nothing that a user, a tool or a policy writes
-can open a turn or an image. Parity with transformers' chat template is tested.
-A tool's answer is a user turn around ``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
+Markers are written as ids, and text is encoded with markers switched off. So no text of a user, a tool or a policy can
+open a turn or an image. Parity with transformers' chat template is tested. A tool's answer is a user turn around
+``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
 """
 
 from __future__ import annotations

@@ -71,11 +71,14 @@ class GuardState:
 def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     """Confine the template as far as its children share it. Call it once, after all imports, with one thread.
 
-    Root is given up; at tier ``full`` the process enters new namespaces with a private root and **forks**: what returns
-    is the first process of a new pid namespace, while the original one waits, holding no descriptor, and ends as this
-    one ends. When either is killed the kernel kills everything below. ``scratch``: where workspaces are made at the
-    other tiers; it must exist, and who made it removes it (default: a new folder, removed by the next start).
-    ConfinementError, naming the layer, when a layer of the tier cannot be applied."""
+    Root is given up. At tier ``full`` the process enters new namespaces with a private root and **forks**. The call
+    returns in the first process of a new pid namespace. The original process waits, holds no descriptor, and ends with
+    this one. When either is killed the kernel kills everything below.
+
+    ``scratch`` is the folder of the workspaces at the other tiers. It must exist, and its creator removes it. Default:
+    a new folder, removed by the next start. Raises ``ConfinementError``, which names the layer, when a layer of the
+    tier cannot be applied.
+    """
     if tier != "none" and not SUPPORTED:
         reason = f"confinement is written for Linux on x86-64 and aarch64, not for {MACHINE}: only tier none is left"
         raise ConfinementError("seccomp", reason)
@@ -127,13 +130,14 @@ def prepare_fork(state: TemplateState) -> None:
 
 
 def enter_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
-    """In a freshly forked child of the template: its own workspace, empty, which becomes the working directory, and at
-    tier ``full`` its own mounts, process ids and user namespace, without capabilities. The guard dies with the
-    template. Without a ``prepare_fork`` before the fork it forks once more, and what returns is that child.
+    """Enters the guard's confinement in a freshly forked child of the template. The child gets its own empty workspace,
+    which becomes the working directory. At tier ``full`` it also gets its own mounts, process ids and user namespace,
+    without capabilities. The guard dies with the template. Without a ``prepare_fork`` before the fork it forks once
+    more, and the call returns in that child.
 
-    At tier ``full`` the guard is process 1 and must reap what it inherits (``waitpid(-1)``); as it ends, the kernel
-    kills all that is left of the episode. At the other tiers the template must call
-    ``remove_workspace``."""
+    At tier ``full`` the guard is process 1 and must reap the children that it inherits (``waitpid(-1)``). As it ends,
+    the kernel kills the rest of the episode. At the other tiers the template must call ``remove_workspace``.
+    """
     if state.tier == "full":
         guard = _full_guard(state, limits)
     else:

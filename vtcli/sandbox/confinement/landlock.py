@@ -48,9 +48,9 @@ def abi() -> int:
 
 
 def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable[str], version: int) -> None:
-    """From now on the calling thread and all that it starts open only these paths (those below them included): to
-    read, to read and write, to work in. TCP, other domains' abstract sockets and signals are shut too where
-    ``version`` (ABI) can. no_new_privs must be set. Paths that do not exist are passed over."""
+    """Restricts the calling thread and its descendants to these paths and the paths below them: to read, to read and
+    write, to work in. TCP, other domains' abstract sockets and signals are blocked too if ``version`` (ABI) supports
+    it. no_new_privs must be set. Paths that do not exist are skipped."""
     if version < 1:
         raise ConfinementError("landlock", "this kernel has no Landlock, or a container's filter refuses it")
     handled = ALL_RIGHTS[min(version, 5)]

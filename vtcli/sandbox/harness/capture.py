@@ -29,8 +29,8 @@ Seen = dict[str, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GalleryImage:
-    """An image that a run returns: (H, W, 3) contiguous uint8 RGB, where it came from, the file's or variable's name,
-    and the chain of operations that the recorder claims for it."""
+    """An image that a run returns: (H, W, 3) contiguous uint8 RGB, its origin, and the file's or variable's name. It
+    carries the chain of operations that the recorder claims for it."""
 
     pixels: Pixels
     origin: Capture

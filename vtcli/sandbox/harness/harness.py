@@ -254,8 +254,8 @@ _set_times = os.utime
 
 @functools.wraps(_set_times)
 def _times_if_possible(path: Any, *args: Any, **kwargs: Any) -> None:
-    """``os.utime``; below tier ``full``, where no time can be set, a file that exists keeps its own and it is no error:
-    shutil.copy2 ends with this call, and a copy that worked must not look like a failure."""
+    """``os.utime`` that raises no error for an existing file below tier ``full``, although no time can be set there.
+    shutil.copy2 ends with this call, and a successful copy must not look like a failure."""
     try:
         _set_times(path, *args, **kwargs)
     except PermissionError:

@@ -1,6 +1,5 @@
-"""Claims about images, tested on request: the claimed chain is done again on the input picture, in a confined episode
-of its own with a clock, a CPU limit and a memory limit. The episode runs our code (``replay.redo``) and nothing
-else."""
+"""Verification of claims about images: the claimed chain is replayed on the input picture, in a confined episode of
+its own. The episode has a clock, a CPU limit and a memory limit. It runs only our code (``replay.redo``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The guard: one per episode, forked from the template, trusted, with one thread. It starts the worker, keeps the
-clock, decides how each run ended, keeps or undoes what it did, and hands the worker's reply on to the host.
+clock, and decides the outcome of each run. It keeps or undoes the run's changes, and hands the worker's reply to the
+host.
 
 Host and guard speak over one channel: a ``setup`` frame, then ``run`` frames, one answer each. The end of the channel
 is the end of the episode.

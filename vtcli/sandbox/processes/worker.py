@@ -206,8 +206,8 @@ def _ended(pid: int) -> bool:
 
 
 def quiet() -> None:
-    """Between runs: the umask of the start, timers off, signals blocked and pending ones thrown away, so that nothing
-    that one run armed goes off in the process that keeps the state."""
+    """Resets the process between runs: the umask of the start, timers off, signals blocked, pending signals
+    discarded. So no timer or signal of a run fires in the process that keeps the state."""
     umask(UMASK)
     signal.pthread_sigmask(signal.SIG_SETMASK, SIGNALS)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

@@ -1,7 +1,7 @@
-"""The servers of a policy: how they are started or found, which one is asked, and what is done when one fails.
+"""The servers of a policy: their start or discovery, the choice of one for a request, and the handling of failures.
 
-One rank leads (of every node where servers are ours, of all where they are the user's): it starts servers, gives them
-weights and mends what fails. What it finds, the other ranks are told; that a server is well again, they see themselves.
+One rank leads: one per node if the servers are ours, one in all if they are the user's. It starts servers, gives them
+weights and repairs failures. It tells the other ranks of failures; they notice recovered servers themselves.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ class Fleet:
             self.fail(server, str(error))
 
     async def _probe(self, server: Remote) -> None:
-        """Asks a server how it is, as long as it is up: one that hangs or has lost its weights is found out even while
-        every request to it waits."""
+        """Polls a server's health as long as it is up. So a server that hangs or has lost its weights is found even
+        while every request to it waits."""
         while True:
             await asyncio.sleep(min(15.0, self.options.silence_s / 4))
             if not server.up or self._busy:
