@@ -1,5 +1,5 @@
-"""From rows of ids and images to the tensors of a forward pass; shared by policy and learner so that both see the same
-numbers. What depends on the kind of model (positions, pixels, features) is the family's."""
+"""Conversion of rows of ids and images to the tensors of a forward pass. Policy and learner share it, so that both
+see the same numbers. The family provides the parts that depend on the kind of model (positions, pixels, features)."""
 
 from __future__ import annotations
 

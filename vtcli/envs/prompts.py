@@ -1,4 +1,4 @@
-"""From a prompt node of the configuration (conf/prompt/*.yaml) and a sample to the texts that a policy reads. Pure."""
+"""Texts that a policy reads, from a prompt node of the configuration (conf/prompt/*.yaml) and a sample. Pure."""
 
 from __future__ import annotations
 

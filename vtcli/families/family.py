@@ -37,7 +37,7 @@ class Batch:
 
     @property
     def position_ids(self) -> Tensor:
-        """As transformers takes them: (B, T) where there is one axis, else (P, B, T)."""
+        """Position ids in transformers' form: (B, T) for one axis, else (P, B, T)."""
         return self.positions[0] if len(self.positions) == 1 else self.positions
 
 

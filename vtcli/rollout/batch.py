@@ -49,7 +49,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class Fill:
-    """When a step is full: with ``wanted`` trajectories that have credit, or after so many rounds."""
+    """Condition for the end of a step: ``wanted`` trajectories that have credit, or ``max_rounds`` rounds."""
 
     wanted: int
     max_rounds: int = 1
@@ -185,7 +185,8 @@ class Collector:
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
+        """Gathers the groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
+        division among ranks."""
         light = {  # only its own rank needs the images
             place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
         }

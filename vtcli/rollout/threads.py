@@ -34,7 +34,7 @@ class Runs(Protocol):
 
 
 class EventLoop:
-    """As ``asyncio.Runner``, for use as a context manager, but the coroutines of ``run`` run in another thread.
+    """Event loop like ``asyncio.Runner``, for use as a context manager, but ``run`` runs coroutines in another thread.
     Meanwhile the calling thread does the work that they request by ``compute``, one request at a time, in order.
 
     An exception from a signal handler in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine. It is raised after
@@ -146,7 +146,7 @@ class _Work:
     def do(self) -> None:
         """Errors are for whoever asked; what a signal's handler raises goes on, and leaves it open."""
         if not self.done.set_running_or_notify_cancel():
-            return  # nobody waits for it any more
+            return  # the caller no longer waits
         try:
             found = self.work()
         except Exception as error:

@@ -62,7 +62,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """From a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
+        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
         node = job.get("tracker")
         seed = int(job.get("seed") or 0)
         within(seed, "seed", 0, 2**63 - 1)

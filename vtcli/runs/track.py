@@ -30,7 +30,8 @@ MAX_VALUE_CHARS = 500
 """Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
 
 MAX_FAILURES = 3
-"""After so many failures in a row a tracker gives up, so that a dead server costs seconds and not the run's time."""
+"""Number of failures in a row after which a tracker gives up, so that a dead server costs seconds and not the run's
+time."""
 
 FLUSH_S = 2.0
 """So long do metrics wait for a call in company; a killed process loses them here, ``metrics.jsonl`` has all."""
@@ -73,7 +74,7 @@ def console(context: Context) -> Tracker:
 
 
 def null(context: Context) -> Tracker:
-    """Nothing is kept."""
+    """Tracker that keeps nothing."""
     del context
     return NullTracker()
 
@@ -99,7 +100,7 @@ class NullTracker:
         """Dropped."""
 
     def close(self, status: str = "FINISHED") -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 class ConsoleTracker(NullTracker):
@@ -306,7 +307,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def clip(value: str) -> str:
-    """At most ``MAX_VALUE_CHARS`` characters, with an ellipsis where something was cut."""
+    """Cuts a value to ``MAX_VALUE_CHARS`` characters, with an ellipsis at the cut."""
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 

@@ -34,7 +34,7 @@ class EpisodeLostError(RuntimeError):
 
 
 OVER = frozenset({Status.PROTOCOL, Status.LOST})
-"""After these the episode is broken: every further run returns ``LOST`` without running."""
+"""Statuses after which the episode is broken: every further run returns ``LOST`` without running."""
 
 Capture = Literal["show", "pil_show", "files", "printed_files", "value", "result"]
 """``plt.show()``; ``Image.show()``; images saved in the workspace during the call; of these only the ones whose names

@@ -72,8 +72,8 @@ def _codevision(text: str) -> bool:
 
 
 def _spans(text: str, pair: tuple[str, str]) -> Iterator[tuple[int, int]]:
-    """From each opening tag to the next closing one, as ``<a>.*?</a>`` finds them, but in linear time. A policy may
-    repeat one tag up to its token limit."""
+    """Spans from each opening tag to the next closing one, as ``<a>.*?</a>`` finds them, but in linear time. A
+    policy may repeat one tag up to its token limit."""
     opening, closing = pair
     at = text.find(opening)
     while at >= 0 and (end := text.find(closing, at + len(opening))) >= 0:

@@ -105,7 +105,7 @@ def _look(images: Sequence[ImageRef], index: int, looks: Mapping[int, _Look]) ->
     box, name = geometry.shown_box(images, index), native(transform)
     names = _acts(transform) if transform.get("op") == "code" else [name] if name else []
     if box is None and transform.get("verified") is None and (chain := chain_of(transform)):
-        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that nobody could check
+        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that could not be verified
     others = tuple(name for name in names if name != "crop")
     return _Look(box, done + others, "crop" in names, bool(others))
 

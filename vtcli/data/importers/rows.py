@@ -321,7 +321,7 @@ def _json_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _bytes(given: Any, what: str, file: Path, where: str) -> bytes:
-    """From bytes, a struct of `datasets` with bytes or path, or a path beside the file."""
+    """Reads bytes from bytes, from a struct of `datasets` with bytes or path, or from a path beside the file."""
     if isinstance(given, Mapping):
         given = given.get("bytes") or given.get("path")
     if isinstance(given, bytes):

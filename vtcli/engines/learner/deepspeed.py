@@ -227,7 +227,7 @@ class DeepSpeedLearner:
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Everything that a resumed run needs of this learner; all ranks write into the same folder.
+        """Saves the state that a resumed run needs of this learner; all ranks write into the same folder.
 
         Raises:
             InputError: the disk is full, or does not take the files for another reason.

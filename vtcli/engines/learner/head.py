@@ -49,7 +49,7 @@ class _Logprobs(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor, _entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        """With p = softmax(z / T), d logp[target] / dz = (onehot(target) - p) / T."""
+        """Gradient of the log-probability: with p = softmax(z / T), d logp[target] / dz = (onehot(target) - p) / T."""
         hidden, weight, targets = ctx.saved_tensors
         to_hidden, to_weight = ctx.needs_input_grad[:2]
         hidden_grad = torch.empty_like(hidden) if to_hidden else None

@@ -43,7 +43,7 @@ watch()  # a worker ends when its server does, however that ends
 
 @dataclass
 class Init(WeightTransferInitInfo):  # pyright: ignore[reportUntypedBaseClass]
-    """Nothing to agree on beforehand."""
+    """Initial arguments of the transfer: none."""
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Extension:
         self._weight_update_active = False
 
     def vtcli_watch_prompts(self, pixels_key: str) -> None:
-        """From now on, requests that carry ``look`` are noted, with what vLLM's processor has under ``pixels_key``.
-        Safe to call twice."""
+        """Starts to record requests that carry ``look``, with the values that vLLM's processor has under
+        ``pixels_key``. Safe to call twice."""
         if hasattr(self, "_looks"):
             return
         self._looks: OrderedDict[str, dict[str, Any]] = OrderedDict()

@@ -302,4 +302,4 @@ ATTEMPTS: dict[str, tuple[Attempt, str, str]] = {
     "open_files": (open_files, "RLIMIT_NOFILE", "RLIMIT_NOFILE"),
     "file_size": (file_size, "RLIMIT_FSIZE", "RLIMIT_FSIZE"),
 }
-"""In the order in which they are tried: what removes the canary comes after what looks at it."""
+"""Attempts in the order of execution: those that remove the canary come after those that look at it."""

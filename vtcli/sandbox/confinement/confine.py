@@ -106,7 +106,7 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
 
 
 def _leave_root(tier: Tier, scratch: str) -> int:
-    """At the tiers without namespaces; returns the capabilities that stay, as bits."""
+    """Gives up root at the tiers without namespaces; returns the remaining capabilities, as bits."""
     if not SUPPORTED:
         return 0
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -184,7 +184,8 @@ def workspace_of(state: TemplateState, guard: int) -> str:
 
 
 def remove_workspace(state: TemplateState, guard: int) -> None:
-    """In the template, after it waited for a guard: remove what the episode wrote. At tier ``full`` the kernel did."""
+    """Removes the files of an episode; the template calls it after it waited for a guard. At tier ``full`` the
+    kernel has removed them."""
     if state.tier != "full":
         workspace.remove(workspace_of(state, guard))
 
@@ -192,8 +193,8 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
 def lock_worker(
     guard: GuardState, limits: ProcessLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
 ) -> None:
-    """In a freshly forked child of the guard with one thread, right before untrusted code: session, limits, privileges,
-    Landlock and the seccomp filter, for good. The working directory is the workspace.
+    """Confines a freshly forked child of the guard with one thread, right before untrusted code. It sets session,
+    limits, privileges, Landlock and the seccomp filter, irreversibly. The working directory is the workspace.
 
     ``deliver`` sends the listener for a ``ForkGate`` to the guard and closes it here; it gets None when nothing has to
     be asked. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
@@ -234,6 +235,6 @@ def _filter(state: TemplateState, gate: bool) -> bpf.FilterProgram:
 
 
 def _build_filters(state: TemplateState) -> None:
-    """Once for all workers, which inherit what ``bpf.program`` remembers."""
+    """Builds the filters once for all workers, which inherit the cache of ``bpf.program``."""
     for gate in (True, False):
         _filter(state, gate)

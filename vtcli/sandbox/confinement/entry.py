@@ -65,8 +65,8 @@ def _unshare_as_root(proc: int) -> None:
 
 
 def _map_parent(proc: int, began: int, begin: int) -> None:
-    """In a child that stayed in the old user namespace: wait, write the parent's maps, and exit with the index of the
-    user that worked."""
+    """Writes the parent's maps, from a child that stayed in the old user namespace. It waits, writes, and exits with
+    the index of the user that worked."""
     code = 255
     try:
         os.close(begin)

@@ -25,7 +25,8 @@ ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15)
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the rights that a rule on a file may hold
 TO_READ = READ_FILE | READ_DIR
 TO_WORK = TO_READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""In the workspace; no links, devices, sockets or pipes with a name: whoever collects files must never meet one."""
+"""Rights in the workspace. Links, devices, sockets and named pipes are excluded, so that collectors of files never
+meet one."""
 NET_TCP, SCOPE_ABSTRACT_SOCKET_AND_SIGNAL = 3, 3
 RULE_PATH_BENEATH, CREATE_VERSION = 1, 1
 

@@ -109,7 +109,7 @@ def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
     try:
         mount("proc", staging + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError:
-        pass  # parts of the host's /proc are hidden: then there is none here, and ``own_proc`` will have none
+        pass  # parts of the host's /proc are hidden: no /proc here, and ``own_proc`` will return None
     os.chdir(staging)
     syscall("pivot_root", b".", b".")
     syscall("umount2", b".", MNT_DETACH)  # the old root, which pivot_root left on top of the new one

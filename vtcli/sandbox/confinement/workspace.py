@@ -34,7 +34,7 @@ class Entry:
     mode: int
     content: bytes | None
     times_ns: tuple[int, int] = (0, 0)
-    identity: tuple[int, int] = (0, 0)  # inode and time of its last change, which nobody can set
+    identity: tuple[int, int] = (0, 0)  # inode and ctime, which no process can set
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ class Gallery:
         return False
 
     def _refused(self, width: float, height: float) -> str:
-        """Why an image of this size is not returned; empty when it is."""
+        """Reason why an image of this size is not returned; empty when it is."""
         if not (width >= 1 and height >= 1):
             return "it has no pixels"
         if max(width, height) > self.limits.image_side:

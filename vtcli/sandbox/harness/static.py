@@ -49,8 +49,8 @@ def suspicious(source: str) -> bool:
 
 
 def refusal(source: str) -> str | None:
-    """Why this code is not run, for the policy; None when it is. Only calls are refused, never imports: an unused
-    ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
+    """Reason for the policy why this code is not run; None when it is. Only calls are refused, never imports: an
+    unused ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -313,7 +313,7 @@ _active: Recorder | None = None
 def activate(recorder: Recorder | None) -> None:
     """Directs the reports of the patches to this recorder. None: the patches report to no recorder and change
     nothing."""
-    global _active  # noqa: PLW0603  # the patches are the process's, and so is whom they tell
+    global _active  # noqa: PLW0603  # patches belong to the process, and so does their recorder
     _active = recorder
 
 
