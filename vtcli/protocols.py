@@ -90,7 +90,7 @@ class Policy(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the weights: how many steps of the learner are in them."""
+        """Version of the weights: the number of learner steps in them."""
         ...
 
     async def complete(self, request: Request) -> Completion: ...

@@ -222,7 +222,7 @@ class Group:
 
 
 Credit = tuple[float, ...] | None
-"""Of one member of a group: a value per policy turn; None keeps it out of the loss."""
+"""Credit of one member of a group: a value per policy turn; None keeps it out of the loss."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ GAP_FP32 = 1e-4
 KL_BF16 = 5e-3
 """Largest mean KL a token, nats, where one of them rounds to bf16."""
 TOKENS = 12
-"""Of every policy turn."""
+"""Tokens of every policy turn."""
 
 Dtype = Literal["float32", "bfloat16"]
 

@@ -18,7 +18,7 @@ from vtcli.sandbox.types import Runner
 from vtcli.schema import Json, Sample
 
 THOUSANDTHS = 1000
-"""Of an image's side: places in environments that count in shares, as whole numbers for scripts."""
+"""Units of an image's side: whole numbers for scripts, in environments whose places are shares."""
 
 
 @dataclass(frozen=True, slots=True)

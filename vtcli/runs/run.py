@@ -39,10 +39,11 @@ REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
 MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
-"""Of a learner's ``backend``: where and in which portions it computes. Results agree but for rounding."""
+"""Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
+rounding."""
 
 SANDBOX_KEYS = ("active", "live", "minimum_tier", "outer_boundary", "tier", "start_timeout_s")
-"""Of ``sandbox``: how code is confined, not what it may return."""
+"""Keys of ``sandbox`` that set the confinement of code, not its results."""
 
 HASHES = "hashes.json"  # in .work: what is known of files outside the store
 _IDENTITY_FILE = "identity.json"

@@ -34,7 +34,7 @@ MAX_FAILURES = 3
 time."""
 
 FLUSH_S = 2.0
-"""So long do metrics wait for a call in company; a killed process loses them here, ``metrics.jsonl`` has all."""
+"""Time for which metrics wait to share a call. A killed process loses them here, but ``metrics.jsonl`` has all."""
 
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
 _DIGEST_CHARS = 36  # MLflow's column
@@ -80,7 +80,7 @@ def null(context: Context) -> Tracker:
 
 
 class NullTracker:
-    """For tests, and for all ranks but the first."""
+    """Tracker for tests, and for all ranks but the first."""
 
     run_id: str | None = None
 
@@ -123,7 +123,7 @@ class ConsoleTracker(NullTracker):
         self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
 
     def close(self, status: str = "FINISHED") -> None:
-        """Final status of the run."""
+        """Reports the final status of the run."""
         self._say(status.lower())
 
     def _say(self, text: str) -> None:

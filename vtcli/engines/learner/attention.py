@@ -38,8 +38,8 @@ class Block:
 
     @staticmethod
     def make(starts: Sequence[int], lengths: Sequence[int], prompts: Sequence[tuple[int, int]], device: Any) -> Block:
-        """Of segments that stand one after the other at ``starts``; ``prompts``: where theirs begin and how long they
-        are, or empty."""
+        """Makes the block of segments that are packed at ``starts``. ``prompts``: starts and lengths of their
+        prompts, or empty."""
         width = max(lengths)
         places, inside = _padded(torch.tensor(starts), torch.tensor(lengths), width)
         real = None if inside.all() else inside.flatten().nonzero().squeeze(1).to(device)

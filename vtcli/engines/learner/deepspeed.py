@@ -29,7 +29,7 @@ from vtcli.schema import TrainRow
 from vtcli.store.checkpoints import Checkpoints
 
 MAX_SKIPPED = 3
-"""So many steps in succession without an update, for gradients that are not finite, end the run."""
+"""Number of successive steps without an update, because of gradients that are not finite, that ends the run."""
 
 
 class TokenLogprobs(nn.Module):

@@ -38,7 +38,7 @@ class Bucket:
 
     @property
     def what(self) -> str:
-        """For messages: the tensors, by the first and the last."""
+        """Name for messages: the first and the last tensor."""
         first, last = self.entries[0][0], self.entries[-1][0]
         return first if len(self.entries) == 1 else f"{first} … {last} ({len(self.entries)} tensors)"
 

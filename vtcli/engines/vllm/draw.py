@@ -45,7 +45,7 @@ class _Row:
         return float(self.numbers[min(len(self.said), len(self.numbers) - 1)])
 
     def temperature(self) -> float:
-        """Of the next token, after everything said."""
+        """Temperature of the next token."""
         if self.reader is None:
             return self.sampling.temperature
         self.reader.read(self.said[self.read :])

@@ -62,7 +62,7 @@ class Report:
     refused: tuple[tuple[str, str], ...] = ()
 
     def line(self) -> str:
-        """For a person, and for the record of a run."""
+        """Summary for a person, and for the record of a run."""
         names = {
             state: " ".join(x.name for x in self.layers if x.state == state) for state in ("active", "absent", "waived")
         }

@@ -122,12 +122,12 @@ def composed(outer: Map | None, inner: Map | None) -> Map | None:
 
 
 def moved(x: float, y: float) -> Map:
-    """Of a crop whose left upper corner was at (x, y)."""
+    """Map of a crop whose upper left corner was at (x, y)."""
     return (1.0, 0.0, x, 0.0, 1.0, y)
 
 
 def scaled(new: tuple[float, float], old: tuple[float, float, float, float]) -> Map:
-    """Of a resize of the box ``old`` to the size ``new``."""
+    """Map of a resize of the box ``old`` to the size ``new``."""
     sx, sy = (old[2] - old[0]) / max(new[0], 1e-9), (old[3] - old[1]) / max(new[1], 1e-9)
     return (sx, 0.0, old[0], 0.0, sy, old[1])
 
@@ -135,7 +135,7 @@ def scaled(new: tuple[float, float], old: tuple[float, float, float, float]) -> 
 def turned(
     degrees: float, new: tuple[int, int], old: tuple[int, int], center: tuple[float, float] | None = None
 ) -> Map:
-    """Of a clockwise rotation about the old image's centre (or ``center``, whose place stays the same)."""
+    """Map of a clockwise rotation about the old image's centre (or ``center``, which stays in place)."""
     quarter = {0: (1.0, 0.0), 90: (0.0, 1.0), 180: (-1.0, 0.0), 270: (0.0, -1.0)}
     angle = degrees % 360
     cos, sin = quarter.get(int(angle), (0.0, 0.0)) if angle in quarter else (math.cos(math.radians(angle)), 0.0)
@@ -148,7 +148,7 @@ def turned(
 
 
 def mirrored(axis: str, size: tuple[int, int]) -> Map:
-    """Of a flip of an image of this size. ``horizontal``: left and right swap."""
+    """Map of a flip of an image of this size. ``horizontal``: left and right swap."""
     return (-1.0, 0.0, size[0], 0.0, 1.0, 0.0) if axis == "horizontal" else (1.0, 0.0, 0.0, 0.0, -1.0, size[1])
 
 

@@ -30,7 +30,7 @@ from vtcli.families.family import Family
 from vtcli.families.table import for_environment
 
 ASK_S = 30.0
-"""For what a server answers at once."""
+"""Time limit of requests that a server answers at once."""
 POLL_S = 0.5
 UNWIND_S = 2.0
 """A request that was given up has ended within this."""
@@ -291,7 +291,7 @@ class Fleet:
             raise EngineError(f"{what}: no server took it: " + "; ".join(f"{s.blamed()}: {s.why}" for s in servers))
 
     def _name(self, version: int) -> str:
-        """Of weights, on every server: this run's, this version, this update."""
+        """Name of weights, on every server: this run's, this version, this update."""
         return f"{self._run}/{version}.{self._updates}"
 
     # -- mending ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ class Refused(Exception):
 
 
 def open_session(key: str) -> aiohttp.ClientSession:
-    """For all servers. A connection a request: one that is kept may be closed by the server just when it is used."""
+    """Opens the session for all servers. Every request has its own connection, because a server may close a kept one
+    at any time."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -96,7 +97,7 @@ class Remote:
         return (await self.ask("POST", "/collective_rpc", limit_s, asked) or {"results": []})["results"]
 
     async def label(self, limit_s: float) -> str:
-        """Of the weights that it has."""
+        """Label of the server's weights."""
         return str((await self.ask("GET", "/weight_info", limit_s))["weight_version"])
 
     async def set_label(self, label: str, limit_s: float) -> None:
