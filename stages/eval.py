@@ -162,7 +162,7 @@ def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds)
 
 @dataclass(frozen=True, slots=True)
 class _Rollouts:
-    """What the questions of one evaluation are answered and measured with."""
+    """Parts that answer and measure the questions of one evaluation."""
 
     config: Config
     stage: StageRun

@@ -226,7 +226,7 @@ class _Rollouts:
 
 
 def _measurement(config: Config, stage: StageRun, source: ModelSource) -> str:
-    """What a pass rate depends on beside its question, as a file's name."""
+    """Returns a file's name made of everything that a pass rate depends on, except its question."""
     job = codec.encode(config.job)
     sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
     sections["answer"] = (job.get("signals") or {}).get("answer")
@@ -240,7 +240,7 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource) -> str:
 
 
 def _weights(stage: StageRun, source: ModelSource) -> list[str]:
-    """Which weights, by content."""
+    """Returns the content digests of the weights."""
     if source.artifact is not None:
         return [source.artifact.digest, str(source.path.relative_to(source.artifact.path))]
     return [f"{name} {stage.identity.files[name]}" for name in sorted(source.files)]

@@ -138,7 +138,7 @@ class Config:
 
     @property
     def sampling(self) -> Sampling:
-        """How the policy draws its tokens."""
+        """Sampling settings of the policy."""
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
@@ -198,7 +198,7 @@ class _Questions:
 
 @dataclass(frozen=True)
 class _Training:
-    """What a run consists of, in the order in which ``_open`` opens it."""
+    """Parts of a run, in the order in which ``_open`` opens them."""
 
     config: Config
     stage: StageRun
@@ -226,7 +226,7 @@ class _Training:
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
-        """With the logs of all ranks."""
+        """Checkpoints that include the logs of all ranks."""
         logs = [self.metrics_log, *(self.trajectories(rank) for rank in range(self.learner.world))]
         folder = self.stage.work / "checkpoints"
         return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
@@ -353,7 +353,7 @@ def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss:
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
-    """How many steps are done, and the next one's batch where it was there already."""
+    """Returns the number of steps done, and the next step's batch if the checkpoint holds one."""
     found = run.checkpoints.resume()
     if found is None:
         return 0, None

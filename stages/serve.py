@@ -33,7 +33,7 @@ from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 
 POLL_S = 0.05
-"""How often an ending server looks whether a rollout is still under way."""
+"""Interval at which an ending server checks for open rollouts."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ class _Server:
 
 
 def _names(model: str, source: ModelSource) -> tuple[str, ...]:
-    """What clients may call the model: an id without ``/`` and ``:``, of which some make file names, then as given."""
+    """Returns the names by which clients may call the model. The first is an id without ``/`` and ``:``, because
+    some clients make file names of it. The others are the names as given."""
     whole = source.name
     plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")
     return tuple(dict.fromkeys((plain, whole, model)))

@@ -27,8 +27,8 @@ from vtcli.store.records import DemoSet
 
 @dataclass(frozen=True)
 class First:
-    """Rows of one kind that come alone before all rows are mixed: with calls and guesses around it, a model that starts
-    from nothing does not learn to see (docs/results.md)."""
+    """Rows of one kind that come alone before all rows are mixed. A model that starts from nothing does not learn to
+    see while calls and guesses surround it (docs/results.md)."""
 
     kind: str = "perceive"  # how a row's id ends
     epochs: float = 0.0  # over the rows of this kind
@@ -182,7 +182,8 @@ def _train(
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which rows each step takes: pure in the step, so that a resumed run goes on with the same."""
+    """Chooses the rows of each step. The choice is a pure function of the step, so a resumed run continues with the
+    same rows."""
 
     rows: list[TrainRow]
     alone: list[TrainRow]  # of the kind that comes first

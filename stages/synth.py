@@ -113,7 +113,7 @@ def _parts(config: Config) -> list[ParquetPart]:
     wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
     setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
-    # Nobody lies in a demonstration: what its code did need not be checked.
+    # The code of a demonstration is trusted: its operations need no verification.
     sandbox = replace(config.sandbox, verify=False) if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
@@ -190,8 +190,8 @@ def _unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str,
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """sha256 of the first image of every row, with the row's id: equal pixels have equal PNG bytes. Where there is none
-    it is the first video's, which is its name; a demonstration may have neither."""
+    """Returns the sha256 of each row's first image, with the row's id. Equal pixels have equal PNG bytes. A row
+    without images has the digest of its first video, which is the video's name. A demonstration may have neither."""
     file = pq.ParquetFile(path)
     columns = [name for name in ("id", "images", "videos") if name in file.schema_arrow.names]
     found: dict[str, str] = {}

@@ -67,7 +67,7 @@ class Sampling:
 
     @property
     def cut(self) -> bool:
-        """Whether some tokens are never drawn."""
+        """True if the sampling excludes some tokens."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
@@ -124,7 +124,7 @@ class Chat(Protocol):
         ...
 
     def image_tokens(self, ref: ImageRef) -> int:
-        """How many ``image_pad`` ids an image takes."""
+        """Number of ``image_pad`` ids that an image takes."""
         ...
 
     def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
@@ -146,12 +146,12 @@ class Chat(Protocol):
     def encode_turn(self, text: str) -> tuple[int, ...]: ...
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
-        """Whether one of the strings ends in the last of these ids, given that none ended before it."""
+        """Returns True if one of the strings ends in the last of these ids, given that none ended before it."""
         ...
 
 
 class Images(Protocol):
-    """What tools and engines need of the image store."""
+    """Interface of the image store for tools and engines."""
 
     def full(self, ref: ImageRef) -> Pixels: ...
 
@@ -164,8 +164,8 @@ class Images(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's new original pixels, and the operation on the parent with coordinates in the parent's view
-    (``box``, ``points``, ``y``, ``x``) and, for crops, ``box_full`` in its original pixels."""
+    """New original pixels from a tool, and the operation on the parent, with coordinates in the parent's view
+    (``box``, ``points``, ``y``, ``x``). For crops, ``box_full`` is in the parent's original pixels."""
 
     pixels: Pixels
     transform: Mapping[str, Any]
@@ -194,7 +194,7 @@ class Env(Protocol):
         ...
 
     async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
-        """What the world answers; None when the turn ends the trajectory."""
+        """Returns the environment's observation; None when the turn ends the trajectory."""
         ...
 
     async def close(self) -> None: ...
@@ -202,9 +202,12 @@ class Env(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How turns are written where that is not the chat's own way: strings at which a policy turn ends, how its text is
-    read (None: as ``Chat.decode`` does), whether an observation is a tool's answer or a plain turn of the user, and why
-    a trajectory is over whose turn was cut off by the limit of one turn (that of the whole is ``Stop.MAX_TOKENS``)."""
+    """Syntax of turns that differs from the chat's own.
+
+    ``stop``: strings at which a policy turn ends. ``read``: reader of a turn's text (None: ``Chat.decode``). ``reply``:
+    role of an observation, a tool's answer or a plain turn of the user. ``cut``: reason of the end when the limit of
+    one turn cut a turn off. The limit of the whole trajectory is always ``Stop.MAX_TOKENS``.
+    """
 
     stop: tuple[str, ...] = ()
     read: Callable[[str], Decoded] | None = None
@@ -231,8 +234,9 @@ class Signal(Protocol):
 
 
 About = Literal["evidence", "answer", "consistency", "quality"]
-"""What a judge is asked: whether a tool's output helps with the question; whether the answer is right; whether it
-follows from the reasoning; whether a question and its given answer are any good."""
+"""Subject of a question to a judge. ``evidence``: whether a tool's output helps with the question. ``answer``:
+whether the answer is right. ``consistency``: whether it follows from the reasoning. ``quality``: whether a question
+and its given answer are good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a judge said: a score of the rubric's scale; None is no verdict, never zero, and ``why`` says the reason."""
+    """Score on the rubric's scale from a judge. None is no verdict, never zero; ``why`` gives the reason."""
 
     score: float | None
     why: str = ""
@@ -266,12 +270,12 @@ class Judge(Protocol):
         ...
 
     def knows(self, about: About, sample: Sample) -> bool:
-        """Whether it can be asked this at all; what it cannot be asked is not measured."""
+        """Returns True if the judge can answer questions of this kind. Other questions are not measured."""
         ...
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """Opens it on this event loop and tries it on answers that are known, or has it tried before its first question
-        (``eager=False``, for work that the judge's cache may answer alone). Raises ``ConfigError`` for a judge that
+        """Opens it on this event loop and tries it on known answers. With ``eager=False`` the trial comes before its
+        first question, because the judge's cache may answer the whole work. Raises ``ConfigError`` for a judge that
         cannot work, ``EngineError`` for one that does not answer or fails the trial."""
         ...
 
@@ -281,7 +285,7 @@ class Judge(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why cases got no verdict, with counts, for the error of a run that stops; empty without any."""
+        """Reasons for cases without a verdict, with counts, for the error of a run that stops; empty without any."""
         ...
 
     async def close(self) -> None: ...
@@ -294,13 +298,13 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """From the groups of a whole batch, of all ranks, to the credit of every member of every group."""
+    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
 
 
 class Tracker(Protocol):
-    """Where parameters and metrics go. Never raises: a lost metric must not end a training run."""
+    """Destination of parameters and metrics. Never raises: a lost metric must not end a training run."""
 
     run_id: str | None
 

@@ -22,7 +22,7 @@ CallStatus = Literal["ok", "no_output", "error", "timeout", "refused"]
 
 
 class Stop(StrEnum):
-    """Why a trajectory ended."""
+    """Reason for the end of a trajectory."""
 
     ANSWERED = "answered"  # the policy made no call; its text may or may not hold an <answer>
     MAX_TURNS = "max_turns"
@@ -89,9 +89,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a policy sampled: never decoded and encoded again. ``logprobs`` belongs to ``token_ids`` one to one, under
-    the model's whole distribution at the token's temperature, before anything is banned or cut off
-    (docs/decisions/rollout.md)."""
+    """Tokens that a policy sampled; they are never decoded and encoded again. ``logprobs`` has one entry per entry
+    of ``token_ids``. It is under the model's whole distribution at the token's temperature, before any token is
+    excluded (docs/decisions/rollout.md)."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -116,8 +116,8 @@ class PolicyTurn:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one call did. ``images`` are indices into ``Trajectory.images``; ``details`` are an environment's further
-    facts, see ``envs.code_writing`` for those of a code run."""
+    """Result of one call. ``images`` are indices into ``Trajectory.images``. ``details`` are an environment's
+    further facts, see ``envs.code_writing`` for those of a code run."""
 
     name: str | None
     arguments: Mapping[str, Json] | None
@@ -130,8 +130,8 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the world answers to one policy turn: text with one ``<image>`` per entry of ``images``. With ``ends`` it is
-    recorded and the trajectory is over (``Stop.CALL_FAILED``)."""
+    """Environment's answer to one policy turn: text with one ``<image>`` per entry of ``images``. With ``ends`` it
+    is recorded and the trajectory is over (``Stop.CALL_FAILED``)."""
 
     text: str
     images: tuple[ImageRef, ...]
@@ -191,8 +191,8 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reward says of a trajectory; ``per_turn`` holds one value per policy turn where a paper has them. A part
-    is None when its judge gave no verdict; then so is the total, which is not zero: no gradient."""
+    """Result of a reward. ``per_turn`` holds one value per policy turn, for papers that define it. A part is None
+    when its judge gave no verdict. The total is then None too, which is not zero: no gradient."""
 
     total: float | None
     parts: Mapping[str, float | None]

@@ -30,7 +30,7 @@ MEASURED = "plan.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """What ``vtcli plan --measure`` wrote: constants, and a device that the table does not know (a CPU)."""
+    """Output of ``vtcli plan --measure``: constants, and a device that the table does not know (a CPU)."""
 
     kind: str
     where: str
@@ -157,7 +157,7 @@ class Asked:
 
 
 def command(argv: Sequence[str], asked: Asked) -> int:
-    """What the command prints, and its exit code: 3 for a run that does not fit."""
+    """Prints the plan, and returns the exit code: 3 for a run that does not fit."""
     from rich.console import Console
 
     from vtcli.plan import published, show

@@ -1,4 +1,5 @@
-"""What ``vtcli doctor`` finds: what is installed and what works. Heavy libraries are tried in child processes."""
+"""Checks of ``vtcli doctor``: which packages are installed and which parts work. Child processes try the heavy
+libraries."""
 
 from __future__ import annotations
 
@@ -179,7 +180,7 @@ SANDBOX = (
 
 
 def _sandbox() -> Finding:
-    """What holds code that a model wrote, proved by probes (``vtcli.sandbox.confinement.probes``)."""
+    """Probes the confinement of code that a model wrote (``vtcli.sandbox.confinement.probes``)."""
     topic = SANDBOX_TOPIC
     try:
         command = [sys.executable, "-W", "ignore", "-c", SANDBOX]

@@ -1,9 +1,11 @@
-"""The only importer of hydra: from a command line to a checked configuration, and through Hydra to a run.
+"""The only importer of hydra: turns a command line into a checked configuration, and starts runs through Hydra.
 
-A command line is rewritten in small ways before Hydra sees it (docs/decisions/config.md): the scale is
-appended as the last group, ``recipe=x`` means ``+recipe=x``, ``variant=x`` is laid over the recipe, the recipe's data
-are taken at the size of the scale, and ``model=x`` or ``data=x`` fill the stage's own input.
-It is then composed and checked, so that a mistake is one ``ConfigError`` before any file is written or model loaded.
+The command line is rewritten before Hydra sees it (docs/decisions/config.md). The scale is appended as the last group.
+``recipe=x`` means ``+recipe=x``. ``variant=x`` is laid over the recipe. The recipe's data are taken at the size of the
+scale. ``model=x`` and ``data=x`` fill the stage's own input.
+
+The configuration is then composed and checked. A mistake is one ``ConfigError`` before any file is written or model
+loaded.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
 INPUTS = ("model", "data", "trajectories")
-"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``, or of the
-user's own folder; so does data, but for synth, which makes data from a file of ``conf/data`` and takes none."""
+"""Short keys of the command line. ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model`` or of
+the user's own folder. The same holds for data, except in synth, which makes data from a file of ``conf/data``."""
 
 
 def folder() -> Path:
@@ -144,7 +146,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(override)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
     folders = [*([own] if own else []), folder()]
-    if own and stage == "judge":  # --all-recipes composes them anew, perhaps in another process
+    if own and stage == "judge":  # --all-recipes composes them again, perhaps in another process
         rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")
@@ -254,7 +256,7 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
 
 
 def _process() -> tuple[str, int]:
-    """Which process this is, on any machine: a launcher's job may run on another one under the same number."""
+    """Identity of this process across machines: a launcher's job may run on another machine under the same number."""
     return os.uname().nodename, os.getpid()
 
 
@@ -269,7 +271,7 @@ def variants(recipe: str, own: Path | None = None) -> list[str]:
 
 
 def scales() -> dict[str, machine.Needs]:
-    """What each scale needs of the machine, from the ``needs`` section of its file."""
+    """Requirements of each scale on the machine, from the ``needs`` section of its file."""
     found: dict[str, machine.Needs] = {}
     for name in options(LAST_GROUP):
         values = yaml.safe_load((folder() / LAST_GROUP / f"{name}.yaml").read_text())
@@ -309,7 +311,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
 
 @functools.lru_cache(maxsize=64)
 def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, Callable[[], dict[str, str]]]:
-    """What the files of these choices say together, hydra's own section included, and what tells which line set a key.
+    """Composes the files of these choices, hydra's own section included, and records which line set each key.
 
     Kept for the life of the process: a sweep over values reads each file once. Callers copy before they change it.
     """

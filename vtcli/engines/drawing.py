@@ -1,7 +1,7 @@
-"""Which token is drawn: inverse CDF with one stream of uniforms per request, the same in every engine.
+"""Sampling of tokens: inverse CDF with one stream of uniforms per request, the same in every engine.
 
-A token depends on the logits and on the request's seed alone, not on what else is in the batch; two engines that agree
-on the logits say the same.
+A token depends on the logits and the request's seed alone, not on the rest of the batch. Two engines with equal logits
+draw equal tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Distributions:
-    """How the next token of every row of a batch is drawn, (B,) each."""
+    """Distributions of the next token of every row of a batch, (B,) each."""
 
     scale: Tensor  # what logits are divided by: a temperature of 0 counts as 1
     greedy: Tensor  # takes the likeliest
@@ -34,7 +34,7 @@ class Distributions:
 
 @dataclass(frozen=True)
 class Cuts:
-    """What is never drawn, (B, 1) each: see ``Sampling``."""
+    """Cuts of the distributions, (B, 1) each: see ``Sampling``."""
 
     min_p: Tensor
     top_k: Tensor
@@ -57,8 +57,8 @@ def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], 
 
 
 def draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, vocabulary) in fp32 → tokens (B,), none of them banned or cut off, and their log-probabilities (B,) at
-    the temperature, before ids are banned or cut off (docs/decisions/rollout.md)."""
+    """Logits (B, vocabulary) in fp32 → tokens (B,) that are allowed, and their log-probabilities (B,). The
+    log-probabilities are at the temperature, before ids are banned or cut off (docs/decisions/rollout.md)."""
     logprobs = (logits / how.scale[:, None]).log_softmax(-1)
     allowed = logprobs.index_fill(1, banned, float("-inf"))
     if how.cuts is not None:
@@ -71,7 +71,7 @@ def draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor) ->
 
 
 def _cut_off(allowed: Tensor, cuts: Cuts) -> Tensor:
-    """Which tokens (B, vocabulary) are never drawn. Of equally likely ones the lower id is kept first."""
+    """Masks the tokens (B, vocabulary) that are never drawn. Among equally likely tokens the lower id is kept first."""
     ordered, ids = allowed.double().exp().sort(dim=-1, descending=True, stable=True)
     kept = (ordered >= cuts.min_p * ordered[:, :1]) & (torch.arange(ids.shape[1], device=ids.device) < cuts.top_k)
     ordered = ordered.where(kept, 0.0)

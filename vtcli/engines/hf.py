@@ -33,7 +33,7 @@ from vtcli.rollout.threads import compute
 from vtcli.schema import Completion
 
 GIVEN_UP_S = 600.0
-"""A weight update waits so long for the token that is computed for requests that nobody waits for any more."""
+"""Limit on the time for which a weight update waits for the current token of abandoned requests."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -83,9 +83,9 @@ def hub_folder(name: str) -> Path:
 
 @dataclass
 class HfPolicy:
-    """Completions from a model in this process. Requests that are waiting together are sampled together, in the thread
-    that waits for the event loop (``loops.compute``), else in one of the policy's own: meanwhile the event loop goes on
-    with tools and judges."""
+    """Completions from a model in this process. Requests that wait together are sampled together. The thread that
+    waits for the event loop samples them (``loops.compute``), otherwise a thread of the policy. Meanwhile the event
+    loop serves tools and judges."""
 
     model: Any
     family: Family
@@ -132,7 +132,7 @@ class HfPolicy:
         self.version = version
 
     def seen(self, request: Request) -> Seen:
-        """What is made of a prompt: ids, pixels, positions."""
+        """Engine input made of a prompt: ids, pixels, positions."""
         return seen(request.token_ids, request.images, self.family, self.view)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""From rows of ids and images to the tensors of a forward pass; shared by policy and learner so that both see the same
-numbers. What depends on the kind of model (positions, pixels, features) is the family's."""
+"""Conversion of rows of ids and images to the tensors of a forward pass. Policy and learner share it, so that both
+see the same numbers. The family provides the parts that depend on the kind of model (positions, pixels, features)."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def _blocks(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: A
 
 @dataclass(frozen=True)
 class Seen:
-    """What an engine makes of a prompt, so that two engines can be compared input by input."""
+    """Engine input made of a prompt, by which two engines can be compared."""
 
     token_ids: tuple[int, ...]
     pixels: npt.NDArray[np.float32]  # as ``Family.pixels`` has them, of all images in order; empty without an image
     positions: npt.NDArray[np.int64]  # (P, T): P = 3 for time, height, width, else 1
 
     def differences(self, other: Seen) -> list[str]:
-        """What differs: ids, pixels, positions, a sentence each; empty when nothing does."""
+        """Lists the differences in ids, pixels and positions, a sentence each. Equal inputs give an empty list."""
         out: list[str] = []
         if self.token_ids != other.token_ids:
             pairs = enumerate(zip(self.token_ids, other.token_ids, strict=False))
@@ -151,7 +151,7 @@ _PIXEL_GAP = 1e-2
 
 
 def seen(ids: Sequence[int], images: Sequence[ImageRef], family: Family, view: View) -> Seen:
-    """What the learner, and the policy on transformers, make of a prompt."""
+    """Builds the engine input that the learner, and the policy on transformers, make of a prompt."""
     family.chat.check_images(ids, images)
     found = [family.pixels(view(ref)) for ref in images]
     pixels = np.concatenate(found) if found else np.empty((0, 0), np.float32)

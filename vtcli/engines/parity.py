@@ -1,7 +1,8 @@
-"""Do policy and learner agree? The same rows through both, and when they do not: which input differs.
+"""Parity of policy and learner: the same rows through both, and the input that differs if they disagree.
 
-A difference in inputs (an image that one side resizes, positions that one side counts otherwise, weights that did not
-arrive) raises nothing by itself: training goes on, on wrong importance ratios. So it is refused at the start.
+A difference in inputs raises nothing by itself. Examples are an image that one side resizes, positions that one side
+counts otherwise, and weights that did not arrive. Training would go on with wrong importance ratios, so the start
+refuses it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NAME = "parity-probe-"
 
 
 class Logprobs(Protocol):
-    """What is asked of the learner."""
+    """Interface that parity needs of the learner."""
 
     def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]: ...
 

@@ -1,4 +1,4 @@
-"""Which engine samples, and how it is opened: where stages get their policy from. Imports nothing heavy."""
+"""Factory of the sampling engines, from which stages get their policy. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and in which numbers the policy computes. ``device`` None: torch's, a GPU where there is one."""
+    """Device and number format of the policy. ``device`` None: torch's default, a GPU if present."""
 
     dtype: str = "float32"
     device: str | None = None

@@ -41,7 +41,7 @@ class ScriptedPolicy:
         return Completion(ids, (0.0,) * len(ids), "stop")
 
     def _stop(self, ids: Sequence[int], stop: Sequence[str]) -> int:
-        """How many of the ids are said: all, or as many as it takes to say one of the strings."""
+        """Number of ids to emit: all, or as many as complete one of the stop strings."""
 
         def said(count: int) -> bool:
             text = self._chat.decode(ids[:count]).text

@@ -1,7 +1,7 @@
-"""What a file of conf/env binds to: one environment, what it needs, and how its turns are written.
+"""Card to which a file of conf/env binds: one environment, its requirements, and the syntax of its turns.
 
-Nothing else in the package knows an environment by name. A card from outside is a function that returns an ``EnvCard``,
-in a module on PYTHONPATH, and a file ``env/NAME.yaml`` under --config-dir with that function as its ``_target_``.
+The rest of the package knows no environment by name. A card from outside is a function that returns an ``EnvCard``, in
+a module on PYTHONPATH. A file ``env/NAME.yaml`` under --config-dir names that function as its ``_target_``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THOUSANDTHS = 1000
 
 @dataclass(frozen=True, slots=True)
 class EnvInputs:
-    """What every environment of a run is opened with, beside its sample."""
+    """Arguments with which every environment of a run is opened, beside its sample."""
 
     images: Images
     prompt: PromptStyle  # conf/prompt; a card may bring texts of its own and follow ``style`` only
@@ -61,8 +61,8 @@ class EnvCard:
         return self.dialect
 
     def scale(self, size: tuple[int, int], view: tuple[int, int]) -> tuple[float, float]:
-        """What a turn's numbers are to pixels of the full image, across and down, for an image of ``size`` that is seen
-        as ``view``."""
+        """Scale from a turn's numbers to pixels of the full image, across and down, for an image of ``size`` that is
+        seen as ``view``."""
         if self.coordinates == "full":
             return 1.0, 1.0
         wanted = view if self.coordinates == "view" else (THOUSANDTHS, THOUSANDTHS)

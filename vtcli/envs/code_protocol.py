@@ -1,4 +1,4 @@
-"""What tells one paper's way of writing code about images from another's: a card of choices, filled in by conf/env."""
+"""Protocol of a paper's code about images: a card of choices, filled in by conf/env."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TAG = re.compile(r"</?([A-Za-z_]+)")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How code and the answer are found in a policy turn's text.
+    """Rules by which code and the answer are found in a policy turn's text.
 
-    The answer is sought outside of code, so that a string inside the code is none. A block, call or answer whose
-    closing tag is missing is not there.
+    The answer is sought outside of code, so a string inside the code never counts as the answer. A block, call or
+    answer without its closing tag is not found.
     """
 
     style: Literal["tag", "call"]  # <code>…</code> | <tool_call> with an argument ``code``
@@ -32,7 +32,7 @@ class Reading:
     both: Literal["answer", "code"] = "answer"  # which one counts in a turn that has code and an answer
     neither: Literal["end", "tell"] = "end"  # a turn with neither ends the trajectory | is answered with ``lacking``
     lacking: str = ""
-    boxed: bool = False  # the answer is what stands in \boxed{} inside <answer>; without it there is none
+    boxed: bool = False  # the answer is the content of \boxed{} inside <answer>; without a box it is missing
 
     def __post_init__(self) -> None:
         if self.neither == "tell" and not self.lacking:
@@ -41,14 +41,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class CodePlace:
-    """Where the code runs, and what it finds there. In names ``{i}`` is the number of the image or video; without it
-    the first has the name as it stands and further ones get ``_1``, ``_2``, …"""
+    """Setup of the code's process, and names of its inputs. In names ``{i}`` is the number of the image or video.
+    Without ``{i}`` the first has the name as it stands and further ones get ``_1``, ``_2``, …"""
 
     pixels: Literal["full", "view"]  # which pixels the code gets, and to which sizes in the prompt refer
     variable: str = ""  # of each input image; "": none
     file: str = ""  # of each input image, in the working folder; "": none
     video: str = ""  # variable of each video's reader
-    scope: Literal["trajectory", "call"] = "trajectory"  # call: every call starts anew, with the image that it names
+    scope: Literal["trajectory", "call"] = "trajectory"  # call: every call starts fresh, with the image that it names
     prelude: str = ""  # see ``sandbox.types.Setup``
     before_each: str = ""
     after: str = ""  # lines that are run after the policy's own, in the same run
@@ -63,8 +63,8 @@ class CodePlace:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How an observation is written. ``result``, ``nothing`` and ``error`` are whole observations, made of ``{text}``
-    (what was printed, with notes on what was repaired or left out), ``{images}`` and ``{error}``."""
+    """Templates of an observation. ``result``, ``nothing`` and ``error`` are whole observations, made of ``{text}``,
+    ``{images}`` and ``{error}``. ``{text}`` is the printed output, with notes on repaired or omitted parts."""
 
     turn: Literal["tool", "user"]  # inside <tool_response> | a plain user turn
     result: str
@@ -110,8 +110,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """What a model of a few million parameters reads instead (prompt.style=compact): the protocol's tags without its
-    prose. The templates of observations replace those of ``writing``; null: as they are there."""
+    """Short prompt for a model of a few million parameters (prompt.style=compact): the protocol's tags without its
+    prose. The templates of observations replace those of ``writing``; null keeps those."""
 
     prompt: Prompt
     result: str | None = None

@@ -71,7 +71,7 @@ def unfenced(block: str) -> str:
 
 
 def boxed(answer: str) -> str | None:
-    r"""What stands in the last ``\boxed{…}``, braces balanced and quotes removed; None without one.
+    r"""Returns the content of the last ``\boxed{…}``, braces balanced and quotes removed; None without one.
 
     >>> boxed(r"\boxed{\frac{1}{2}}"), boxed("B")
     ('\\frac{1}{2}', None)
@@ -95,7 +95,8 @@ def _block(reading: Reading, block: str) -> Call:
 
 
 def _functions(reading: Reading, blocks: Sequence[str]) -> list[Call]:
-    """Function calls; what is no JSON is none (verl's Hermes parser), what cannot be run has a problem."""
+    """Reads function calls. Text that is not JSON is skipped (verl's Hermes parser); a call that cannot run has a
+    problem."""
     found: list[Call] = []
     for block in blocks:
         (call,) = parse_calls(f"<tool_call>{block}</tool_call>")

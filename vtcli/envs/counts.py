@@ -1,4 +1,4 @@
-"""How many items a task has where its rows are somebody's own: all of them or as many as asked for; what is left."""
+"""Number of items of a task whose rows are imported: all of them, or as many as asked for; and the rows left over."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _left(found: Survey, key: str, used: int) -> list[str]:
 
 
 def _survey(task: Task, split: str) -> Survey | None:
-    """What the ``survey`` beside a task's generator finds; None where there is none."""
+    """Calls the ``survey`` beside a task's generator; None if the generator has no survey."""
     generate: Any = task.generate
     function: Any = generate.func if isinstance(generate, partial) else generate
     keywords: Mapping[str, Any] = generate.keywords if isinstance(generate, partial) else {}

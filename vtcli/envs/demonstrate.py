@@ -57,9 +57,9 @@ class MemoryImages:
         return resize(self.full(ref), ref.view_height, ref.view_width)
 
     def kept(self, ref: ImageRef) -> Pixels:
-        """What a row keeps of an image: its view, which is smaller; or the image, where a view of the view would be
-        another one. Rounding can leave the limits: at 10 000 to 12 600 pixels 640 x 480 is seen as 112 x 84, which is
-        9 408, and that as 140 x 112."""
+        """Returns the stored form of an image: its view, which is smaller, or the image, if the view's own view
+        would differ. Rounding can leave the limits. An example has limits of 10 000 to 12 600 pixels: 640 x 480 is
+        seen as 112 x 84 (9 408 pixels). That view is seen as 140 x 112."""
         again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 
@@ -72,7 +72,7 @@ class MemoryImages:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every demonstration shares."""
+    """Parts that all demonstrations share."""
 
     card: EnvCard
     teacher: Teacher

@@ -36,8 +36,8 @@ _TAGS = ("grounding", "answer", "think")
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What the policy reads. ``shown`` holds one ``<image>``, and may hold ``{action}``, the turn's number from 0, and
-    ``{observation}``, the number by which the new image can be named; ``error`` holds ``{error}``."""
+    """Texts for the policy. ``shown`` holds one ``<image>``. It may hold ``{action}``, the turn's number from 0, and
+    ``{observation}``, the number by which the new image can be named. ``error`` holds ``{error}``."""
 
     system: str
     shown: str
@@ -68,7 +68,7 @@ def read(text: str) -> Decoded:
 
 @dataclass(frozen=True, slots=True)
 class GroundingDialect:
-    """How demonstrations and the oracle write; the planner's places are thousandths of the image."""
+    """Writer of turns for demonstrations and the oracle. The planner's places are thousandths of the image."""
 
     def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
         """Raises ``ConfigError`` for anything but a crop."""
@@ -151,8 +151,8 @@ def source(value: Json, given: int, count: int) -> int:
 
 
 def pixel_box(box: Sequence[float], width: int, height: int, max_aspect: float) -> tuple[int, int, int, int]:
-    """A box in shares of an image as its pixels, cut off towards 0 and kept off the last row and column, as the
-    released code does. Raises ``ToolError`` for a box without area, or ``max_aspect`` times as long as wide.
+    """A box in shares of an image as its pixels, rounded towards 0 and kept off the last row and column, as in the
+    released code. Raises ``ToolError`` for a box without area, or ``max_aspect`` times as long as wide.
 
     >>> pixel_box((0.25, 0.5, 1.0, 1.0), 112, 112, 200)
     (28, 56, 111, 111)

@@ -1,4 +1,4 @@
-"""Which items of which generators go into which Parquet file of a synthetic artifact."""
+"""Assignment of generators' items to the Parquet files of a synthetic artifact."""
 
 from __future__ import annotations
 

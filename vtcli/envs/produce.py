@@ -15,7 +15,7 @@ from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
 Row = tuple[Sample | DemoEpisode, list[bytes]]
-"""What is shown and asked, its images as PNG, and then its videos."""
+"""Sample or demonstration, its images as PNG, and then its videos."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ class _Home:
 
 @contextmanager
 def sandbox_until_here() -> Generator[None]:
-    """What ``produce`` starts in this process for demonstrations of code ends with the block."""
+    """Closes, at the end of the block, the sandbox that ``produce`` starts in this process for demonstrations of
+    code."""
     try:
         yield
     finally:

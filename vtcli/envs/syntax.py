@@ -1,4 +1,4 @@
-"""How a policy writes calls of native tools: what the prompt says, how a turn is read, how a call is written.
+"""Syntax of native tool calls: the prompt's text, the reading of a turn, the writing of a call.
 
 A card chooses one (``env.syntax``). One from outside is a function that returns a ``CallSyntax``.
 """

@@ -88,7 +88,7 @@ class ToolCalls:
 
 
 def image_index(arguments: Mapping[str, Json], count: int) -> int:
-    """Which of ``count`` images a call acts on; the latest when ``image_index`` is omitted."""
+    """Chooses the image on which a call acts, of ``count``; the latest when ``image_index`` is omitted."""
     value = arguments.get("image_index")
     index = count - 1 if value is None else integer(value, "image_index")
     if not 0 <= index < count:
@@ -98,7 +98,7 @@ def image_index(arguments: Mapping[str, Json], count: int) -> int:
 
 
 def printable(name: str | None) -> str:
-    """What a policy wrote, made harmless for an observation: no marker can be formed from it, at most 40 characters."""
+    """Strips a policy's text for an observation: no marker can be formed from it, at most 40 characters."""
     return re.sub(r"[^\w.-]", "", name or "")[:40] or "without a name"
 
 

@@ -58,7 +58,7 @@ class Worlds:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """What a run records: the sandbox's tier; nothing without a sandbox."""
+        """Facts for the record of a run: the sandbox's tier; nothing without a sandbox."""
         return {} if self._pool is None else {"sandbox": self._pool.report["tier"]}
 
     async def close(self) -> None:

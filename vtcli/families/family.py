@@ -37,12 +37,12 @@ class Batch:
 
     @property
     def position_ids(self) -> Tensor:
-        """As transformers takes them: (B, T) where there is one axis, else (P, B, T)."""
+        """Position ids in transformers' form: (B, T) for one axis, else (P, B, T)."""
         return self.positions[0] if len(self.positions) == 1 else self.positions
 
 
 class VllmInputs(Protocol):
-    """How vLLM is told what the family's rows mean."""
+    """Settings that tell vLLM the meaning of the family's rows."""
 
     def arguments(self, images: int, tokens: int) -> dict[str, Any]:
         """Engine arguments: ``mm_processor_kwargs``, so that no view is resized again, and ``limit_mm_per_prompt``.
@@ -61,7 +61,7 @@ class VllmInputs(Protocol):
         ...
 
     def pixels(self, found: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-        """What vLLM holds under ``pixels_key`` for the images of a prompt, as ``Family.pixels`` has them."""
+        """Reads the value under vLLM's ``pixels_key`` for the images of a prompt, in the form of ``Family.pixels``."""
         ...
 
 
@@ -138,8 +138,8 @@ class Family(Protocol):
         ...
 
     def embed(self, model: Any, batch: Batch, view: View, *, blank: bool = False) -> dict[str, Tensor]:
-        """What ``decoder`` is called with in place of ids: ``inputs_embeds`` (B, T, hidden), and what else the family
-        has. ``blank``: something passes the vision tower even where there is no image, and adds zero."""
+        """Returns the arguments of ``decoder`` in place of ids: ``inputs_embeds`` (B, T, hidden), and the family's
+        further ones. ``blank``: a blank input passes the vision tower even if there is no image, and adds zero."""
         ...
 
     def decoder(self, model: Any) -> Any:

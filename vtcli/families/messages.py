@@ -16,7 +16,7 @@ PLACEHOLDER = "<image>"
 
 
 class Demonstration(Protocol):
-    """What ``records.Demo`` has."""
+    """Interface of ``records.Demo``."""
 
     @property
     def id(self) -> str: ...
@@ -61,7 +61,7 @@ def _roles(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 class Demonstrations(Protocol):
-    """What ``records.DemoSet`` has."""
+    """Interface of ``records.DemoSet``."""
 
     def __len__(self) -> int: ...
     def load(self, index: int) -> Demonstration: ...

@@ -1,7 +1,7 @@
 """The batch of a step of RL: rounds of rollouts until it is full, of all ranks, with their credit.
 
-It can be collected beside the learner, one step ahead, and is then part of a checkpoint, so that a resumed run learns
-from the same rollouts.
+It can be collected beside the learner, one step ahead. It is then part of a checkpoint, so a resumed run learns from
+the same rollouts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many this process is, and how all of them tell each other a value."""
+    """Rank of this process, the number of ranks, and the function that gathers a value from all of them."""
 
     rank: int
     world: int
@@ -49,7 +49,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class Fill:
-    """When a step is full: with ``wanted`` trajectories that have credit, or after so many rounds."""
+    """Condition for the end of a step: ``wanted`` trajectories that have credit, or ``max_rounds`` rounds."""
 
     wanted: int
     max_rounds: int = 1
@@ -74,7 +74,8 @@ class StepBatch:
         return [member for group in self.own.groups.values() for member in group.members]
 
     def metrics(self) -> dict[str, float]:
-        """What is logged of it. ``staleness``: how many steps older than the learner the weights were that sampled."""
+        """Metrics of the batch. ``staleness``: number of steps by which the sampling weights are older than the
+        learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
         out = describe(groups) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
         out["cancelled"] = float(self.cancelled)
@@ -135,10 +136,11 @@ class Collector:
         return self._filled(step, self.loop.run(self._round(step, 0, self.fill.wanted)))
 
     def beside(self, work: Callable[[], T], step: int) -> tuple[T, StepBatch]:
-        """``work`` in this thread, meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
+        """Runs ``work`` in this thread and collects the batch of ``step`` meanwhile. The policy's weights must not
+        change in ``work``.
 
-        Only the first round runs beside it: whether another one is needed is for all ranks to find out together, and
-        the learner's ranks may be talking.
+        Only the first round runs beside it. All ranks decide together on another round, and the learner's ranks may be
+        communicating.
         """
         done, found = self.loop.run(self._both(work, self._round(step, 0, self.fill.wanted)))
         return done, self._filled(step, found)
@@ -171,7 +173,8 @@ class Collector:
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
     def _until(self, share: int) -> Callable[[Group], bool]:
-        """Whether groups, told one after the other, have ``share`` members that a step can learn from."""
+        """Returns a function that takes groups one by one. It returns True once ``share`` members have a learning
+        signal."""
         room = share
 
         def full(group: Group) -> bool:
@@ -182,7 +185,8 @@ class Collector:
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
+        """Gathers the groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
+        division among ranks."""
         light = {  # only its own rank needs the images
             place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
         }
@@ -199,7 +203,7 @@ class Collector:
         disk.write_atomic(self._file(folder, "json"), json.dumps(words).encode())
 
     def load(self, folder: Path) -> StepBatch | None:
-        """What ``save`` wrote, on all ranks; None where there is nothing.
+        """Reads the batch that ``save`` wrote, on all ranks; None without a file.
 
         Raises:
             InputError: a damaged file.

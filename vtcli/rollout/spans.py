@@ -50,8 +50,8 @@ class SpanReader:
 
 
 def scales(token_ids: Sequence[int], sampling: Sampling, piece: Callable[[int], str]) -> tuple[float, ...] | None:
-    """What the logits of each token of a turn are divided by in its log-probability; None where that is the same for
-    all. A greedy token's is 1.
+    """Returns the divisor of each token's logits in its log-probability; None if it is the same for all. A greedy
+    token's divisor is 1.
 
     Example: with a span of temperature 0 from ``<code>`` to ``</code>`` in a turn at 0.7, the tokens ``a``, ``<code>``,
     ``b``, ``</code>``, ``c`` have 0.7, 0.7, 1, 1, 0.7.

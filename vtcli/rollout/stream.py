@@ -1,7 +1,7 @@
 """Rollouts as a stream: every trajectory goes its own way to its signals, every group to its verdict.
 
-A slow trajectory, sandbox or judge holds its own group and nobody else. What is no longer wanted is cancelled, which
-closes its world and takes its request back from the engine.
+A slow trajectory, sandbox or judge delays only its own group. Rollouts that are no longer needed are cancelled. This
+closes their environment and withdraws their request from the engine.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What a stream brought: the finished groups by their places, in order; how many rollouts were cancelled; and
-    seconds of wall clock: ``rollout`` in all, ``generate`` while the engine computed (one that does not tell: while
-    requests were open), ``env`` while it did not and a world was at work, ``judge`` while neither was and signals were
-    measured."""
+    """Result of a stream: the finished groups by place, in order, the number of cancelled rollouts, and seconds of wall
+    clock.
+
+    Seconds: ``rollout`` is the whole. ``generate`` counts while the engine computes, or while requests are open if the
+    engine has no clock. ``env`` counts while the engine is idle and an environment works. ``judge`` counts while both
+    are idle and signals are measured.
+    """
 
     groups: Mapping[int, Group]
     cancelled: int
-    seconds: Mapping[str, float]  # empty after a resume: nobody knows
+    seconds: Mapping[str, float]  # empty after a resume: not stored
 
     def __add__(self, other: StreamResult) -> StreamResult:
         seconds = {kind: self.seconds.get(kind, 0.0) + value for kind, value in other.seconds.items()}
@@ -44,10 +47,10 @@ class StreamResult:
 
 @dataclass(frozen=True)
 class Stream:
-    """What all rollouts of a run share.
+    """Parts that all rollouts of a run share.
 
-    ``clock`` is that of an engine that counts its own time; None: time counts while requests are open.
-    ``lockstep``, for comparisons alone: a turn begins when every trajectory that is still going is ready for its own.
+    ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``lockstep`` is
+    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own.
     """
 
     policy: Policy
@@ -151,7 +154,7 @@ class _Turns:
         self.live, self.ready, self.gate = live, 0, asyncio.Event()
 
     async def wait(self) -> None:
-        """Until everybody is ready."""
+        """Waits until all trajectories are ready."""
         self.ready += 1
         gate = self.gate
         self._maybe_open()

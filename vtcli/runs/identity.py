@@ -27,7 +27,7 @@ OWN = ("vtcli", "stages")
 """The packages whose source counts as a whole."""
 
 WITHOUT_EFFECT = ("cli",)
-"""No stage may import this room (import-linter says so): it cannot change what is made."""
+"""Rooms that cannot change an artifact, because no stage may import them (import-linter checks it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Identity:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Values for JSON."""
         return {"request": self.request, "files": dict(self.files), "code": dict(self.code), "package": self.package}
 
     @classmethod
@@ -57,7 +57,7 @@ class Identity:
         return cls(str(get("request", "")), get("files") or {}, get("code") or {}, str(get("package", "")))
 
     def changes(self, now: Identity) -> list[str]:
-        """What of the outside differs in ``now``: files and modules, by name; our own package is not among them."""
+        """Lists the files and modules that differ in ``now``, by name. Our own package is excluded."""
         return [
             *_differences("the file", self.files, now.files),
             *_differences("the module", self.code, now.code),

@@ -1,7 +1,7 @@
-"""One run of a stage: what it was asked to do, where it works, and how its result becomes an artifact.
+"""One run of a stage: its request, its work folder, and the commit of its result as an artifact.
 
-A stage that is killed finds its work folder again when the same command is given: the folder's name is the digest of
-the stage, its config and its parents' contents. Work that was begun with other files or other code is never continued.
+A killed stage finds its work folder again when the same command is given. The folder's name is the digest of the stage,
+its config and its parents' contents. Work that began with other files or other code is never continued.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What every stage is told beside its own config."""
+    """Settings that every stage gets beside its own config."""
 
     name: str  # of the artifact
     home: Path
@@ -62,7 +62,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """From a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
+        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
         node = job.get("tracker")
         seed = int(job.get("seed") or 0)
         within(seed, "seed", 0, 2**63 - 1)
@@ -115,7 +115,7 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What belongs to the identity of a run beside its configuration, and what of that does not."""
+    """Parts of a run's identity beside its configuration, and the configuration keys that the identity leaves out."""
 
     runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
     inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
@@ -204,7 +204,7 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
 
 
 def _say_why_anew(store: ArtifactStore, settings: RunSettings, identity: Identity) -> None:
-    """Where the same command has made an artifact already, from other files or with other code."""
+    """Warns if the same command has already made an artifact from other files or with other code."""
     made = [a for a in store.ls() if a.manifest.identity.get("request") == identity.request]
     if made and settings.reuse:
         earlier = Identity.read(made[-1].manifest.identity)
@@ -228,7 +228,7 @@ def fingerprint(
 
 
 def _counted(stage: str, config: Mapping[str, Any], runtime_keys: Sequence[str]) -> dict[str, Any]:
-    """What of a configuration decides about the result. ``data`` lists generators, which only synth reads."""
+    """Returns the keys of a configuration that decide the result. ``data`` lists generators, which only synth reads."""
     others = {name for name in SECTIONS if name != SECTION_OF.get(stage, stage)}
     others |= {*RUNTIME_KEYS, *REPEATED_KEYS, *(["data"] if stage != "synth" else [])}
     kept: dict[str, Any] = {k: v for k, v in codec.encode(config).items() if k not in others}

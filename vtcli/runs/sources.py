@@ -36,11 +36,11 @@ class ModelSource:
 
 
 def source_model(store: ArtifactStore, model: str) -> ModelSource:
-    """A model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
+    """Opens a model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
     (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name.
 
     Raises:
-        InputError: there is none, or it is damaged, or of another kind.
+        InputError: the model is missing, damaged, or of another kind.
     """
     if Path(model, "config.json").is_file() and not Path(model, "manifest.json").is_file():
         return ModelSource(Path(model), model)

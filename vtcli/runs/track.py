@@ -1,4 +1,4 @@
-"""Where parameters, metrics and links between runs go: MLflow, the console, or nowhere. Never raises into a run.
+"""Trackers of parameters, metrics and links between runs: MLflow, the console, or none. Never raises into a run.
 
 MLflow: ``sqlite:///<home>/mlflow.db`` unless ``MLFLOW_TRACKING_URI`` is set; ``MLFLOW_EXPERIMENT_NAME`` names the
 experiment (else "vtcli") and ``MLFLOW_RUN_ID`` attaches to a run. A fresh database is migrated by one process at a
@@ -30,7 +30,8 @@ MAX_VALUE_CHARS = 500
 """Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
 
 MAX_FAILURES = 3
-"""After so many failures in a row a tracker gives up, so that a dead server costs seconds and not the run's time."""
+"""Number of failures in a row after which a tracker gives up, so that a dead server costs seconds and not the run's
+time."""
 
 FLUSH_S = 2.0
 """So long do metrics wait for a call in company; a killed process loses them here, ``metrics.jsonl`` has all."""
@@ -50,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a tracker is told of its run. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
+    """Facts of a run for its tracker. ``run_id`` is the MLflow run of an earlier, interrupted attempt."""
 
     home: Path
     stage: str
@@ -73,7 +74,7 @@ def console(context: Context) -> Tracker:
 
 
 def null(context: Context) -> Tracker:
-    """Nothing is kept."""
+    """Tracker that keeps nothing."""
     del context
     return NullTracker()
 
@@ -99,7 +100,7 @@ class NullTracker:
         """Dropped."""
 
     def close(self, status: str = "FINISHED") -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 class ConsoleTracker(NullTracker):
@@ -122,7 +123,7 @@ class ConsoleTracker(NullTracker):
         self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
 
     def close(self, status: str = "FINISHED") -> None:
-        """How it ended."""
+        """Final status of the run."""
         self._say(status.lower())
 
     def _say(self, text: str) -> None:
@@ -210,7 +211,7 @@ class MlflowTracker:
         self._tags(self._context.tags)
 
     def _goes_on(self, run_id: str, files: str | None) -> bool:
-        """Whether the run of an earlier attempt is there, and keeps its files in this home."""
+        """Returns True if the run of an earlier attempt exists and keeps its files in this home."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -221,8 +222,8 @@ class MlflowTracker:
         return info.lifecycle_stage == "active" and here
 
     def _create(self, files: str | None) -> str:
-        """A run in the experiment; of a home that was copied or moved in one of its own, because MLflow keeps absolute
-        locations, and a run would write into the old home."""
+        """A run in the experiment. A home that was copied or moved gets an experiment of its own. MLflow keeps
+        absolute locations, so a run would otherwise write into the old home."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self._experiment(name, files)
         if files is not None and experiment.artifact_location != files:
@@ -287,7 +288,7 @@ class MlflowTracker:
 
 
 def tracking_uri(home: Path) -> str:
-    """Where runs are kept: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
+    """Address of the runs: ``MLFLOW_TRACKING_URI``, or the database in ``home``."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(home / 'mlflow.db').absolute()}"
 
 
@@ -306,7 +307,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def clip(value: str) -> str:
-    """At most ``MAX_VALUE_CHARS`` characters, with an ellipsis where something was cut."""
+    """Cuts a value to ``MAX_VALUE_CHARS`` characters, with an ellipsis at the cut."""
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
@@ -328,7 +329,8 @@ def _client(uri: str) -> Any:
 
 
 def _dataset_input(artifact: Mapping[str, Any], context: str) -> Any:
-    """What ``log_input(MetaDataset(...))`` stores, without MLflow's warning that a local path has two readings."""
+    """Builds the input that ``log_input(MetaDataset(...))`` stores, without MLflow's warning about ambiguous local
+    paths."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     source = json.dumps({"uri": str(artifact["path"])})

@@ -34,7 +34,7 @@ class EpisodeLostError(RuntimeError):
 
 
 OVER = frozenset({Status.PROTOCOL, Status.LOST})
-"""After these the episode is broken: every further run returns ``LOST`` without running."""
+"""Statuses after which the episode is broken: every further run returns ``LOST`` without running."""
 
 Capture = Literal["show", "pil_show", "files", "printed_files", "value", "result"]
 """``plt.show()``; ``Image.show()``; images saved in the workspace during the call; of these only the ones whose names
@@ -93,14 +93,14 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The world in which an episode's code runs.
+    """Environment in which an episode's code runs.
 
-    ``variables`` and ``image_files`` map a variable's or file's name to an index of ``pictures``, ``videos`` maps a
+    ``variables`` and ``image_files`` map a variable's or file's name to an index of ``pictures``. ``videos`` maps a
     variable's name to a video file on the host, which is mapped read-only. ``prelude`` is trusted code of the recipe
-    that runs after the variables are there (``draw = ImageDraw.Draw(image)``): once, and again where the first run
-    failed, whose state before is made anew. ``before_each`` runs before every run, in the same way. With
-    ``transactions`` a run that does not end ``OK`` or ``NO_OUTPUT`` leaves names and workspace as they were; without,
-    state leaks and a killed run starts the next one from the setup again.
+    that runs after the variables are set (``draw = ImageDraw.Draw(image)``). It runs once, and again after a failed
+    first run, because the state before that run is rebuilt. ``before_each`` runs before every run, in the same way.
+    With ``transactions`` a run that does not end ``OK`` or ``NO_OUTPUT`` leaves names and workspace as they were.
+    Without, state leaks, and a killed run starts the next one from the setup again.
     """
 
     pictures: tuple[Picture, ...] = ()
@@ -147,11 +147,12 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OutputImage:
-    """An image that a run returned. ``operations`` are the chain that led to it, as the code's process claims.
+    """Image that a run returned. ``operations`` is the chain that led to it, as the code's process claims.
 
-    ``verified``: None where nobody asked (``Episode.verify``), or where the chain has anything but crops, quarter
-    turns, flips and resizes. Else the chain was done again on the input picture: True when it gave these very pixels,
-    with the operations' boxes then computed by the host; False when it gave others."""
+    ``verified``: None if the image was not checked (``Episode.verify``), or if the chain has anything but crops,
+    quarter turns, flips and resizes. Otherwise the host replayed the chain on the input picture. True: the pixels are
+    identical, and the host computed the operations' boxes. False: the pixels differ.
+    """
 
     pixels: Pixels
     origin: Capture

@@ -1,8 +1,8 @@
-"""The final answer: which image it names (form "tool"), or how good it is (form "answer").
+"""The final answer: the image that it names (form "tool"), or its score (form "answer").
 
-The sample's rule comes first (``signals.rules``). ToolsRL (Eq. 13) and the others ask an LLM judge outside
-their synthetic data: open text that no rule settles goes to the judge where there is one that can be asked; else its
-edit similarity stands in (ANLS with its usual threshold 0.5).
+The sample's rule comes first (``signals.rules``). ToolsRL (Eq. 13) and the others ask an LLM judge outside their
+synthetic data. Here, open text that no rule settles goes to a judge that can be asked. Without one, its edit similarity
+stands in (ANLS with its usual threshold 0.5).
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ async def measure(
     rubric: str = "deepeyes_answer",
     rules: Mapping[str, Rule] | None = None,
 ) -> Mapping[str, Any]:
-    """``answer``: the text, None without one. Form "tool": ``answer_index`` or ``answer_map`` (label to image index),
-    None where the text is no such thing. Form "answer": ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1, both
-    None where a judge gave no verdict; no answer scores 0. What belongs to the other form is None. ``rules`` are
-    further ones, by the names under which truths call for them."""
+    """``answer``: the text, None without one.
+
+    Form "tool" has ``answer_index`` or ``answer_map`` (label to image index), None for a text of another format. Form
+    "answer" has ``answer_score`` in [0, 1] and ``answer_correct``, 0 or 1. Both are None if a judge gave no verdict;
+    without an answer the score is 0. Values of the other form are None. ``rules`` are further rules, by the names that
+    truths use.
+    """
     sample, text = trajectory.sample, trajectory.answer
     found: dict[str, Any] = dict.fromkeys(("answer_index", "answer_map", "answer_score", "answer_correct"))
     if sample.form == "tool":

@@ -1,7 +1,7 @@
-"""What was done to images, by code or by native tools, and what the sample's truth asks for.
+"""Operations on images, by code or by native tools, and their comparison with the sample's truth.
 
-Code is not read: the sandbox's records are (``ImageRef.transform``, ``CallResult.details``). What the host did again is
-``verified`` true; anything else is a claim of the process that ran the code.
+The code is not read. The records of the sandbox are (``ImageRef.transform``, ``CallResult.details``). ``verified`` is
+true for operations that the host repeated. Anything else is a claim of the process that ran the code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOLERANCE_DEGREES = 5  # CodeVision's released code
 LEAST_FACTOR = 0.05  # the same: factors above 1.05 or below 0.95 count
 OPERATIONS = frozenset({"crop", "resize", "enhance", "draw", "warp", "colour", "filter", "frames"})
 REQUIRABLE = OPERATIONS | {"rotate", "flip_horizontal", "flip_vertical", *(f"rotate_{turn}" for turn in (90, 180, 270))}
-"""What a sample's ``truth.required`` may name: degrees are clockwise."""
+"""Operations that a sample's ``truth.required`` may name; degrees are clockwise."""
 _NATIVE = {"zoom": "crop", "points": "draw", "hline": "draw", "vline": "draw"}
 _UNDO: Mapping[str, tuple[str, ...]] = {
     "none": (),
@@ -35,9 +35,10 @@ _UNDO: Mapping[str, tuple[str, ...]] = {
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``operations``: in order, {turn, name, image, verified, box, iou}: the policy turn, from 0; the canonical name;
-    the image made, None where none was; the box that is shown then, in pixels of image 0's original, and its best IoU
-    with a true box, None where it cannot be told. A claim that led to no image has ``verified`` None.
+    """``operations``: in order, {turn, name, image, verified, box, iou}. ``turn`` is the policy turn, from 0. ``name``
+    is the canonical name. ``image`` is the image made, or None. ``box`` is the part shown then, in pixels of image 0's
+    original. ``iou`` is its best IoU with a true box. Both are None if unknown. A claim that led to no image has
+    ``verified`` None.
 
     ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it does not say.
     ``search``: whether the task is a visual search, None where the truth does not say."""
@@ -65,8 +66,8 @@ def search(truth: Mapping[str, Json]) -> bool | None:
 
 
 def canonical(operation: Mapping[str, Json]) -> str | None:
-    """The canonical name of one operation of the sandbox; None where nothing was done or hardly anything: a turn by a
-    few degrees, a factor near 1 (CodeVision's released code), a filter of one pixel. Degrees are clockwise.
+    """The canonical name of one operation of the sandbox, with clockwise degrees. None for no or hardly any change: a
+    turn by a few degrees, a factor near 1 (CodeVision's released code), a filter of one pixel.
 
     >>> canonical({"name": "rotate", "arguments": {"degrees": 268.5}})
     'rotate_270'
@@ -118,8 +119,8 @@ def chain_of(transform: Mapping[str, Json]) -> list[Mapping[str, Json]]:
 
 
 def shown_box(images: Sequence[ImageRef], operation: Mapping[str, Json], size: Json) -> Box | None:
-    """What an operation's result shows, in original pixels of image 0; None when that cannot be told. ``size``: of the
-    picture that the code saw, where it was not the original."""
+    """Returns the box that an operation's result shows, in original pixels of image 0; None if it is unknown.
+    ``size``: size of the picture that the code saw, if it was not the original."""
     box, start = operation.get("box"), operation.get("image")
     if box is None or not isinstance(start, int) or not 0 <= start < len(images):
         return None
@@ -173,8 +174,9 @@ def calls(trajectory: Trajectory) -> Iterator[tuple[int, CallResult]]:
 
 
 def _of_call(result: CallResult, images: Sequence[ImageRef], known: set[tuple[str, str]]) -> list[_Done]:
-    """What a call did, in order. The claims say what was done and when, the chains of its images what is true of it; an
-    image's chain begins with what earlier calls did, which is not done again."""
+    """Returns the operations of a call, in order. The claims give the operations and their order; the chains of its
+    images give the verified facts. An image's chain begins with the operations of earlier calls, which are not
+    counted again."""
     done = _named(result.details.get("operations") or ())
     for index in result.images:
         transform = images[index].transform or {}

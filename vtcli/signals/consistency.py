@@ -1,4 +1,5 @@
-"""Whether the final answer follows from the reasoning: Thyme's consistency, which CodeV ablates (its table 2)."""
+"""Signal of agreement between the final answer and the reasoning: Thyme's consistency, which CodeV ablates (its
+table 2)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ async def measure(
 
 
 def reasoning(trajectory: Trajectory) -> str:
-    """What the policy wrote before its answer, tags left out."""
+    """Text of the policy before its answer, without tags."""
     text = "\n".join(turn.text for turn in trajectory.policy_turns)
     before = text.rpartition("<answer>")[0]
     return before.replace("<think>", "").replace("</think>", "").strip()

@@ -11,12 +11,14 @@ NAMES = ("frames", "frame_shown")
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``frames``: an entry per image that code made from frames of a video: its index, the frames' ``indices`` in the
-    order in which they were read, and ``verified`` as ``sandbox.types.OutputImage`` has it. ``frame_shown``: 1 where an
-    image shows one of the frames that tell the answer (``truth.frames``), else 0.
+    """Measures ``frames`` and ``frame_shown``.
 
-    The sandbox records which frames were read, but the host decodes no video, so ``verified`` is None: it is the code's
-    claim, to count and to look at, not to reward. Both are None where the truth names no frames.
+    ``frames`` has an entry per image that code made from frames of a video: its index, the frames' ``indices`` in
+    reading order, and ``verified`` (``sandbox.types.OutputImage``). ``frame_shown`` is 1 if an image shows one of the
+    frames that tell the answer (``truth.frames``), else 0.
+
+    The sandbox records the frames that code read, but the host decodes no video, so ``verified`` is None. The code's
+    claim serves for counts and inspection, not for rewards. Both signals are None if the truth names no frames.
     """
     wanted = trajectory.sample.truth.get("frames")
     if wanted is None:

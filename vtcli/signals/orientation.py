@@ -12,8 +12,8 @@ NAMES = ("orientations",)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``orientations``: per image one of the 8 names of ``geometry.ORIENTATIONS``, "none" when upright; None where
-    image 0 is not its origin. The whole is None when the truth has no ``transform``, which is image 0's."""
+    """``orientations``: per image one of the 8 names of ``geometry.ORIENTATIONS``, "none" when upright. An entry is
+    None if image 0 is not its origin. The whole is None when the truth has no ``transform`` of image 0."""
     start = trajectory.sample.truth.get("transform")
     if start is None:
         return {"orientations": None}

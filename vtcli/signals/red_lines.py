@@ -22,7 +22,7 @@ _OUTSIDE = re.compile(
     r"|Coordinate '(?:right|lower)' is less than|cannot write empty image|height and width must be > 0"
     r"|!\w+\.empty\(\)|zero-size array"
 )
-"""What our tools and sandbox, Pillow, OpenCV and NumPy say of boxes that hold nothing."""
+"""Messages about empty boxes from our tools and sandbox, Pillow, OpenCV and NumPy."""
 
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+)(?::|$)")
 _AVOIDABLE = frozenset({
@@ -43,7 +43,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What an image shows: a part of image 0, and what was done to it on the way, crops left out."""
+    """Content of an image: a part of image 0, and the operations on the way, without crops."""
 
     box: Box | None
     done: tuple[str, ...]
@@ -105,7 +105,7 @@ def _look(images: Sequence[ImageRef], index: int, looks: Mapping[int, _Look]) ->
     box, name = geometry.shown_box(images, index), native(transform)
     names = _acts(transform) if transform.get("op") == "code" else [name] if name else []
     if box is None and transform.get("verified") is None and (chain := chain_of(transform)):
-        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that nobody could check
+        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that could not be verified
     others = tuple(name for name in names if name != "crop")
     return _Look(box, done + others, "crop" in names, bool(others))
 
@@ -129,8 +129,8 @@ def _shown(look: _Look, before: Iterable[_Look]) -> bool:
 
 
 def _avoidable(result: CallResult) -> bool:
-    """A slip that the prompt rules out: an unknown name or file, broken syntax, a call that cannot be read, code that
-    is refused, no image where one is demanded. Coordinates are another line."""
+    """A slip that the prompt rules out. Examples are an unknown name or file, broken syntax, an unreadable call,
+    refused code, or no image despite a demand for one. Coordinates are another line."""
     if result.status == "refused":
         return True
     if result.status != "error" or _OUTSIDE.search(_said(result)):
@@ -165,7 +165,7 @@ def _unchanged(transform: Mapping[str, Json]) -> bool:
 
 
 def _acts(transform: Mapping[str, Json]) -> list[str]:
-    """What was done to an image of code; standing in a figure that holds nothing else is nothing done."""
+    """Operations on an image of code. A figure that holds only the image does not count as an operation."""
     plain = transform.get("verified") is True
     return [
         name

@@ -1,8 +1,8 @@
-"""How an answer to a plain question is scored by rule. Pure.
+"""Rules that score an answer to a plain question. Pure.
 
-A sample's ``truth.rule`` names one of ``RULES``. The truth of generated data, and of rows stored before there were
-rules, names none: its keys say which rule is meant (``rule_of``). A rule from outside is a function from a sample and a
-text to a ``Score``, added under its name in the configuration: ``signals.answer.rules.NAME``.
+A sample's ``truth.rule`` names one of ``RULES``. The truth of generated data, and of older rows, names no rule; its
+keys then choose the rule (``rule_of``). A rule from outside is a function from a sample and a text to a ``Score``. The
+configuration adds it under its name: ``signals.answer.rules.NAME``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
 
 
 def asks_judge(sample: Sample) -> bool:
-    """Whether an answer that the rule finds wrong goes to a judge, where there is one."""
+    """Returns True if an answer that the rule finds wrong goes to a judge, if one is present."""
     return rule_of(sample) == "judge"
 
 
@@ -139,9 +139,9 @@ RULES: Mapping[str, Rule] = {
 
 
 def numbers(text: str, expected: int = 1) -> list[float]:
-    """All numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]; digits inside words (B2, 3km) are none.
+    """Lists all numbers of a text: ``(3.5, -2)`` is [3.5, -2.0]. Digits inside words (B2, 3km) do not count.
 
-    ``1,234`` is one number, except where only the other reading gives as many as ``expected``: of a point it is two.
+    ``1,234`` is one number, except if only the other reading gives as many as ``expected``: for a point it is two.
     """
     text = text.replace("\u2212", "-")
     joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)

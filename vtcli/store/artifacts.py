@@ -1,8 +1,8 @@
 """Versioned artifacts: immutable folders with a manifest, complete or absent, verified when read.
 
-``root/NAME/vN/`` holds an artifact's files and ``manifest.json``; ``root/NAME/.draft-*`` are unfinished ones, which
-nobody reads and the next writer clears away. A commit hashes and syncs every file, writes the manifest, and renames the
-folder into place under a lock, so that a process killed at any moment leaves a whole version or none.
+``root/NAME/vN/`` holds an artifact's files and ``manifest.json``. ``root/NAME/.draft-*`` are unfinished ones: readers
+ignore them, and the next writer removes them. A commit hashes and syncs every file, writes the manifest, and renames
+the folder into place under a lock. So a process killed at any moment leaves a whole version or none.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ MAKERS: Mapping[str, str] = {
 """The command that makes an artifact of each kind, for the message about a missing one."""
 
 COMMIT_WAIT_S = 60.0
-"""How long one commit waits for another's lock; the lock is held for a rename, so this is plenty."""
+"""Limit on the time for which a commit waits for another's lock; a commit holds the lock for one rename only."""
 
 NEWEST_REMOVED = ".removed"
-"""In a name's folder: the highest version that was removed, so that its number does not come back."""
+"""File in a name's folder with the highest removed version, so that its number does not come back."""
 
 LONGEST_NAME = 200
 """A folder's name may have 255 bytes, and a shard's gets an ending."""
@@ -175,8 +175,8 @@ class ArtifactStore:
         return head | codec.encode(artifact.manifest)
 
     def verify(self, ref: str) -> list[str]:
-        """What is wrong with ``ref`` and everything it was made from, one line each: files changed, missing or added,
-        ancestors that are gone or are not the ones that were used."""
+        """Lists the defects of ``ref`` and its ancestors, one line each: changed, missing or added files, and
+        missing or replaced ancestors."""
         artifact = self.resolve(ref, verify=False)
         ancestors = {
             str(node.path or node.ref): node for tree in self._lineage(artifact).parents for node in _nodes(tree)
@@ -224,7 +224,8 @@ class ArtifactStore:
             return []
 
     def newest_version(self, name: str) -> int:
-        """0 when there is none. Damaged and removed versions count, so that a number is never used twice."""
+        """Returns the newest version number, 0 without a version. Damaged and removed versions count, so that a
+        number is never used twice."""
         memory = self.root / name / NEWEST_REMOVED
         with disk.checked(memory, "read"):
             removed = int(memory.read_text()) if memory.exists() else 0

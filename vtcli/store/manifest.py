@@ -1,4 +1,4 @@
-"""What a finished artifact says of itself: its manifest, read with suspicion and compared with the files."""
+"""Manifest of a finished artifact: its type, a strict reader, and the comparison with the files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an artifact is and where it comes from. ``digest`` is its content: the sha256 over kind, schema version and
-    files; ``fingerprint`` is its identity: what it was asked to be and made from (``vtcli.runs.identity``)."""
+    """Type and origin of an artifact. ``digest`` is its content: the sha256 over kind, schema version and files.
+    ``fingerprint`` is its identity: its request and its inputs (``vtcli.runs.identity``)."""
 
     schema_version: int
     name: str
@@ -92,7 +92,7 @@ class Artifact:
 
     @property
     def recipe(self) -> str:
-        """As it was chosen on the command line, with a variant other than the paper's; "" where none was."""
+        """Recipe as it was chosen on the command line, with a variant other than the paper's; "" without one."""
         pairs = (word.lstrip("+").partition("=") for word in self.manifest.overrides)
         chosen: dict[str, str] = {key: value for key, _, value in pairs}
         variant = chosen.get("variant", "").removeprefix(f"{chosen.get('recipe', '')}_")

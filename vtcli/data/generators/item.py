@@ -1,4 +1,4 @@
-"""What every generator returns, and the random stream that makes it a pure function of (seed, task, split, item)."""
+"""Result type of every generator, and the random stream that makes it a pure function of (seed, task, split, item)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Item:
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:
-        """What the prompt shows."""
+        """Contents of the prompt."""
         return (self.pixels,) if self.clip is None else ()
 
     @property
@@ -109,7 +109,7 @@ class Generate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a generator of own rows finds for one split."""
+    """Result of surveying one split of a generator that imports rows."""
 
     source: str  # the file, for messages
     rows: int

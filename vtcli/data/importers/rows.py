@@ -43,7 +43,7 @@ from vtcli.signals.rules import RULES
 from vtcli.store import images
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
-"""What a row's truth must have for a rule; the last two score charts that are generated."""
+"""Requirements of each rule on a row's truth. The last two rules score generated charts."""
 
 COLUMNS = (
     "question",
@@ -61,7 +61,7 @@ COLUMNS = (
 
 
 def survey(split: str, *, path: str, **_: object) -> Survey:
-    """How many rows the file of a split has, and which of its columns ``generate`` does not read.
+    """Counts the rows in the file of a split, and lists the columns that ``generate`` does not read.
 
     Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
     """
@@ -89,8 +89,8 @@ def generate(
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
 
-    Raises ``InputError`` for a missing or damaged file, too few rows, a column or image that cannot be used, and for
-    the tool-supervised form of a row that has no supervision.
+    Raises ``InputError`` for a missing or damaged file, too few rows, and a column or image that cannot be used. It
+    also raises it for the tool-supervised form of a row without supervision.
     """
     file = Path(path.format(split=split))
     row, where = _row(file, item), f"row {item} of {file}"
@@ -226,7 +226,7 @@ def _no_tool_form(where: str) -> InputError:
 
 
 def _said(row: Mapping[str, Any], where: str) -> dict[str, Json]:
-    """What the row says of its answer and of the way to it."""
+    """Reads the answer of a row, and the way to it."""
     truth: dict[str, Json] = {}
     if (choices := row.get("choices")) is not None:
         texts = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
@@ -321,7 +321,7 @@ def _json_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _bytes(given: Any, what: str, file: Path, where: str) -> bytes:
-    """From bytes, a struct of `datasets` with bytes or path, or a path beside the file."""
+    """Reads bytes from bytes, from a struct of `datasets` with bytes or path, or from a path beside the file."""
     if isinstance(given, Mapping):
         given = given.get("bytes") or given.get("path")
     if isinstance(given, bytes):

@@ -1,8 +1,8 @@
-"""Scripted demonstrations of mixed skill: what a half-trained teacher would call, and what it then answers. Pure.
+"""Scripted demonstrations of mixed skill: the calls of a half-trained teacher, and its answers. Pure.
 
 They stand in for pretraining at tiny scale: syntax, upright perception, and calls whose arguments are right with
-probability ``skill``. Wrong arguments are plausible (another transform, a box elsewhere, a line in the wrong place,
-missing points), and the answer is read off what such a call brings back, so tools are not yet worth their price.
+probability ``skill``. Wrong arguments are plausible: another transform, a box elsewhere, a line in the wrong place,
+missing points. The answer is read off the call's result, so tools do not yet pay.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ def plan(
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
-    """An image of the item that can be read without tools, with questions: the page, the scene with the tags'
-    places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as in
-    ``Teacher``."""
+    """An image of the item that can be read without tools, with questions. It is the page, the scene with the tags'
+    places, one tag in close-up, or the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as
+    in ``Teacher``."""
     return script_of(item).perceive(item, rng, view, grid)
 
 
 def script_of(item: Item) -> TaskScript:
-    """The item's own script, its task's, or that of a turned page. Raises ``ConfigError`` where there is none."""
+    """Returns the script of the item, of its task, or of a turned page. Raises ``ConfigError`` if none of them
+    exists."""
     found = item.script or SCRIPTS.get(item.task)
     if found is None and item.truth.get("kind") == "field" and "transform" in item.truth:
         found = TaskScript(_turn_page, _unseen)  # a document of somebody else's, turned by ``importers.rows``
@@ -108,8 +109,8 @@ def _turn_page(item: Item, rng: np.random.Generator, teacher: Teacher, view: Vie
 
 
 def _page(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """The upright page, or as often the page as it lies, with questions about the picture: a model that can say what it
-    sees on a turned page need not guess there, and what it sees is never the answer about the upright page."""
+    """Shows the upright page, or as often a turned page as it lies, with questions about the picture. A model that
+    can describe a turned page need not guess there. That description is never the answer about the upright page."""
     del view, grid
     transform, corner = str(item.truth["transform"]), str(item.truth["corner"])
     stamp = f"the {item.truth['colour']} stamp"
@@ -166,7 +167,7 @@ def _zoom(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
 
 
 def _elsewhere(rng: np.random.Generator, item: Item, asked: Json, tags: dict[str, Json]) -> list[float]:
-    """The box of another tag; where there is none, one of the same size at a random place."""
+    """Returns the box of another tag. Without another tag, returns a box of the same size at a random place."""
     others = [tag["box"] for label, tag in tags.items() if label != asked["label"]]
     if others:
         return pick(rng, others)
@@ -270,7 +271,7 @@ def _off(rng: np.random.Generator, item: Item, axis: str, place: float | None) -
 
 
 def _value_at(item: Item, axis: str, place: float) -> float:
-    """What one reads off the axis at a pixel, rounded to the grid of values."""
+    """Value of the axis at a pixel, rounded to the grid of values."""
     x1, y1, x2, y2 = item.truth["frame"]
     share = (place - x1) / (x2 - x1) if axis == "x" else (y2 - place) / (y2 - y1)
     low, high = item.truth["range"][axis]

@@ -19,7 +19,7 @@ FlatCall = tuple[str, dict[str, Json]]  # name, arguments in pixels of the view
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """How good the scripted teacher is; every value is a probability or a share."""
+    """Quality of the scripted teacher. Every value is a probability or a share."""
 
     skill: float = 0.5  # a call's arguments are right
     direct: float = 0.2  # no tool at all
@@ -59,7 +59,7 @@ View = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What a planner decided: calls, the answer to the plain question, the tool-supervised one, and their quality."""
+    """Decision of a planner: calls, the answer to the plain question, the tool-supervised answer, and their quality."""
 
     calls: list[FlatCall]
     answer: str
@@ -67,7 +67,7 @@ class Act:
 
 
 class Planner(Protocol):
-    """What a teacher does about one item, and how well."""
+    """Actions of a teacher on one item, with their quality."""
 
     def __call__(self, item: Item, rng: np.random.Generator, teacher: Teacher, view: View, /) -> Act: ...
 
@@ -83,7 +83,8 @@ class Perceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskScript:
-    """How demonstrations of a task are made. A generator from outside puts one into its items (``Item.script``)."""
+    """Script by which demonstrations of a task are made. A generator from outside puts one into its items
+    (``Item.script``)."""
 
     act: Planner
     perceive: Perceiver

@@ -1,9 +1,10 @@
-"""Attention of rows that stand one after the other in a line, without padding, some after a prompt that they share.
+"""Attention of rows that are packed into one line without padding; some follow a prompt that they share.
 
-Registered with transformers under ``NAME``, so that its model is used as it is: all but attention treats tokens one by
-one, and attention gets the ``blocks`` that the caller passes to the model's forward. Without blocks it is
-transformers' own (``sdpa``), but for one thing: on a CPU, keys and values are not copied for every query head that
-shares them.
+Registered with transformers under ``NAME``, so that its model is used unchanged. All layers but attention treat tokens
+one by one. Attention gets the ``blocks`` that the caller passes to the model's forward.
+
+Without blocks it is transformers' own (``sdpa``), with one exception. On a CPU, keys and values are not copied for
+every query head that shares them.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class TokenLogprobs(nn.Module):
         return head.token_logprobs(last, before, batch.targets, self._scale(batch), entropy=entropy)
 
     def _scale(self, batch: Packed) -> float | Tensor:
-        """What the logits of the trained tokens are divided by: a number, or (N, 1) where rows say it of each."""
+        """Divisor of the logits of the trained tokens: a number, or (N, 1) if the rows give one for each token."""
         if all(row.scales is None for row in batch.rows):
             return self.temperature
         each = [row.scales or (self.temperature,) * len(row.mask) for row in batch.rows]
@@ -81,7 +81,7 @@ class _Sums:
             self.values[name] = self.values.get(name, 0.0) + float(value)
 
     def add_gap(self, gap: _Gap) -> None:
-        """How far learner and policy are apart."""
+        """Difference between learner and policy."""
         hit, real = gap.surrogate.clipped, gap.real
         self.add(
             mismatch_kl=(k3(gap.policy, gap.learner) * real).sum(),  # of policy ‖ learner: samples come from the policy
@@ -96,8 +96,8 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Gap:
-    """Log-probabilities of the tokens (N,) of a micro-batch, of the learner now and at rollout and of the policy, with
-    what else the metrics of a policy loss are made of. Engines are compared at rollout."""
+    """Log-probabilities (N,) of a micro-batch's tokens under three models: the learner now, the learner at rollout,
+    and the policy. Further values feed the metrics of a policy loss. Engines are compared at rollout."""
 
     now: Tensor
     learner: Tensor
@@ -182,8 +182,9 @@ class DeepSpeedLearner:
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
 
-        From the second on the learner is no longer the one of the rollout, whose log-probabilities are therefore
-        computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
+        From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
+        therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
+        or not.
         """
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
@@ -226,7 +227,7 @@ class DeepSpeedLearner:
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Everything that a resumed run needs of this learner; all ranks write into the same folder.
+        """Saves the state that a resumed run needs of this learner; all ranks write into the same folder.
 
         Raises:
             InputError: the disk is full, or does not take the files for another reason.
@@ -360,7 +361,7 @@ class DeepSpeedLearner:
         return TrainRow("", (0, 0), (0, 1), (), zeros, zeros)
 
     def _applied(self) -> dict[str, float]:
-        """Whether DeepSpeed made the update: from stage 1 on it leaves out a step whose gradient is not finite.
+        """Returns True if DeepSpeed made the update. From ZeRO stage 1 on it skips a step whose gradient is not finite.
 
         Raises:
             EngineError: it left out ``MAX_SKIPPED`` steps in succession.

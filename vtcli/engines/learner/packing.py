@@ -1,5 +1,5 @@
-"""From rows to micro-batches, and from a micro-batch to the segments that are computed: what several rows begin with
-is computed once. Pure Python.
+"""Packing of rows into micro-batches, and of a micro-batch into segments; a prefix that rows share is computed once.
+Pure Python.
 
 The rollouts of a group share their prompt, and with it most of their tokens where it holds an image. Everything that
 the learner computes of a prompt depends on the prompt alone, since attention is causal; so it is computed once for the
@@ -113,7 +113,7 @@ def _size(row: TrainRow) -> tuple[int, str]:
 
 
 def _opening(row: TrainRow, chat: Chat) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """What a row begins with that is not trained on: its ids, and the views in it."""
+    """Untrained prefix of a row: its ids, and the views in it."""
     length = next((i for i, trained in enumerate(row.mask) if trained), len(row.mask))
     length = min(length, len(row.token_ids) - 1)  # a segment of its own is left
     ids = tuple(row.token_ids[:length])

@@ -1,4 +1,4 @@
-"""What of a model is trained: all, all but the vision tower, or adapters (LoRA), which are merged when it leaves."""
+"""Trained part of a model: all, all but the vision tower, or adapters (LoRA), which are merged when weights leave."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _adapt(model: Any, family: Family, lora: Lora) -> None:
 
 
 def merged(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
-    """The weights with their adapters in them, by the names that the model had without: W + alpha / rank B A, in fp32
-    (LoRA, arXiv 2106.09685, section 4.1)."""
+    """The weights with their adapters merged, by their names in the model without adapters. The sum is W + alpha /
+    rank B A, in fp32 (LoRA, arXiv 2106.09685, section 4.1)."""
     out: dict[str, Tensor] = {}
     for name, value in weights.items():
         layer, inside, leaf = name.partition(".base_layer.")

@@ -26,7 +26,7 @@ from vtcli.protocols import Sampling, TemperatureSpan
 from vtcli.rollout.spans import SpanReader
 
 KEY = "vtcli"
-"""In a request's ``extra_args``: seed, sampling, max_tokens and banned ids."""
+"""Key in a request's ``extra_args`` for seed, sampling, max_tokens and banned ids."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""What is said to vLLM and how its answers are read, in process and over HTTP. Pure.
+"""Requests to vLLM and the reading of its replies, in process and over HTTP. Pure.
 
-Over HTTP it is vLLM's ``/inference/v1/generate``: token ids in, token ids and log-probabilities out, images by name.
-A reply is read strictly: whatever is not what was asked for is odd, and nothing is guessed.
+Over HTTP it is vLLM's ``/inference/v1/generate``: token ids in, token ids and log-probabilities out, images by name. A
+reply is read strictly. Anything that was not asked for is an error, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATE = "/inference/v1/generate"
 FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
 NO_NUMBER = -9999.0
-"""What vLLM's servers write for a log-probability that is minus infinity or not a number."""
+"""Value that vLLM's servers write for a log-probability of minus infinity or NaN."""
 ROUNDING = 1e-3
 """So far above zero may a log-probability come out, nats."""
 
@@ -42,7 +42,7 @@ class Unread(Odd):
 
 
 def drawing(request: Request, chat: Chat) -> dict[str, Any]:
-    """What ``vllm_draw`` draws the request's tokens with."""
+    """Arguments with which ``vllm_draw`` draws the request's tokens."""
     return {
         "seed": request.seed,
         "sampling": asdict(request.sampling),

@@ -1,4 +1,4 @@
-"""What a vLLM worker says of a prompt that it has read, as numbers that can be compared with the learner's."""
+"""Report of a vLLM worker on a prompt that it has read, as numbers to compare with the learner's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How vLLM is loaded, with which arguments, and what is known of a model before it is."""
+"""Start of vLLM: its arguments, and the facts of a model that are known before it is loaded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
 
 
 def _executor(engine: Engine) -> str:
-    """Where vLLM's workers run.
+    """Returns the name of vLLM's executor backend.
 
     Raises:
         ConfigError: several ranks, and each would want several GPUs.

@@ -1,4 +1,4 @@
-"""What a vLLM server runs of ours in every worker, beside ``vllm_draw``: it takes weights and tells how it reads.
+"""Our extension of every worker of a vLLM server, beside ``vllm_draw``: takes weights and reports how it reads prompts.
 
 vLLM loads this module by name (``vtcli.engines.vllm.worker:Extension``) before it loads the model, so that its factory
 knows ``Buckets`` by then.
@@ -43,7 +43,7 @@ watch()  # a worker ends when its server does, however that ends
 
 @dataclass
 class Init(WeightTransferInitInfo):  # pyright: ignore[reportUntypedBaseClass]
-    """Nothing to agree on beforehand."""
+    """Initial arguments of the transfer: none."""
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Extension:
         self._weight_update_active = False
 
     def vtcli_watch_prompts(self, pixels_key: str) -> None:
-        """From now on, requests that carry ``look`` are noted, with what vLLM's processor has under ``pixels_key``.
-        Safe to call twice."""
+        """Starts to record requests that carry ``look``, with the values that vLLM's processor has under
+        ``pixels_key``. Safe to call twice."""
         if hasattr(self, "_looks"):
             return
         self._looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -133,7 +133,7 @@ class Extension:
         self.model_runner._init_mrope_positions = noted
 
     def vtcli_look(self, name: str) -> dict[str, Any] | None:
-        """What the request ``name`` was read as."""
+        """Returns the engine input of the request ``name``."""
         return self._looks.pop(name, None)
 
 

@@ -32,9 +32,10 @@ def required() -> tuple[str, ...]:
 
 
 def paths() -> tuple[str, ...]:
-    """``required`` and: system libraries and fonts, the libraries mapped into this process (the file alone unless its
-    folder is among the others), and the packages imported from elsewhere, such as an editable install: their folder,
-    not the folder of the repository. Call it after the imports."""
+    """Folders and files that code may read: ``required``, system libraries and fonts, mapped libraries, and other
+    packages. A library mapped into this process counts as a single file, unless its folder is listed. A package
+    imported from elsewhere, such as an editable install, counts with its own folder, not the folder of the
+    repository. Call it after the imports."""
     found = [p for p in (*required(), *_prefixes(), *_SYSTEM) if Path(p).exists()]
     for path in _mapped_libraries() + _packages_elsewhere():
         if not any(_within(path, known) for known in found):

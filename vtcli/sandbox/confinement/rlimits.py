@@ -33,8 +33,8 @@ TRUSTED_PROCESSES = 4
 
 
 RUNS = 100
-"""A process lives for many runs, and each one's CPU time is the guard's to watch; what nobody watches any more, because
-guard and template were killed, ends after as much as so many runs may use."""
+"""Number of runs whose CPU time a process may use. A process serves many runs, and the guard watches the CPU time of
+each. The limit ends a process whose guard and template were killed."""
 
 
 def restrict(limits: ProcessLimits, processes: bool) -> None:

@@ -1,5 +1,5 @@
-"""The folder of the workspaces where there is no mount of their own: one for each template, held by a lock that ends
-with the last process of the template's, however it ends. Who makes the next one removes those that nobody holds."""
+"""Folder of the workspaces without a mount of their own: one for each template, held by a lock. The lock ends with
+the template's last process, however it ends. The next template removes the folders without a lock."""
 
 from __future__ import annotations
 

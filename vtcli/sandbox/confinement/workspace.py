@@ -1,8 +1,8 @@
-"""The files of an episode, as the guard sees them: usage, a copy taken before a run, and putting it back.
+"""Files of an episode, as the guard sees them: usage, a snapshot before a run, and its restoration.
 
-The guard is trusted and the folder is not: nothing is opened through a symbolic link, only regular files are read, and
-every walk has limits, so that names, loops, pipes and races in the folder cannot lead outside it or hold the guard.
-Code may make folders and files that not even their owner may read; the guard, an owner too, gives the right back.
+The guard is trusted and the folder is not. The guard opens nothing through a symbolic link and reads only regular
+files. Every walk has limits. So names, loops, pipes and races in the folder cannot lead outside it or block the guard.
+Code may make folders and files that their owner may not read. The guard, also an owner, restores the permission.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Entry:
     mode: int
     content: bytes | None
     times_ns: tuple[int, int] = (0, 0)
-    identity: tuple[int, int] = (0, 0)  # inode and time of its last change, which nobody can set
+    identity: tuple[int, int] = (0, 0)  # inode and ctime, which no process can set
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The folder of an episode. ``given``: the input files by name, which are written without the right to write, so
-    that a file with the same identity still has the same bytes and need not be read before each run."""
+    """The folder of an episode. ``given``: the input files by name. They are written without write permission. So a
+    file with the same identity still has the same bytes and need not be read before each run."""
 
     path: bytes
     max_bytes: int
@@ -61,9 +61,9 @@ class Workspace:
         )
 
     def usage(self) -> tuple[int, int]:
-        """Bytes and names in the folder: of a file the length or what it takes, whichever is more, for a copy of it may
-        take either. Raises ``WorkspaceLimit`` when the folder is beyond its limits or could not be copied, ``OSError``
-        when it cannot be looked at."""
+        """Bytes and names in the folder. A file counts with its length or its disk usage, whichever is more, because
+        a copy may take either. Raises ``WorkspaceLimit`` when the folder exceeds its limits or could not be copied,
+        ``OSError`` when it cannot be read."""
         total = files = 0
         for _, found, _ in self._walk():
             files += 1
@@ -87,9 +87,9 @@ class Workspace:
         return entries
 
     def restore(self, entries: Mapping[bytes, Entry]) -> None:
-        """Makes the folder hold exactly ``entries``, with their modes and times. A file that is still the same one gets
-        its bytes back in place, so that who has it open or mapped sees them too, and no room is needed for a second
-        one. Raises ``OSError``, ``WorkspaceLimit``."""
+        """Makes the folder hold exactly ``entries``, with their modes and times. A file that is still the same one
+        gets its bytes back in place. So processes that have it open or mapped see them too, and no room is needed
+        for a second file. Raises ``OSError``, ``WorkspaceLimit``."""
         now: set[bytes] = set()
         try:
             found = {relative: found for relative, found, _ in self._walk()}
@@ -103,8 +103,8 @@ class Workspace:
             self._dress_folder(relative, entries[relative])
 
     def _kept(self, relative: bytes, found: Mapping[bytes, os.stat_result], entries: Mapping[bytes, Entry]) -> bool:
-        """Whether what is there can become the entry of that name; if not it is removed. A file that has grown is
-        shortened already, for the others may need the room."""
+        """Returns True if the file or folder can become the entry of that name; otherwise removes it. A file that
+        has grown is truncated at once, because other files may need the room."""
         entry, status = entries.get(relative), found[relative]
         if entry is None or not self._alike(entry, status):
             self._remove(relative, status)
@@ -245,8 +245,8 @@ class Workspace:
 
 
 def clear(path: bytes) -> None:
-    """Removes everything in a folder, however much, however deep and whatever its modes: a folder below the first level
-    is moved up to it, so that the way to it stays short. Raises ``OSError``, ``WorkspaceLimit``."""
+    """Removes everything in a folder of any size, depth and mode. A folder below the first level is moved up to it,
+    so that paths stay short. Raises ``OSError``, ``WorkspaceLimit``."""
     top = os.open(path, FOLDER_FLAGS)
     until = time.monotonic() + CLEAR_S
     try:
@@ -341,7 +341,7 @@ def _unlink(name: bytes, folder: int) -> None:
 
 
 def _same(name: bytes, folder: int, entry: Entry) -> bool:
-    """Whether a file has the entry's bytes; if so its mode and times are made the entry's."""
+    """Compares a file with the entry's bytes. If they are equal, sets its mode and times to the entry's."""
     fd = os.open(name, FILE_FLAGS, dir_fd=folder)
     try:
         content = entry.content or b""

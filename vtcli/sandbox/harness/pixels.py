@@ -27,7 +27,8 @@ def of_pil(image: Image.Image) -> Pixels:
 
 
 def is_image_array(array: npt.NDArray[Any]) -> bool:
-    """Whether an array looks like an image rather than a table: (H, W, 1 or 3 or 4), or 2-D of 16 x 16 and up."""
+    """Returns True if an array looks like an image rather than a table: (H, W, 1 or 3 or 4), or 2-D of 16 x 16 and
+    up."""
     if array.dtype.kind not in "buif" or array.size == 0:
         return False
     if array.ndim == 3:
@@ -59,7 +60,7 @@ def of_array(array: npt.NDArray[Any]) -> Pixels:
 
 
 def is_image(value: object) -> bool:
-    """Whether ``of_any`` takes it. ``type`` is asked, never the object, which may claim any ``__class__``."""
+    """Returns True if ``of_any`` takes the value. ``type`` decides, because an object may claim any ``__class__``."""
     kind = type(value)
     if issubclass(kind, Image.Image):
         return True

@@ -19,13 +19,13 @@ class Program:
     last: CodeType | None = None
 
     def assigns(self, name: str) -> bool:
-        """Whether the code gives the module's ``name`` a value, so that one left by an earlier run is not taken
+        """Returns True if the code assigns the module's ``name``. A value that an earlier run left is then not taken
         again."""
         return _assigns(symtable.symtable(self.source, "<code>", "exec"), name)
 
 
 def _assigns(scope: symtable.SymbolTable, name: str) -> bool:
-    """In the module's scope, or in an inner one that declares the name global."""
+    """Searches the module's scope, and inner ones that declare the name global."""
     if name in scope.get_identifiers():
         symbol = scope.lookup(name)
         if (symbol.is_assigned() or symbol.is_imported()) and (scope.get_type() == "module" or symbol.is_global()):

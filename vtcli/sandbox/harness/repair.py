@@ -1,7 +1,7 @@
 """Small repairs of source text before it is compiled (CodeV, appendix 12: "auto-format and patch minor issues").
 
-Pure. Nothing is repaired that compiles as it stands, and every repair leaves a note that the policy gets to read: the
-sandboxes of the field rewrite source silently, which trains on code that never ran.
+Pure. Text that compiles is not repaired, and every repair leaves a note that the policy reads. The sandboxes of the
+field rewrite source silently, which trains on code that never ran.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DASHES = {"\u2212": "-", "\u2013": "-", "\uff08": "(", "\uff09": ")", "\uff0c":
 
 
 def compiles(source: str) -> bool:
-    """Whether Python takes the text; a text that exhausts its parser does not compile either."""
+    """Returns True if Python compiles the text. A text that exhausts its parser does not compile either."""
     try:
         compile(source, "<code>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -1,7 +1,7 @@
-"""The static check: a courtesy to the policy, which gets a clear message at once instead of a kernel's refusal.
+"""The static check: it gives the policy a clear message at once instead of a kernel's refusal.
 
-Never counted as security: three lines of ``getattr`` walk past it, and what it refuses the kernel refuses as well
-(CodeV, appendix 12, scans for deleting, moving and renaming files; CodeDance, 6.2, blocks input and termination).
+It does not count as security: three lines of ``getattr`` evade it, and the kernel refuses the same operations. CodeV
+(appendix 12) scans for deleting, moving and renaming files. CodeDance (6.2) blocks input and termination.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _WORDS = re.compile(
 
 
 def suspicious(source: str) -> bool:
-    """Whether a name that is refused stands anywhere in the text; without one there is no need to look closer."""
+    """Returns True if a refused name stands anywhere in the text. Other texts need no closer check."""
     return _WORDS.search(source) is not None
 
 
 def refusal(source: str) -> str | None:
-    """Why this code is not run, for the policy; None when it is. Only calls are refused, never imports: an unused
-    ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
+    """Reason for the policy why this code is not run; None when it is. Only calls are refused, never imports: an
+    unused ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -111,7 +111,7 @@ def _why(call: ast.Call, names: dict[str, str]) -> str | None:
 
 
 def _imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
-    """What a name stands for: ``import os as o`` gives o -> os, ``from os import remove`` remove -> os.remove."""
+    """Meanings of names: ``import os as o`` gives o -> os, ``from os import remove`` gives remove -> os.remove."""
     names = {"os": "os", "shutil": "shutil", "subprocess": "subprocess"}  # perhaps imported in an earlier run
     for node in nodes:
         if isinstance(node, ast.Import):

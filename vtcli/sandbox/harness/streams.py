@@ -1,4 +1,4 @@
-"""``sys.stdout`` and ``sys.stderr`` over the file descriptors 1 and 2, made anew for every run."""
+"""``sys.stdout`` and ``sys.stderr`` over the file descriptors 1 and 2, created for every run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Meter:
 
     @property
     def something(self) -> bool:
-        """Whether anything was printed, also by C code that knows of no streams."""
+        """Returns True if anything was printed, also by C code that bypasses the streams."""
         return self.written > 0 or any(size(fd) > start for fd, start in self._start.items())
 
 
@@ -89,7 +89,7 @@ def _stream(fd: int, meter: Meter) -> io.TextIOWrapper:
 
 
 def flush() -> None:
-    """Both streams; one that was closed or replaced is none of our business. Raises ``OutputLimit``."""
+    """Flushes both streams, except one that code closed or replaced. Raises ``OutputLimit``."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -194,7 +194,7 @@ class Pool:
         return link, episode
 
     async def _template(self) -> Link:
-        """The running template; starts one when there is none."""
+        """Returns the running template; starts one if necessary."""
         async with self._starting:
             if self._closed:
                 raise EngineError("the sandbox's pool is closed")
@@ -256,7 +256,7 @@ class Pool:
             self._gone(number)
 
     def _oom(self) -> bool:
-        """Whether the kernel killed a process for memory since this was last asked."""
+        """Returns True if the kernel killed a process for memory since the last call."""
         before, self._oom_kills = self._oom_kills, oom_kills()
         return self._oom_kills > before
 

@@ -1,6 +1,5 @@
-"""Claims about images, tested on request: the claimed chain is done again on the input picture, in a confined episode
-of its own with a clock, a CPU limit and a memory limit. The episode runs our code (``replay.redo``) and nothing
-else."""
+"""Verification of claims about images: the claimed chain is replayed on the input picture, in a confined episode of
+its own. The episode has a clock, a CPU limit and a memory limit. It runs only our code (``replay.redo``)."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ Open = Callable[[Setup], Awaitable[PooledEpisode]]
 
 
 async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
-    """``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them. Never
-    raises for what the operations say: what does not end in time, or cannot be started, is None."""
+    """Returns ``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them.
+    Never raises for the contents of operations. A replay that does not end in time, or cannot start, gives None."""
     sizes = [(p.pixels.shape[1], p.pixels.shape[0]) for p in pictures]
     plans = [_plan(image, sizes) for image in images]
     if not any(plans):

@@ -33,7 +33,7 @@ def survive_parent() -> None:
 
 
 def readable(fd: int, wait_s: float = 0.0) -> bool:
-    """Whether a read would not wait, after at most ``wait_s``. Of a pidfd: whether the process has ended."""
+    """Returns True if a read would not block, after at most ``wait_s``. For a pidfd: True if the process has ended."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     return bool(poller.poll(wait_s * 1000))
@@ -78,8 +78,9 @@ class Proc:
         return peak / 1024, _number(text, "\nThreads:") if peak else 0
 
     def sweep(self, within_s: float, keep: int = 0) -> None:
-        """Kills the caller's and ``keep``'s children, except ``keep``, and waits for them, until none is left or
-        ``within_s`` have passed. Where a fork gate holds there are none; elsewhere code may have left some."""
+        """Kills the caller's and ``keep``'s children, except ``keep``, and waits for them. Stops when no child is
+        left, or when ``within_s`` have passed. Under a fork gate there are no children; elsewhere code may have left
+        some."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
             found = [p for p in (*self.children(os.getpid()), *(self.children(keep) if keep else ())) if p != keep]

@@ -150,7 +150,7 @@ class GuardAnswer:
 
 
 def parse_answer(frame: frames.Frame) -> GuardAnswer:
-    """The answer in a guard's frame. Raises ``ProtocolError`` when it is none."""
+    """Reads the answer in a guard's frame. Raises ``ProtocolError`` for any other frame."""
     fields = frame.header
     try:
         wall_s, cpu_s, peak_mb = (float(n) for n in fields["times"])

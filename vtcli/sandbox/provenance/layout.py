@@ -87,7 +87,7 @@ def _of_frame(trace: Trace, number: int) -> Trace:
 
 
 def oriented(trace: Trace, mirror_x: bool, mirror_y: bool, transposed: bool, library: str) -> Trace:
-    """After reversing axes and then exchanging them, as the fewest turns and flips."""
+    """Returns the trace after reversing axes and then exchanging them, as the fewest turns and flips."""
     w, h = trace.size
     if not transposed:
         if mirror_x and mirror_y:
@@ -206,8 +206,8 @@ class Whole:
         self._data = b""
 
     def place(self, part: Array) -> tuple[int, int] | None:
-        """(x, y) of the only place where ``part`` (h, w, 3), of 8 x 8 pixels or more, stands; None when there is none,
-        or several, or too many that begin like it, as in flat areas."""
+        """Returns (x, y) of the only place that shows ``part`` (h, w, 3), of 8 x 8 pixels or more. None without a
+        place, with several, or with too many that begin like it, as in flat areas."""
         h, w = part.shape[:2]
         height, width = self._pixels.shape[:2]
         if min(h, w) < 8 or h > height or w > width:

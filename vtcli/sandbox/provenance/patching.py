@@ -106,5 +106,5 @@ def plain(value: Any) -> Json:
 
 
 def known(**arguments: Any) -> dict[str, Json]:
-    """Arguments for the record, those that are None left out."""
+    """Arguments for the record, without those that are None."""
     return {name: plain(value) for name, value in arguments.items() if value is not None}

@@ -1,5 +1,5 @@
-"""The history of an image's pixels: the input picture, the operations on the way, the map back, and the part of the
-picture that is shown. Pure.
+"""The history of an image's pixels: the input picture, the operations, the map back, and the visible part of the
+picture. Pure.
 
 Coordinates are continuous: x to the right, y down, pixel (i, j) covers [i, i+1) x [j, j+1).
 """
@@ -44,8 +44,8 @@ class Trace:
     def then(
         self, name: str, arguments: Mapping[str, Json], library: str, size: tuple[int, int], step: Map | None
     ) -> Trace:
-        """After one more operation; ``step`` leads from the new image's pixels to this one's. An operation that looks
-        at colours sees them in the order in which they are, so a swap before it becomes a step of its own."""
+        """Returns the trace after one more operation; ``step`` leads from the new image's pixels to this one's. An
+        operation on colours sees them in their present order, so a swap before it becomes a step of its own."""
         before = self
         if self.swapped and (
             (name not in SPATIAL and arguments.get("kind") != "lossy") or arguments.get("fill") not in (None, 0)
@@ -60,8 +60,8 @@ class Trace:
         return Trace(self.image, size, (*chain, operation), back, box, before.swapped)
 
     def finished(self) -> tuple[Operation, ...]:
-        """The chain, with a swap of red and blue that was not undone. That of an input picture as it is has one entry
-        that says so, or it would read like that of an image of unknown origin."""
+        """The chain, with a swap of red and blue that was not undone. The chain of an unchanged input picture has
+        one entry that says so. An empty chain would mean an image of unknown origin."""
         if not self.operations and not self.swapped and self.image is not None:
             return (Operation("other", {"kind": "unchanged"}, "pil", self.image, self.box),)
         return self.then_swap()
@@ -71,7 +71,7 @@ class Trace:
         return self.operations + ((self._swap(),) if self.swapped else ())
 
     def lossy(self, format_name: str) -> Trace:
-        """After it was saved in a format that changes pixels."""
+        """Returns the trace after saving in a format that changes pixels."""
         return self.then("other", {"kind": "lossy", "format": format_name}, "pil", self.size, IDENTITY)
 
     def _swap(self) -> Operation:
@@ -102,7 +102,7 @@ def _around(m: Map, box: Box) -> Box:
 
 
 def _clipped(box: Box, to: Box) -> Box:
-    """The common part, empty at the edge of ``to`` where there is none."""
+    """Returns the intersection, or an empty box at the edge of ``to``."""
     x1, y1, x2, y2 = to
     return (
         float(min(max(box[0], x1), x2)),

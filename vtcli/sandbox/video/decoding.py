@@ -1,8 +1,8 @@
-"""The frames of one video file: found by the container's index, decoded from the key frame before them, by PyAV.
+"""Frames of one video file: found by the container's index, decoded from the key frame before them, by PyAV.
 
-Everything lies in the memory of the process: the position in the file (a kernel's file position is shared with the
-children of a fork, and a failed run would move it) and a decoder without threads (a fork loses them). So a fork of the
-process is a good copy, which the transactions of the runner rely on.
+All state lies in the memory of the process. The kernel's file position is not used: the children of a fork share it,
+and a failed run would move it. The decoder has no threads, because a fork loses them. So a fork of the process is a
+complete copy, and the transactions of the runner rely on it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """How one of our servers is started, each time that it is."""
+    """Plan by which one of our servers is started, and restarted."""
 
     number: int
     settings: Mapping[str, Any]  # vLLM's engine arguments
@@ -41,7 +41,7 @@ class ServerPlan:
 
     @property
     def log(self) -> Path:
-        """What it prints, of all its starts."""
+        """Log file of the server, over all its starts."""
         return self.home / f"server-{self.number}.log"
 
 
@@ -54,7 +54,7 @@ class Child:
     port_file: Path
 
     def port(self) -> int | None:
-        """Where it will answer, as soon as it knows.
+        """Returns the server's port, or None until it is known.
 
         Raises:
             EngineError: it has ended.
@@ -67,7 +67,7 @@ class Child:
         return int(self.port_file.read_text()) if self.port_file.exists() else None
 
     def signal(self, number: int) -> None:
-        """To it and all that it started."""
+        """Sends a signal to the server and all processes that it started."""
         try:
             os.killpg(self.process.pid, number)
         except ProcessLookupError:

@@ -33,7 +33,7 @@ from vtcli.schema import Completion
 T = TypeVar("T")
 
 GRACE_S = 30.0
-"""What has a limit of its own is waited for so much longer."""
+"""Extra waiting time for an operation that has its own time limit."""
 
 
 class LostError(RuntimeError):
@@ -60,7 +60,7 @@ class ServerPolicy:
             "tensors": self._names,
         }
         self._uris: dict[str, str] = {}
-        self._waited = 0  # completions that somebody waits for; what was given up may still be on its way
+        self._waited = 0  # completions with a waiting caller; abandoned requests may still be under way
         self._fleet = Fleet(engine, family, wanted, arguments(engine, family, limits, place))
         try:
             self._wait(self._fleet.open(), "the start of vLLM servers", engine.start_timeout_s + engine.timeout_s)
@@ -97,7 +97,7 @@ class ServerPolicy:
         self.version = version
 
     def seen(self, request: Request) -> Seen:
-        """What vLLM makes of a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
+        """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
             EngineError: no server answers within ``engine.timeout_s``.

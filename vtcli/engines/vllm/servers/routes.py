@@ -1,4 +1,4 @@
-"""What a vLLM server answers of ours: who may ask, how it was started, and weights that come over the network.
+"""Our routes in a vLLM server: authorization, facts of its start, and weights that come over the network.
 
 vLLM loads it by name (``--middleware vtcli.engines.vllm.servers.routes.Routes``), in front of all routes of its own.
 """
@@ -47,7 +47,8 @@ class Routes:
         return not self.key or scope["path"] == "/health" or hmac.compare_digest(given, f"Bearer {self.key}".encode())
 
     async def _take(self, receive: Receive) -> str:
-        """Where the workers find what was sent. It replaces what came before."""
+        """Receives weights into a memory file, and returns the path at which the workers read it. It replaces the
+        previous file."""
         if self.bucket is not None:
             self.bucket.close()
         self.bucket = file = os.fdopen(os.memfd_create("vtcli-weights"), "w+b")
@@ -63,7 +64,7 @@ class Routes:
 
 
 def facts(state: Any) -> dict[str, Any]:
-    """How the server was started, as far as a policy depends on it."""
+    """Facts of the server's start on which a policy depends."""
     config = state.engine_client.vllm_config
     model = config.model_config
     return {

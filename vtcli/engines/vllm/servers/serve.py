@@ -1,8 +1,8 @@
 """A vLLM server for ``engine=vllm_server``: ``python -m vtcli.engines.vllm.servers.serve --model FOLDER --port 8000``.
 
-It is vLLM's own server, with vLLM's own arguments, and with what the policy needs set: our drawing of tokens, the
-endpoint that takes token ids, and the routes by which weights come (docs/engines.md). The policy starts its servers
-with the same module.
+It is vLLM's own server, with vLLM's own arguments, and with the settings that the policy needs. These are our drawing
+of tokens, the endpoint that takes token ids, and the routes for weights (docs/engines.md). The policy starts its
+servers with the same module.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _arguments(argv: Sequence[str], settings: Mapping[str, Any]) -> Any:
 
 
 def _limit(args: Any) -> None:
-    """How many images a prompt may have, what vLLM tries at its start, and that no view is resized."""
+    """Sets the limits on a prompt's images and the image that vLLM tries at its start. No view is resized."""
     given: Mapping[str, Any] = args.limit_mm_per_prompt
     image = given.get("image", IMAGES)
     own = {"count": image} if isinstance(image, int) else dict(image)
