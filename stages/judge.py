@@ -198,7 +198,8 @@ def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
 
 
 def _agreement(config: Config, source: TrajectorySource) -> Artifact:
-    """Of what is stored; with ``oracle`` of what the oracle says of the trajectories now."""
+    """Agreement of the judge with the stored values; with ``oracle``, with the oracle's values for the trajectories
+    now."""
     oracle = config.against == ORACLE
     other = stored.trajectories(_store(config), source) if oracle else stored.find(_store(config), str(config.against))
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:

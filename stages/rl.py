@@ -226,7 +226,7 @@ class _Training:
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
-        """With the logs of all ranks."""
+        """Checkpoints that include the logs of all ranks."""
         logs = [self.metrics_log, *(self.trajectories(rank) for rank in range(self.learner.world))]
         folder = self.stage.work / "checkpoints"
         return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)

@@ -27,8 +27,8 @@ from vtcli.store.records import DemoSet
 
 @dataclass(frozen=True)
 class First:
-    """Rows of one kind that come alone before all rows are mixed: with calls and guesses around it, a model that starts
-    from nothing does not learn to see (docs/results.md)."""
+    """Rows of one kind that come alone before all rows are mixed. A model that starts from nothing does not learn to
+    see while calls and guesses surround it (docs/results.md)."""
 
     kind: str = "perceive"  # how a row's id ends
     epochs: float = 0.0  # over the rows of this kind

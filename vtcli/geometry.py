@@ -124,8 +124,8 @@ def orientation_of(transform: Mapping[str, Json] | None) -> str | None:
 
 
 def to_parent(ref: ImageRef, parent: ImageRef) -> Floats | None:
-    """Original pixels of an image to original pixels of its parent; None for an operation that is no such map, and for
-    what code claims to have done when the host has not done it again (``verified``)."""
+    """Map from original pixels of an image to original pixels of its parent. None for an operation that is no such
+    map, and for claims of code that the host has not verified."""
     transform = ref.transform or {}
     if transform.get("op") == "code":
         return _of_code(ref, parent)
@@ -174,8 +174,8 @@ def _figure(operation: Mapping[str, Json]) -> bool:
 
 
 def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
-    """The change of orientation by one operation of code; None for one that is no such change, as a quarter turn that
-    keeps width and height and so cuts corners off, unless the picture is ``square``."""
+    """The change of orientation by one operation of code; None for any other operation. A quarter turn that keeps
+    width and height cuts corners off, so it counts only if the picture is ``square``."""
     name, given = operation.get("name"), operation.get("arguments") or {}
     if name == "flip":
         return {"horizontal": "hflip", "vertical": "vflip"}.get(str(given.get("axis")))
@@ -189,8 +189,8 @@ def _turn_of(operation: Mapping[str, Json], square: bool) -> str | None:
 
 
 def placed(size: tuple[float, float], orientation: str, box: Sequence[float]) -> Floats:
-    """From the pixels of an image of ``size`` (w, h) to those of the image whose ``box`` it shows, turned so and
-    stretched to fit: the image's rectangle onto the box.
+    """Map from the pixels of an image of ``size`` (w, h) to the pixels of the image whose ``box`` it shows. The part is
+    turned by the orientation and stretched to fit.
 
     A box (10, 20, 30, 60) turned by rot90 into 40 x 20 pixels: (0, 0), the upper left, was the lower left (10, 60).
     """
@@ -224,8 +224,8 @@ def to_input(images: Sequence[ImageRef], index: int) -> Floats | None:
 
 
 def shown_box(images: Sequence[ImageRef], index: int) -> Box | None:
-    """The part of image 0, in its original pixels, that an image shows: through the native tools' maps, or the host's
-    own box of code that it has done again (``verified``). None for claims, and where it cannot be told."""
+    """The part of image 0, in its original pixels, that an image shows. It comes from the native tools' maps, or
+    from the host's own box of verified code. None for claims, and if it is unknown."""
     ref = images[index]
     matrix = to_input(images, index)
     if matrix is not None:

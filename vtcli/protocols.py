@@ -90,7 +90,7 @@ class Policy(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the weights: how many steps of the learner are in them."""
+        """Version of the weights: the number of learner steps in them."""
         ...
 
     async def complete(self, request: Request) -> Completion: ...
@@ -164,8 +164,8 @@ class Images(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's new original pixels, and the operation on the parent with coordinates in the parent's view
-    (``box``, ``points``, ``y``, ``x``) and, for crops, ``box_full`` in its original pixels."""
+    """New original pixels from a tool, and the operation on the parent, with coordinates in the parent's view
+    (``box``, ``points``, ``y``, ``x``). For crops, ``box_full`` is in the parent's original pixels."""
 
     pixels: Pixels
     transform: Mapping[str, Any]
@@ -274,8 +274,8 @@ class Judge(Protocol):
         ...
 
     async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None:
-        """Opens it on this event loop and tries it on answers that are known, or has it tried before its first question
-        (``eager=False``, for work that the judge's cache may answer alone). Raises ``ConfigError`` for a judge that
+        """Opens it on this event loop and tries it on known answers. With ``eager=False`` the trial comes before its
+        first question, because the judge's cache may answer the whole work. Raises ``ConfigError`` for a judge that
         cannot work, ``EngineError`` for one that does not answer or fails the trial."""
         ...
 
@@ -285,7 +285,7 @@ class Judge(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why cases got no verdict, with counts, for the error of a run that stops; empty without any."""
+        """Reasons for cases without a verdict, with counts, for the error of a run that stops; empty without any."""
         ...
 
     async def close(self) -> None: ...
@@ -298,7 +298,7 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """From the groups of a whole batch, of all ranks, to the credit of every member of every group."""
+    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
 

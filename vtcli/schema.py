@@ -22,7 +22,7 @@ CallStatus = Literal["ok", "no_output", "error", "timeout", "refused"]
 
 
 class Stop(StrEnum):
-    """Why a trajectory ended."""
+    """Reason for the end of a trajectory."""
 
     ANSWERED = "answered"  # the policy made no call; its text may or may not hold an <answer>
     MAX_TURNS = "max_turns"
@@ -222,7 +222,7 @@ class Group:
 
 
 Credit = tuple[float, ...] | None
-"""Of one member of a group: a value per policy turn; None keeps it out of the loss."""
+"""Credit of one member of a group: a value per policy turn; None keeps it out of the loss."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
         async with await Pool.start(PoolConfig(verify=True)) as pool:
             cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
             demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
-            acts = [(name, act) for name in ("codev", "codevision") for act in ACTS]
+            acts = [(name, act) for name in ("codev", "codevision", "thyme") for act in ACTS]
             return {
                 "best": dict(zip(cases, await asyncio.gather(*(best(pool, images, *c) for c in cases)), strict=True)),
                 "once": await asyncio.gather(*(mixed(pool, *d) for d in demos)),
@@ -139,7 +139,7 @@ def test_perception_speaks_of_no_code_and_answers_as_the_protocol_wants(played) 
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("name", ["codev", "codevision"])
+@pytest.mark.parametrize("name", ["codev", "codevision", "thyme"])
 def test_a_template_does_what_its_act_is_called(played, name: str, act: str) -> None:
     (((pixels, how),), _) = played["acts"][name, act]
     given = make_pixels(1, 112, 98)

@@ -102,6 +102,7 @@ def test_it_is_an_env_and_a_config_file_opens_it(name, sample):
         ("codedance", "The image of 140x112 pixels is in the variable 'input_image' and the file 'input_image.jpg'."),
         ("pyvision_image", "Image Width: 150; Image Height: 100"),
         ("pyvision_video", "Frame Width: 640; Frame Height: 480;\nVideo Length: 250; Sample FPS: 25.00\nThe original"),
+        ("thyme", '### User Image Path:** "image_0.png"\n### User Image Size:** "150x100"'),
     ],
 )
 def test_the_prompt_says_the_size_that_the_code_sees(name, said, sample):
@@ -124,6 +125,7 @@ def test_the_prompt_says_the_size_that_the_code_sees(name, said, sample):
         ("codedance", {"input_image": 0}, {"input_image.jpg": 0}, {}),
         ("pyvision_image", {"image_clue_0": 0}, {}, {}),
         ("pyvision_video", {}, {}, {"video_clue_0"}),
+        ("thyme", {}, {"image_0.png": 0}, {}),
     ],
 )
 def test_what_the_code_finds(name, variables, files, videos, sample):
@@ -284,7 +286,8 @@ def test_a_rollout_reads_runs_and_answers(name, sample, tmp_path):
     ends = [
         i for i, (token, mask) in enumerate(zip(row.token_ids, row.mask, strict=True)) if mask and token == chat.im_end
     ]
-    assert len(ends) == (1 if stopped else 2)  # what the environment wrote is not trained on
+    answered = "</answer>" in code_card(name).reading.stop
+    assert len(ends) == 2 - stopped - answered  # what the environment wrote is not trained on
     path = tmp_path / "scored.jsonl"
     scored = Scored(found, Signals({}), None)
     records.append(path, [scored])

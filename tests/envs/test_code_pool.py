@@ -89,6 +89,14 @@ TURNS = {
             "plt.imshow(frame.asnumpy())\nplt.show()"
         ),
     ],
+    "thyme": [
+        tagged(
+            "crop = Image.open(image_path).crop((10, 20, 90, 100))\nprocessed_path = temp_output_dir + 'crop.png'\n"
+            "crop.save(processed_path)\nprint(processed_path)"
+        ),
+        tagged("side = 7\nside / 0"),
+        tagged("print(crop.size, side * 6)"),
+    ],
 }
 
 
@@ -115,6 +123,16 @@ def test_codev_shows_the_file_whose_name_it_printed(found):
     assert first.startswith("<sandbox_output>(150, 100) True\n<image></sandbox_output>")
     assert second.startswith("<sandbox_output>(80, 50)\n</sandbox_output>")
     assert full(trajectory.images[1]).shape == (50, 80, 3)
+
+
+def test_thyme_shows_the_file_whose_path_it_printed_and_keeps_what_failed_code_set(found):
+    trajectory = found["thyme"]
+    assert trajectory.stop is Stop.ANSWERED, trajectory.error
+    first, second, third = texts(trajectory)
+    assert first == "<sandbox_output><image></sandbox_output>"
+    assert np.array_equal(full(trajectory.images[1]), PIXELS[20:100, 10:90])
+    assert second == "<sandbox_output>Code execution failed: ZeroDivisionError: division by zero</sandbox_output>"
+    assert third == "<sandbox_output>(80, 80) 42\n</sandbox_output>"
 
 
 def test_codevision_chains_images_and_each_call_starts_anew(found):

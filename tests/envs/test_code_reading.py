@@ -15,7 +15,7 @@ from vtcli.envs.code_protocol import Reading
 from vtcli.envs.code_reading import boxed, read, unfenced
 from vtcli.errors import ConfigError
 
-TAGGED = ("codev", "codedance", "pyvision_image", "pyvision_video")
+TAGGED = ("codev", "codedance", "pyvision_image", "pyvision_video", "thyme")
 CALLED = ("codevision", "codedance_call")
 
 
@@ -73,6 +73,7 @@ def test_the_first_end_tag_ends_the_code_as_the_stop_string_does(name):
         ("pyvision_video", ["b = 2"]),
         ("codevision", ["a = 1"]),
         ("codedance_call", ["a = 1", "b = 2"]),
+        ("thyme", ["a = 1"]),
     ],
 )
 def test_several_blocks_in_a_turn(name, expected):

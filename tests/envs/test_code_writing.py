@@ -31,6 +31,7 @@ def shown(name, result, first=1):
         ("codevision", "<image>This is the processed image."),
         ("codedance", "<interpreter>7\nOutput image:\n<image>\n</interpreter>"),
         ("codedance_call", "Code execution successful, output:\n7\nOutput image:\n<image>\nThink about the result"),
+        ("thyme", "<sandbox_output>7\n<image></sandbox_output>"),
         (
             "pyvision_image",
             "<interpreter>\nText Result:\n7\nImage Result:\n<image_clue_1><image></image_clue_1></interpreter>\n",

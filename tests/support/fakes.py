@@ -47,7 +47,7 @@ ALL_TOOLS = (
 PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")
 
 CODE_CONF = Path(__file__).parents[2] / "conf" / "env"
-CODE_CARDS = ("codev", "codevision", "codedance", "codedance_call", "pyvision_image", "pyvision_video")
+CODE_CARDS = ("codev", "codevision", "codedance", "codedance_call", "pyvision_image", "pyvision_video", "thyme")
 
 
 def make_pixels(seed: int = 0, width: int = 112, height: int = 112) -> Pixels:

@@ -16,8 +16,8 @@ def say(message: str) -> None:
 
 @contextmanager
 def results_only() -> Generator[None]:
-    """Everything that is written to standard output meanwhile goes to standard error: what a library logs or prints,
-    and what programs do that it starts. ``$(vtcli rl …)`` is one line then."""
+    """Redirects standard output to standard error for the block: logs and prints of libraries, and output of the
+    programs that it starts. ``$(vtcli rl …)`` is then one line."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

@@ -67,7 +67,7 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
 
 
 def architecture(values: Mapping[str, Any]) -> Architecture:
-    """Of ``model=``: a folder, an artifact, a hub name that is known; of conf/model/tiny.yaml's sizes without one."""
+    """Sizes of ``model=``: a folder, an artifact, or a known hub name; without it the sizes of conf/model/tiny.yaml."""
     model = values["model"]
     name = values["plan"]["model"] or model["path"]
     if name is None:
@@ -87,7 +87,7 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
 
 
 def workload(values: Mapping[str, Any]) -> Workload:
-    """Of the sections rl, images, env and plan.lengths."""
+    """Workload from the sections rl, images, env and plan.lengths."""
     rl = values["rl"]
     if compose.MISSING in (rl["prompts_per_step"], rl["group_size"], rl["phases"]):
         raise ConfigError("this configuration says nothing about rl: choose a recipe that does, say +recipe=toolsrl.")
@@ -121,7 +121,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
 
 
 def layout(values: Mapping[str, Any]) -> Layout:
-    """Of plan.layout; what is null there is the engine's: vLLM servers have GPUs of their own."""
+    """Layout from plan.layout. A null there takes the engine's value: vLLM servers have GPUs of their own."""
     section, engine = dict(values["plan"]["layout"]), values["engine"]
     if section["tensor_parallel"] is None:
         section["tensor_parallel"] = engine.get("tensor_parallel", 1)

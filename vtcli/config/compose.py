@@ -63,8 +63,8 @@ T = TypeVar("T")
 VERSION_BASE = "1.3"
 LAST_GROUP = "scale"
 INPUTS = ("model", "data", "trajectories")
-"""On the command line ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model``, or of the
-user's own folder; so does data, but for synth, which makes data from a file of ``conf/data`` and takes none."""
+"""Short keys of the command line. ``model=x`` fills ``<stage>.model`` unless ``x`` is a file of ``conf/model`` or of
+the user's own folder. The same holds for data, except in synth, which makes data from a file of ``conf/data``."""
 
 
 def folder() -> Path:
@@ -146,7 +146,7 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(override)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
     folders = [*([own] if own else []), folder()]
-    if own and stage == "judge":  # --all-recipes composes them anew, perhaps in another process
+    if own and stage == "judge":  # --all-recipes composes them again, perhaps in another process
         rewritten.append(f"scoring.recipes_in={quoted(str(own))}")
     if variant is not None:
         rewritten.append(f"+variant={recipes.choose_variant(folders, recipe, variant)}")

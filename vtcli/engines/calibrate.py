@@ -144,7 +144,8 @@ def _learner(bench: _Bench, peak: float) -> dict[str, float]:
 
 
 def _row_flops(bench: _Bench, length: int) -> float:
-    """Of a row's forward pass. All rows have one picture, which passes the vision tower once: left to the overhead."""
+    """FLOPs of a row's forward pass. All rows share one picture, which passes the vision tower once; it counts as
+    overhead."""
     return text_flops(bench.arch, length) + head_flops(bench.arch, SAID)
 
 

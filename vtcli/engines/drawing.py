@@ -57,8 +57,8 @@ def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], 
 
 
 def draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, vocabulary) in fp32 → tokens (B,), none of them banned or cut off, and their log-probabilities (B,) at
-    the temperature, before ids are banned or cut off (docs/decisions/rollout.md)."""
+    """Logits (B, vocabulary) in fp32 → tokens (B,) that are allowed, and their log-probabilities (B,). The
+    log-probabilities are at the temperature, before ids are banned or cut off (docs/decisions/rollout.md)."""
     logprobs = (logits / how.scale[:, None]).log_softmax(-1)
     allowed = logprobs.index_fill(1, banned, float("-inf"))
     if how.cuts is not None:

@@ -83,9 +83,9 @@ def hub_folder(name: str) -> Path:
 
 @dataclass
 class HfPolicy:
-    """Completions from a model in this process. Requests that are waiting together are sampled together, in the thread
-    that waits for the event loop (``loops.compute``), else in one of the policy's own: meanwhile the event loop goes on
-    with tools and judges."""
+    """Completions from a model in this process. Requests that wait together are sampled together. The thread that
+    waits for the event loop samples them (``loops.compute``), otherwise a thread of the policy. Meanwhile the event
+    loop serves tools and judges."""
 
     model: Any
     family: Family

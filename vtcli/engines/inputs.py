@@ -1,5 +1,5 @@
-"""From rows of ids and images to the tensors of a forward pass; shared by policy and learner so that both see the same
-numbers. What depends on the kind of model (positions, pixels, features) is the family's."""
+"""Conversion of rows of ids and images to the tensors of a forward pass. Policy and learner share it, so that both
+see the same numbers. The family provides the parts that depend on the kind of model (positions, pixels, features)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def collate_packed(parts: Sequence[Sequence[Segment]], family: Family, device: A
 
 
 def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of every trained token, row by row, the place of the one before it, and its id."""
+    """For every trained token, row by row: the place of the token before it, and its id."""
     before, targets = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]]()
     for segment, at in zip(flat, starts, strict=False):
         if segment.shared:
@@ -147,7 +147,7 @@ class Seen:
 
 
 _PIXEL_GAP = 1e-2
-"""Less than one of 255 levels, which is 0.0146 after normalisation; bf16 alone rounds by 0.008."""
+"""Tolerance of pixels. One of 255 levels is 0.0146 after normalisation; bf16 alone rounds by 0.008."""
 
 
 def seen(ids: Sequence[int], images: Sequence[ImageRef], family: Family, view: View) -> Seen:

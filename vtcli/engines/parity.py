@@ -1,7 +1,8 @@
-"""Do policy and learner agree? The same rows through both, and when they do not: which input differs.
+"""Parity of policy and learner: the same rows through both, and the input that differs if they disagree.
 
-A difference in inputs (an image that one side resizes, positions that one side counts otherwise, weights that did not
-arrive) raises nothing by itself: training goes on, on wrong importance ratios. So it is refused at the start.
+A difference in inputs raises nothing by itself. Examples are an image that one side resizes, positions that one side
+counts otherwise, and weights that did not arrive. Training would go on with wrong importance ratios, so the start
+refuses it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GAP_FP32 = 1e-4
 KL_BF16 = 5e-3
 """Largest mean KL a token, nats, where one of them rounds to bf16."""
 TOKENS = 12
-"""Of every policy turn."""
+"""Tokens of every policy turn."""
 
 Dtype = Literal["float32", "bfloat16"]
 

@@ -1,7 +1,7 @@
 """Card to which a file of conf/env binds: one environment, its requirements, and the syntax of its turns.
 
-Nothing else in the package knows an environment by name. A card from outside is a function that returns an ``EnvCard``,
-in a module on PYTHONPATH, and a file ``env/NAME.yaml`` under --config-dir with that function as its ``_target_``.
+The rest of the package knows no environment by name. A card from outside is a function that returns an ``EnvCard``, in
+a module on PYTHONPATH. A file ``env/NAME.yaml`` under --config-dir names that function as its ``_target_``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vtcli.sandbox.types import Runner
 from vtcli.schema import Json, Sample
 
 THOUSANDTHS = 1000
-"""Of an image's side: places in environments that count in shares, as whole numbers for scripts."""
+"""Units of an image's side: whole numbers for scripts, in environments whose places are shares."""
 
 
 @dataclass(frozen=True, slots=True)

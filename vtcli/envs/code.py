@@ -1,8 +1,8 @@
-"""The world of a rollout in which the policy writes Python about images. One environment for all papers: what differs
-is a card of choices (``code_protocol``), found in conf/env.
+"""The environment of a rollout in which the policy writes Python about images. All papers share it; a card of choices
+in conf/env (``code_protocol``) holds the differences.
 
-The code runs elsewhere (``sandbox.types.Runner``). Whatever it does is answered by an observation, except what is our
-fault or an attack on the channel: that breaks the trajectory, so that it is neither rewarded nor punished.
+The code runs elsewhere (``sandbox.types.Runner``). An observation answers everything that the code does, except a fault
+of ours or an attack on the channel. These break the trajectory, which is then neither rewarded nor punished.
 """
 
 from __future__ import annotations

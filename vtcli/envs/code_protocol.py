@@ -32,7 +32,7 @@ class Reading:
     both: Literal["answer", "code"] = "answer"  # which one counts in a turn that has code and an answer
     neither: Literal["end", "tell"] = "end"  # a turn with neither ends the trajectory | is answered with ``lacking``
     lacking: str = ""
-    boxed: bool = False  # the answer is what stands in \boxed{} inside <answer>; without it there is none
+    boxed: bool = False  # the answer is the content of \boxed{} inside <answer>; without a box it is missing
 
     def __post_init__(self) -> None:
         if self.neither == "tell" and not self.lacking:
@@ -48,7 +48,7 @@ class CodePlace:
     variable: str = ""  # of each input image; "": none
     file: str = ""  # of each input image, in the working folder; "": none
     video: str = ""  # variable of each video's reader
-    scope: Literal["trajectory", "call"] = "trajectory"  # call: every call starts anew, with the image that it names
+    scope: Literal["trajectory", "call"] = "trajectory"  # call: every call starts fresh, with the image that it names
     prelude: str = ""  # see ``sandbox.types.Setup``
     before_each: str = ""
     after: str = ""  # lines that are run after the policy's own, in the same run

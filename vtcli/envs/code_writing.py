@@ -1,7 +1,7 @@
-"""From what a run did to what the policy reads and what the record keeps. Pure.
+"""Conversion of a run's result into the policy's observation and the record. Pure.
 
-Whatever a run prints, raises or names is somebody's text: in the observation it cannot open or close a turn, an image,
-or any tag of the protocol, and nothing that it claims can make a record unreadable.
+A run's prints, errors and names are untrusted text. In the observation it cannot open or close a turn, an image, or any
+tag of the protocol. No claim in it can make a record unreadable.
 """
 
 from __future__ import annotations

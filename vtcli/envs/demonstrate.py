@@ -58,8 +58,8 @@ class MemoryImages:
 
     def kept(self, ref: ImageRef) -> Pixels:
         """Returns the stored form of an image: its view, which is smaller, or the image, if the view's own view
-        would differ. Rounding can leave the limits. At 10 000 to 12 600 pixels, 640 x 480 is seen as 112 x 84 (9 408
-        pixels), and that view is seen as 140 x 112."""
+        would differ. Rounding can leave the limits. An example has limits of 10 000 to 12 600 pixels: 640 x 480 is
+        seen as 112 x 84 (9 408 pixels). That view is seen as 140 x 112."""
         again = self._sizing(ref.view_height, ref.view_width)
         return self.view(ref) if again == (ref.view_height, ref.view_width) else self.full(ref)
 

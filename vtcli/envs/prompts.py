@@ -1,4 +1,4 @@
-"""From a prompt node of the configuration (conf/prompt/*.yaml) and a sample to the texts that a policy reads. Pure."""
+"""Texts that a policy reads, from a prompt node of the configuration (conf/prompt/*.yaml) and a sample. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _KNOWN = {
 class PromptStyle:
     """``style``: "full" prints OpenAI function schemas as JSON, one a line, "compact" one short line per tool.
 
-    Templates may hold ``{tools}``, ``{size}`` (the view's width x height in pixels, to which coordinates refer),
-    ``{question}``, ``{index}``, and of the environment's call syntax ``{syntax}`` (how to write a call) and ``{call}``
-    (one in outline); ``observation`` holds exactly one literal ``<image>``.
+    Templates may hold ``{tools}``, ``{question}``, ``{index}``, and ``{size}`` (the view's width x height in pixels, to
+    which coordinates refer). Two more come from the environment's call syntax: ``{syntax}`` (the format of a call) and
+    ``{call}`` (an outline of a call). ``observation`` holds exactly one literal ``<image>``.
     """
 
     style: Literal["full", "compact"]

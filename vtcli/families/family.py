@@ -37,7 +37,7 @@ class Batch:
 
     @property
     def position_ids(self) -> Tensor:
-        """As transformers takes them: (B, T) where there is one axis, else (P, B, T)."""
+        """Position ids in transformers' form: (B, T) for one axis, else (P, B, T)."""
         return self.positions[0] if len(self.positions) == 1 else self.positions
 
 
@@ -69,7 +69,7 @@ class Family(Protocol):
     """One kind of model; an instance is opened on one folder of weights."""
 
     name: ClassVar[str]
-    """For messages."""
+    """Name for messages."""
     Architecture: ClassVar[type[Any]]
     """The dataclass of the sizes of a tiny version."""
     large: ClassVar[Mapping[str, Any]]
@@ -93,7 +93,7 @@ class Family(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """Of a row: the positions that the model has."""
+        """Maximum length of a row: the model's number of positions."""
         ...
 
     # -- without a model -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The table of families: from ``config.json``'s ``model_type`` to the class that knows the model.
 
-A family from outside the repository is one more line of the table: ``+families.my_type=mypkg.family.MyFamily`` on the
-command line, or the same under ``families:`` in a file of ``--config-dir``. It wins over a family of ours.
+A family from outside the repository is one more line of the table. It is ``+families.my_type=mypkg.family.MyFamily`` on
+the command line, or the same under ``families:`` in a file of ``--config-dir``. It overrides a family of ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The batch of a step of RL: rounds of rollouts until it is full, of all ranks, with their credit.
 
-It can be collected beside the learner, one step ahead, and is then part of a checkpoint, so that a resumed run learns
-from the same rollouts.
+It can be collected beside the learner, one step ahead. It is then part of a checkpoint, so a resumed run learns from
+the same rollouts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RoundRequest:
 
 @dataclass(frozen=True)
 class Fill:
-    """When a step is full: with ``wanted`` trajectories that have credit, or after so many rounds."""
+    """Condition for the end of a step: ``wanted`` trajectories that have credit, or ``max_rounds`` rounds."""
 
     wanted: int
     max_rounds: int = 1
@@ -136,10 +136,11 @@ class Collector:
         return self._filled(step, self.loop.run(self._round(step, 0, self.fill.wanted)))
 
     def beside(self, work: Callable[[], T], step: int) -> tuple[T, StepBatch]:
-        """``work`` in this thread, meanwhile the batch of ``step``. The policy's weights must not change in ``work``.
+        """Runs ``work`` in this thread and collects the batch of ``step`` meanwhile. The policy's weights must not
+        change in ``work``.
 
-        Only the first round runs beside it: whether another one is needed is for all ranks to find out together, and
-        the learner's ranks may be talking.
+        Only the first round runs beside it. All ranks decide together on another round, and the learner's ranks may be
+        communicating.
         """
         done, found = self.loop.run(self._both(work, self._round(step, 0, self.fill.wanted)))
         return done, self._filled(step, found)
@@ -184,7 +185,8 @@ class Collector:
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """With the groups of all ranks: credit may depend on the whole batch, and must not on how it was shared out."""
+        """Gathers the groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
+        division among ranks."""
         light = {  # only its own rank needs the images
             place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
         }

@@ -215,8 +215,8 @@ async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:
 def _append(state: _State, observation: Observation, chat: Chat, limits: Limits, syntax: Syntax) -> Stop | None:
     """Append text and images of an observation together, or neither; the stop reason when they do not fit.
 
-    A turn that a stop string ended has no end marker; the observation begins with it, so that the policy reads the
-    chat format that it knows and nothing that it did not sample is trained on.
+    A turn that a stop string ended has no end marker. The observation begins with the marker, so that the policy reads
+    the chat format that it knows. Tokens that it did not sample are not trained on.
     """
     if len(state.images) + len(observation.images) > limits.max_images:
         return Stop.MAX_IMAGES

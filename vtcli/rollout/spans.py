@@ -21,7 +21,7 @@ class SpanReader:
 
     @property
     def temperature(self) -> float:
-        """Of the next token."""
+        """Temperature of the next token."""
         return self.sampling.temperature if self._span is None else self._span.temperature
 
     def read(self, token_ids: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ class StreamResult:
 
     groups: Mapping[int, Group]
     cancelled: int
-    seconds: Mapping[str, float]  # empty after a resume: nobody knows
+    seconds: Mapping[str, float]  # empty after a resume: not stored
 
     def __add__(self, other: StreamResult) -> StreamResult:
         seconds = {kind: self.seconds.get(kind, 0.0) + value for kind, value in other.seconds.items()}
@@ -154,7 +154,7 @@ class _Turns:
         self.live, self.ready, self.gate = live, 0, asyncio.Event()
 
     async def wait(self) -> None:
-        """Until everybody is ready."""
+        """Waits until all trajectories are ready."""
         self.ready += 1
         gate = self.gate
         self._maybe_open()

@@ -34,11 +34,11 @@ class Runs(Protocol):
 
 
 class EventLoop:
-    """As ``asyncio.Runner``, for use as a context manager; but the coroutines of ``run`` run in another thread, and
-    meanwhile the calling one does what they ask for by ``compute``, one thing at a time in the order asked.
+    """Event loop like ``asyncio.Runner``, for use as a context manager, but ``run`` runs coroutines in another thread.
+    Meanwhile the calling thread does the work that they request by ``compute``, one request at a time, in order.
 
-    An exception that a signal's handler raises in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine, is held
-    back until that has ended, and goes on; a second one goes on at once.
+    An exception from a signal handler in the calling thread (Ctrl-C, SIGTERM) cancels the coroutine. It is raised after
+    the coroutine has ended; a second one is raised at once.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class _Work:
     def do(self) -> None:
         """Errors are for whoever asked; what a signal's handler raises goes on, and leaves it open."""
         if not self.done.set_running_or_notify_cancel():
-            return  # nobody waits for it any more
+            return  # the caller no longer waits
         try:
             found = self.work()
         except Exception as error:

@@ -27,7 +27,7 @@ OWN = ("vtcli", "stages")
 """The packages whose source counts as a whole."""
 
 WITHOUT_EFFECT = ("cli",)
-"""No stage may import this room (import-linter says so): it cannot change what is made."""
+"""Rooms that cannot change an artifact, because no stage may import them (import-linter checks it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Identity:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Values for JSON."""
         return {"request": self.request, "files": dict(self.files), "code": dict(self.code), "package": self.package}
 
     @classmethod

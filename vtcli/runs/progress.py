@@ -16,7 +16,7 @@ from vtcli.protocols import Tracker
 from vtcli.store import disk
 
 LINE_EVERY_S = 30.0
-"""Without a terminal, a line of progress is printed this often."""
+"""Interval of the progress lines without a terminal."""
 
 
 class StepBar:

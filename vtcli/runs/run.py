@@ -1,7 +1,7 @@
-"""One run of a stage: what it was asked to do, where it works, and how its result becomes an artifact.
+"""One run of a stage: its request, its work folder, and the commit of its result as an artifact.
 
-A stage that is killed finds its work folder again when the same command is given: the folder's name is the digest of
-the stage, its config and its parents' contents. Work that was begun with other files or other code is never continued.
+A killed stage finds its work folder again when the same command is given. The folder's name is the digest of the stage,
+its config and its parents' contents. Work that began with other files or other code is never continued.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
 MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
-"""Of a learner's ``backend``: where and in which portions it computes. Results agree but for rounding."""
+"""Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
+rounding."""
 
 SANDBOX_KEYS = ("active", "live", "minimum_tier", "outer_boundary", "tier", "start_timeout_s")
-"""Of ``sandbox``: how code is confined, not what it may return."""
+"""Keys of ``sandbox`` that set the confinement of code, not its results."""
 
 HASHES = "hashes.json"  # in .work: what is known of files outside the store
 _IDENTITY_FILE = "identity.json"
@@ -62,7 +63,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """From a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
+        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
         node = job.get("tracker")
         seed = int(job.get("seed") or 0)
         within(seed, "seed", 0, 2**63 - 1)

@@ -30,10 +30,11 @@ MAX_VALUE_CHARS = 500
 """Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
 
 MAX_FAILURES = 3
-"""After so many failures in a row a tracker gives up, so that a dead server costs seconds and not the run's time."""
+"""Number of failures in a row after which a tracker gives up, so that a dead server costs seconds and not the run's
+time."""
 
 FLUSH_S = 2.0
-"""So long do metrics wait for a call in company; a killed process loses them here, ``metrics.jsonl`` has all."""
+"""Time for which metrics wait to share a call. A killed process loses them here, but ``metrics.jsonl`` has all."""
 
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
 _DIGEST_CHARS = 36  # MLflow's column
@@ -73,13 +74,13 @@ def console(context: Context) -> Tracker:
 
 
 def null(context: Context) -> Tracker:
-    """Nothing is kept."""
+    """Tracker that keeps nothing."""
     del context
     return NullTracker()
 
 
 class NullTracker:
-    """For tests, and for all ranks but the first."""
+    """Tracker for tests, and for all ranks but the first."""
 
     run_id: str | None = None
 
@@ -99,7 +100,7 @@ class NullTracker:
         """Dropped."""
 
     def close(self, status: str = "FINISHED") -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 class ConsoleTracker(NullTracker):
@@ -122,7 +123,7 @@ class ConsoleTracker(NullTracker):
         self._say(f"{context} from " + ", ".join(str(artifact["ref"]) for artifact in artifacts))
 
     def close(self, status: str = "FINISHED") -> None:
-        """Final status of the run."""
+        """Reports the final status of the run."""
         self._say(status.lower())
 
     def _say(self, text: str) -> None:
@@ -221,8 +222,8 @@ class MlflowTracker:
         return info.lifecycle_stage == "active" and here
 
     def _create(self, files: str | None) -> str:
-        """A run in the experiment; of a home that was copied or moved in one of its own, because MLflow keeps absolute
-        locations, and a run would write into the old home."""
+        """A run in the experiment. A home that was copied or moved gets an experiment of its own. MLflow keeps
+        absolute locations, so a run would otherwise write into the old home."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self._experiment(name, files)
         if files is not None and experiment.artifact_location != files:
@@ -306,7 +307,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def clip(value: str) -> str:
-    """At most ``MAX_VALUE_CHARS`` characters, with an ellipsis where something was cut."""
+    """Cuts a value to ``MAX_VALUE_CHARS`` characters, with an ellipsis at the cut."""
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from vtcli.errors import InputError
 
 WARN_AFTER = 3
-"""So many steps in a row; then again whenever their number has doubled."""
+"""Number of successive steps before the first warning. Each further warning comes when the number has doubled."""
 
 _log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ class EpisodeLostError(RuntimeError):
 
 
 OVER = frozenset({Status.PROTOCOL, Status.LOST})
-"""After these the episode is broken: every further run returns ``LOST`` without running."""
+"""Statuses after which the episode is broken: every further run returns ``LOST`` without running."""
 
 Capture = Literal["show", "pil_show", "files", "printed_files", "value", "result"]
 """``plt.show()``; ``Image.show()``; images saved in the workspace during the call; of these only the ones whose names
@@ -49,7 +49,7 @@ TIERS: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")  # strongest f
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """Of one run, unless said otherwise. Exceeding one ends the run with the status in brackets."""
+    """Limits of one run, unless said otherwise. Exceeding one ends the run with the status in brackets."""
 
     wall_s: float = 15.0  # starts when the code starts, not when the call is queued [timeout]
     cpu_s: float = 20.0  # [timeout]

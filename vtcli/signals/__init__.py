@@ -14,8 +14,8 @@ from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 
 JOINED = ("judged", "unjudged")
-"""Lists of signals' names, to which every signal with a judge adds its own: those that a judge was asked for, and those
-among them that got no verdict."""
+"""Lists of signals' names, to which every signal with a judge adds its own. One lists the signals for which a judge
+was asked. The other lists those among them without a verdict."""
 
 
 async def measure_all(trajectory: Trajectory, signals: Sequence[Signal]) -> Signals:

@@ -1,8 +1,8 @@
-"""The final answer: which image it names (form "tool"), or how good it is (form "answer").
+"""The final answer: the image that it names (form "tool"), or its score (form "answer").
 
-The sample's rule comes first (``signals.rules``). ToolsRL (Eq. 13) and the others ask an LLM judge outside
-their synthetic data: open text that no rule settles goes to the judge where there is one that can be asked; else its
-edit similarity stands in (ANLS with its usual threshold 0.5).
+The sample's rule comes first (``signals.rules``). ToolsRL (Eq. 13) and the others ask an LLM judge outside their
+synthetic data. Here, open text that no rule settles goes to a judge that can be asked. Without one, its edit similarity
+stands in (ANLS with its usual threshold 0.5).
 """
 
 from __future__ import annotations

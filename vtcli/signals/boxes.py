@@ -13,9 +13,9 @@ NAMES = ("zooms", "zoom_labels")
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``zooms``: one entry per image that a zoom of (what comes from) image 0 made, or a verified crop of code: its
-    index, the box that was cut, and the areas tp, fp, fn against each true box in order; ``zoom_labels``: their labels.
-    None without true boxes."""
+    """``zooms``: one entry per image that a zoom of (a derivative of) image 0 made, or a verified crop of code. An
+    entry has its index, the cut box, and the areas tp, fp, fn against each true box in order. ``zoom_labels``: their
+    labels. None without true boxes."""
     truth = trajectory.sample.truth.get("boxes")
     if truth is None:
         return {"zooms": None, "zoom_labels": None}

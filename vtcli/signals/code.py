@@ -35,9 +35,10 @@ _UNDO: Mapping[str, tuple[str, ...]] = {
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``operations``: in order, {turn, name, image, verified, box, iou}: the policy turn, from 0; the canonical name;
-    the image made, None where none was; the box that is shown then, in pixels of image 0's original, and its best IoU
-    with a true box, None where it cannot be told. A claim that led to no image has ``verified`` None.
+    """``operations``: in order, {turn, name, image, verified, box, iou}. ``turn`` is the policy turn, from 0. ``name``
+    is the canonical name. ``image`` is the image made, or None. ``box`` is the part shown then, in pixels of image 0's
+    original. ``iou`` is its best IoU with a true box. Both are None if unknown. A claim that led to no image has
+    ``verified`` None.
 
     ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it does not say.
     ``search``: whether the task is a visual search, None where the truth does not say."""
@@ -65,8 +66,8 @@ def search(truth: Mapping[str, Json]) -> bool | None:
 
 
 def canonical(operation: Mapping[str, Json]) -> str | None:
-    """The canonical name of one operation of the sandbox; None where nothing was done or hardly anything: a turn by a
-    few degrees, a factor near 1 (CodeVision's released code), a filter of one pixel. Degrees are clockwise.
+    """The canonical name of one operation of the sandbox, with clockwise degrees. None for no or hardly any change: a
+    turn by a few degrees, a factor near 1 (CodeVision's released code), a filter of one pixel.
 
     >>> canonical({"name": "rotate", "arguments": {"degrees": 268.5}})
     'rotate_270'

@@ -13,7 +13,7 @@ from vtcli.signals.rules import Rule, score
 NAMES = ("consistency",)
 
 LAST_CHARS = 500
-"""Of the reasoning before the answer: Thyme's released code shows its judge as much."""
+"""Characters of the reasoning before the answer that the judge sees, as in Thyme's released code."""
 
 
 async def measure(

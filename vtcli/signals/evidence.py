@@ -17,8 +17,8 @@ from vtcli.schema import Stop, Trajectory
 NAMES = ("evidence", "evidence_by", "faithful")
 
 NOTHING = 0.0
-"""Of a call that showed no image: nothing for a judge to look at. The paper's template scores images only; its released
-code gives 0 to a reply without an image operation."""
+"""Score of a call without an image, because the judge has nothing to look at. The paper's template scores images
+only; its released code gives 0 to a reply without an image operation."""
 
 _OPTIONS = re.compile(
     r"[\s*#]*\b(?:options|choices)\b[\s*:]*(?=\(?A[.):]\s)|^[\s*#]*(?:options|choices)[\s*:]*(?:\n|$)|^\(?A[.):]\s",

@@ -51,8 +51,9 @@ def _once(text: str, *pairs: tuple[str, str]) -> bool:
 
 
 def _codev(text: str) -> bool:
-    """CodeV's ``vl_agent.py``, ``check_format_errors``: as many opening as closing tags of code, thought, vision and,
-    after the last thought, answer, of which there is one at most; no code after the last answer."""
+    """CodeV's ``vl_agent.py``, ``check_format_errors``. Code, thought and vision have as many opening as closing
+    tags. After the last thought the same holds for answer, which occurs at most once. No code comes after the last
+    answer."""
     said = text.rpartition("</think>")[2]
     one = _balanced(said, ANSWER) and said.count("<answer>") <= 1
     _, ended, after = text.rpartition("</answer>")
@@ -71,8 +72,8 @@ def _codevision(text: str) -> bool:
 
 
 def _spans(text: str, pair: tuple[str, str]) -> Iterator[tuple[int, int]]:
-    """From each opening tag to the next closing one, as ``<a>.*?</a>`` finds them, but in linear time: a policy may
-    repeat one tag for as long as it is let."""
+    """Spans from each opening tag to the next closing one, as ``<a>.*?</a>`` finds them, but in linear time. A
+    policy may repeat one tag up to its token limit."""
     opening, closing = pair
     at = text.find(opening)
     while at >= 0 and (end := text.find(closing, at + len(opening))) >= 0:

@@ -33,7 +33,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
 
 
 def _indices(operation: Mapping[str, Any]) -> list[int]:
-    """Of an operation that read frames."""
+    """Frame indices of an operation that read frames."""
     if operation.get("name") != "frames":
         return []
     found = (operation.get("arguments") or {}).get("indices")

@@ -41,7 +41,7 @@ class Measuring:
             await self.judge.start(self.rubrics, eager=eager)
 
     async def __call__(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
-        """Of each trajectory, in order. Raises ``EngineError`` when the judge is gone for good."""
+        """Signals of each trajectory, in order. Raises ``EngineError`` when the judge is gone for good."""
         return list(await asyncio.gather(*(measure_all(t, self.signals) for t in trajectories)))
 
     def check(self, share: float | None, limit: float, where: str) -> None:
@@ -64,6 +64,6 @@ class Measuring:
 
 
 def unjudged_share(signals: Iterable[Signals]) -> float | None:
-    """Of the trajectories that a judge was asked about, the share that lacks a verdict; None where none was asked."""
+    """Share without a verdict among the trajectories for which a judge was asked; None if it was never asked."""
     asked = [s for s in signals if s.values.get("judged")]
     return sum(bool(s.values.get("unjudged")) for s in asked) / len(asked) if asked else None

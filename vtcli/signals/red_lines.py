@@ -105,7 +105,7 @@ def _look(images: Sequence[ImageRef], index: int, looks: Mapping[int, _Look]) ->
     box, name = geometry.shown_box(images, index), native(transform)
     names = _acts(transform) if transform.get("op") == "code" else [name] if name else []
     if box is None and transform.get("verified") is None and (chain := chain_of(transform)):
-        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that nobody could check
+        box = shown_box(images, chain[-1], transform.get("size"))  # a claim that could not be verified
     others = tuple(name for name in names if name != "crop")
     return _Look(box, done + others, "crop" in names, bool(others))
 
@@ -129,8 +129,8 @@ def _shown(look: _Look, before: Iterable[_Look]) -> bool:
 
 
 def _avoidable(result: CallResult) -> bool:
-    """A slip that the prompt rules out: an unknown name or file, broken syntax, a call that cannot be read, code that
-    is refused, no image where one is demanded. Coordinates are another line."""
+    """A slip that the prompt rules out. Examples are an unknown name or file, broken syntax, an unreadable call,
+    refused code, or no image despite a demand for one. Coordinates are another line."""
     if result.status == "refused":
         return True
     if result.status != "error" or _OUTSIDE.search(_said(result)):

@@ -51,7 +51,7 @@ COMMIT_WAIT_S = 60.0
 """Limit on the time for which a commit waits for another's lock; a commit holds the lock for one rename only."""
 
 NEWEST_REMOVED = ".removed"
-"""In a name's folder: the highest version that was removed, so that its number does not come back."""
+"""File in a name's folder with the highest removed version, so that its number does not come back."""
 
 LONGEST_NAME = 200
 """A folder's name may have 255 bytes, and a shard's gets an ending."""

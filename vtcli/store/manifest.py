@@ -92,7 +92,7 @@ class Artifact:
 
     @property
     def recipe(self) -> str:
-        """As it was chosen on the command line, with a variant other than the paper's; "" where none was."""
+        """Recipe as it was chosen on the command line, with a variant other than the paper's; "" without one."""
         pairs = (word.lstrip("+").partition("=") for word in self.manifest.overrides)
         chosen: dict[str, str] = {key: value for key, _, value in pairs}
         variant = chosen.get("variant", "").removeprefix(f"{chosen.get('recipe', '')}_")

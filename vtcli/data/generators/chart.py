@@ -97,7 +97,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything about a chart that is not data."""
+    """Appearance of a chart: everything except its data."""
 
     width: int
     height: int

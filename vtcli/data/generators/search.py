@@ -114,7 +114,7 @@ def _elsewhere(item: Item, rng: np.random.Generator, box: list[float]) -> list[f
 
 
 def _box(rng: np.random.Generator, size: zoom.ZoomSize, corner: str | None) -> zoom.Box:
-    """In the cell in that corner, or in any cell that is in none."""
+    """Draws a box in the cell of that corner; without a corner, in a random cell that is not in a corner."""
     right, bottom = size.width // size.lattice - 1, size.height // size.lattice - 1
     corners = {place: (right * place.endswith("right"), bottom * place.startswith("bottom")) for place in CORNERS}
     free = [(c, r) for c in range(right + 1) for r in range(bottom + 1) if (c, r) not in corners.values()]

@@ -89,8 +89,8 @@ def generate(
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
 
-    Raises ``InputError`` for a missing or damaged file, too few rows, a column or image that cannot be used, and for
-    the tool-supervised form of a row that has no supervision.
+    Raises ``InputError`` for a missing or damaged file, too few rows, and a column or image that cannot be used. It
+    also raises it for the tool-supervised form of a row without supervision.
     """
     file = Path(path.format(split=split))
     row, where = _row(file, item), f"row {item} of {file}"
@@ -321,7 +321,7 @@ def _json_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _bytes(given: Any, what: str, file: Path, where: str) -> bytes:
-    """From bytes, a struct of `datasets` with bytes or path, or a path beside the file."""
+    """Reads bytes from bytes, from a struct of `datasets` with bytes or path, or from a path beside the file."""
     if isinstance(given, Mapping):
         given = given.get("bytes") or given.get("path")
     if isinstance(given, bytes):

@@ -58,7 +58,7 @@ class Templates:
     answer: str = ANSWER
 
     def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
-        """As ``Dialect.act``.
+        """Implements ``Dialect.act``.
 
         Raises:
             ConfigError: an act that there is no template for, or a placeholder that the act cannot fill.

@@ -1,8 +1,8 @@
-"""Scripted demonstrations of mixed skill: what a half-trained teacher would call, and what it then answers. Pure.
+"""Scripted demonstrations of mixed skill: the calls of a half-trained teacher, and its answers. Pure.
 
 They stand in for pretraining at tiny scale: syntax, upright perception, and calls whose arguments are right with
-probability ``skill``. Wrong arguments are plausible (another transform, a box elsewhere, a line in the wrong place,
-missing points), and the answer is read off what such a call brings back, so tools are not yet worth their price.
+probability ``skill``. Wrong arguments are plausible: another transform, a box elsewhere, a line in the wrong place,
+missing points. The answer is read off the call's result, so tools do not yet pay.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def plan(
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
-    """An image of the item that can be read without tools, with questions: the page, the scene with the tags'
-    places or one tag in close-up, the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as in
-    ``Teacher``."""
+    """An image of the item that can be read without tools, with questions. It is the page, the scene with the tags'
+    places, one tag in close-up, or the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as
+    in ``Teacher``."""
     return script_of(item).perceive(item, rng, view, grid)
 
 

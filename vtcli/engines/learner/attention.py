@@ -1,9 +1,10 @@
-"""Attention of rows that stand one after the other in a line, without padding, some after a prompt that they share.
+"""Attention of rows that are packed into one line without padding; some follow a prompt that they share.
 
-Registered with transformers under ``NAME``, so that its model is used as it is: all but attention treats tokens one by
-one, and attention gets the ``blocks`` that the caller passes to the model's forward. Without blocks it is
-transformers' own (``sdpa``), but for one thing: on a CPU, keys and values are not copied for every query head that
-shares them.
+Registered with transformers under ``NAME``, so that its model is used unchanged. All layers but attention treat tokens
+one by one. Attention gets the ``blocks`` that the caller passes to the model's forward.
+
+Without blocks it is transformers' own (``sdpa``), with one exception. On a CPU, keys and values are not copied for
+every query head that shares them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Block:
 
     @staticmethod
     def make(starts: Sequence[int], lengths: Sequence[int], prompts: Sequence[tuple[int, int]], device: Any) -> Block:
-        """Of segments that stand one after the other at ``starts``; ``prompts``: where theirs begin and how long they
-        are, or empty."""
+        """Makes the block of segments that are packed at ``starts``. ``prompts``: starts and lengths of their
+        prompts, or empty."""
         width = max(lengths)
         places, inside = _padded(torch.tensor(starts), torch.tensor(lengths), width)
         real = None if inside.all() else inside.flatten().nonzero().squeeze(1).to(device)

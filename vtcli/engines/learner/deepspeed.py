@@ -29,7 +29,7 @@ from vtcli.schema import TrainRow
 from vtcli.store.checkpoints import Checkpoints
 
 MAX_SKIPPED = 3
-"""So many steps in succession without an update, for gradients that are not finite, end the run."""
+"""Number of successive steps without an update, because of gradients that are not finite, that ends the run."""
 
 
 class TokenLogprobs(nn.Module):
@@ -96,8 +96,8 @@ class _Sums:
 
 @dataclass(frozen=True)
 class _Gap:
-    """Log-probabilities of the tokens (N,) of a micro-batch, of the learner now and at rollout and of the policy, with
-    what else the metrics of a policy loss are made of. Engines are compared at rollout."""
+    """Log-probabilities (N,) of a micro-batch's tokens under three models: the learner now, the learner at rollout,
+    and the policy. Further values feed the metrics of a policy loss. Engines are compared at rollout."""
 
     now: Tensor
     learner: Tensor
@@ -182,8 +182,9 @@ class DeepSpeedLearner:
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
 
-        From the second on the learner is no longer the one of the rollout, whose log-probabilities are therefore
-        computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together or not.
+        From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
+        therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
+        or not.
         """
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
@@ -226,7 +227,7 @@ class DeepSpeedLearner:
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Everything that a resumed run needs of this learner; all ranks write into the same folder.
+        """Saves the state that a resumed run needs of this learner; all ranks write into the same folder.
 
         Raises:
             InputError: the disk is full, or does not take the files for another reason.

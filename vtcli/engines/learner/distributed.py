@@ -16,7 +16,7 @@ import torch.distributed as dist
 from vtcli.errors import EngineError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""No collective waits longer than this."""
+"""Time limit of a collective."""
 
 
 def init_distributed() -> tuple[int, int]:
@@ -52,8 +52,8 @@ def _take_device() -> None:
 
 
 def _keep_from_compiling() -> None:
-    """Without a GPU DeepSpeed compiles a shared-memory all-reduce at start. That needs a C++ compiler, and it waits
-    without limit for the lock file of a compilation that was killed; gloo does without."""
+    """Disables DeepSpeed's shared-memory all-reduce. Without a GPU DeepSpeed compiles it at start, which needs a C++
+    compiler. The compilation waits without limit for the lock file of one that was killed. gloo works without it."""
     compatible: dict[str, bool] = deepspeed.ops.__compatible_ops__
     compatible["deepspeed_shm_comm"] = False
 

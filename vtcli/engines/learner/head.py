@@ -1,7 +1,7 @@
 """The language model's head, in chunks: log-probabilities without the logits of all tokens at once.
 
-Whole logits of a row with 10 000 trained tokens and a vocabulary of 152 064 take 6 GB in fp32, and their softmax and
-its gradient as much again. Here at most ``CHUNK_TOKENS`` rows of logits exist at a time, in both passes: the backward
+Whole logits of a row with 10 000 trained tokens and a vocabulary of 152 064 take 6 GB in fp32. Their softmax and its
+gradient take as much again. Here at most ``CHUNK_TOKENS`` rows of logits exist at a time, in both passes. The backward
 pass computes them again from the hidden states.
 """
 
@@ -49,7 +49,7 @@ class _Logprobs(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor, _entropy: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        """With p = softmax(z / T), d logp[target] / dz = (onehot(target) - p) / T."""
+        """Gradient of the log-probability: with p = softmax(z / T), d logp[target] / dz = (onehot(target) - p) / T."""
         hidden, weight, targets = ctx.saved_tensors
         to_hidden, to_weight = ctx.needs_input_grad[:2]
         hidden_grad = torch.empty_like(hidden) if to_hidden else None

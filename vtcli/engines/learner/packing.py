@@ -1,5 +1,5 @@
-"""From rows to micro-batches, and from a micro-batch to the segments that are computed: what several rows begin with
-is computed once. Pure Python.
+"""Packing of rows into micro-batches, and of a micro-batch into segments; a prefix that rows share is computed once.
+Pure Python.
 
 The rollouts of a group share their prompt, and with it most of their tokens where it holds an image. Everything that
 the learner computes of a prompt depends on the prompt alone, since attention is causal; so it is computed once for the

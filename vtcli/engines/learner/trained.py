@@ -47,8 +47,8 @@ def _adapt(model: Any, family: Family, lora: Lora) -> None:
 
 
 def merged(weights: Mapping[str, Tensor], lora: Lora) -> dict[str, Tensor]:
-    """The weights with their adapters in them, by the names that the model had without: W + alpha / rank B A, in fp32
-    (LoRA, arXiv 2106.09685, section 4.1)."""
+    """The weights with their adapters merged, by their names in the model without adapters. The sum is W + alpha /
+    rank B A, in fp32 (LoRA, arXiv 2106.09685, section 4.1)."""
     out: dict[str, Tensor] = {}
     for name, value in weights.items():
         layer, inside, leaf = name.partition(".base_layer.")

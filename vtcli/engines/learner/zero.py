@@ -18,7 +18,7 @@ PERSISTENT_ELEMENTS = 100_000
 """Parameters of at most so many elements are kept whole on every rank under stage 3 (DeepSpeed's default)."""
 
 BUCKET_ELEMENTS = 2**27
-"""So many elements, or one parameter, are gathered at a time: 0.5 GB in fp32."""
+"""Number of elements that are gathered at a time, at least one parameter: 0.5 GB in fp32."""
 
 
 def settings(optim: Optim, backend: Backend) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def settings(optim: Optim, backend: Backend) -> dict[str, Any]:
 
 
 def adamw(module: nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """For all that is trained; matrices decay, vectors do not."""
+    """AdamW for all trained parameters; matrices decay, vectors do not."""
     trained = [p for p in module.parameters() if p.requires_grad]
     decayed, rest = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": rest, "weight_decay": 0.0}]

@@ -1,7 +1,7 @@
 """Weights on their way to other processes: in buckets of bounded size, one tensor's bytes after the other's.
 
-A bucket lies in memory that has a path but no name (memfd): other processes of this host read it where it is, and it
-is gone when we are, however we end. Or it is a file in a folder that other hosts see, too.
+A bucket lies in anonymous memory that has a path (memfd). Other processes of this host read it in place, and it
+disappears when this process ends. Alternatively it is a file in a folder that other hosts see, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bucket:
 
     @property
     def what(self) -> str:
-        """For messages: the tensors, by the first and the last."""
+        """Name for messages: the first and the last tensor."""
         first, last = self.entries[0][0], self.entries[-1][0]
         return first if len(self.entries) == 1 else f"{first} … {last} ({len(self.entries)} tensors)"
 

@@ -26,7 +26,7 @@ from vtcli.protocols import Sampling, TemperatureSpan
 from vtcli.rollout.spans import SpanReader
 
 KEY = "vtcli"
-"""In a request's ``extra_args``: seed, sampling, max_tokens and banned ids."""
+"""Key in a request's ``extra_args`` for seed, sampling, max_tokens and banned ids."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Row:
         return float(self.numbers[min(len(self.said), len(self.numbers) - 1)])
 
     def temperature(self) -> float:
-        """Of the next token, after everything said."""
+        """Temperature of the next token."""
         if self.reader is None:
             return self.sampling.temperature
         self.reader.read(self.said[self.read :])

@@ -26,7 +26,7 @@ FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 NO_NUMBER = -9999.0
 """Value that vLLM's servers write for a log-probability of minus infinity or NaN."""
 ROUNDING = 1e-3
-"""So far above zero may a log-probability come out, nats."""
+"""Tolerance for a log-probability above zero, in nats."""
 
 
 class Odd(Exception):
@@ -155,7 +155,7 @@ def _stopped(done: Completion, request: Request, chat: Chat) -> Completion:
 
 
 def misread(read: Sequence[int], request: Request) -> str:
-    """For the error about a prompt that vLLM reads otherwise than we do."""
+    """Message of the error about a prompt that vLLM reads differently."""
     return (
         f"vLLM reads a prompt of {len(request.token_ids)} tokens and {len(request.images)} images as {len(read)} "
         "tokens: its processor resizes images, or expands placeholders otherwise"

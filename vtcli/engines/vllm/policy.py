@@ -89,7 +89,7 @@ class VllmPolicy:
                 f"{len(self._open)} requests are open, the engine is {self._doing}"
             ) from error
         finally:
-            if not state.answer.done():  # nobody waits any more: given up, or the rollout was cancelled
+            if not state.answer.done():  # abandoned: given up, or the rollout was cancelled
                 self._submit(lambda: self._drop(name))
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -212,7 +212,7 @@ class VllmPolicy:
         self._engine.reset_encoder_cache()  # else the next request that reuses an image fails
 
     def _send(self, passing: _Passing) -> None:
-        """To workers in processes of their own: in buckets, as to servers."""
+        """Sends weights to workers in processes of their own: in buckets, as to servers."""
         tell = self._engine.collective_rpc
         tell("vtcli_abandon")
         tell("start_weight_update")

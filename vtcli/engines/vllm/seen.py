@@ -15,7 +15,7 @@ from vtcli.families.family import VllmInputs
 
 
 def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> Seen:
-    """Of ``Extension.vtcli_look``'s reply.
+    """Reads the reply of ``Extension.vtcli_look``.
 
     Raises:
         EngineError: the worker has noted nothing, or could not.

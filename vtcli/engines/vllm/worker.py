@@ -36,14 +36,14 @@ BACKEND = "vtcli"
 """``weight_transfer_config.backend``."""
 
 LOOKS = 64
-"""So many readings of prompts are kept until they are asked for."""
+"""Number of prompt readings that are kept until they are requested."""
 
 watch()  # a worker ends when its server does, however that ends
 
 
 @dataclass
 class Init(WeightTransferInitInfo):  # pyright: ignore[reportUntypedBaseClass]
-    """Nothing to agree on beforehand."""
+    """Initial arguments of the transfer: none."""
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Extension:
         self._weight_update_active = False
 
     def vtcli_watch_prompts(self, pixels_key: str) -> None:
-        """From now on, requests that carry ``look`` are noted, with what vLLM's processor has under ``pixels_key``.
-        Safe to call twice."""
+        """Starts to record requests that carry ``look``, with the values that vLLM's processor has under
+        ``pixels_key``. Safe to call twice."""
         if hasattr(self, "_looks"):
             return
         self._looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -138,7 +138,7 @@ class Extension:
 
 
 def _reading(state: Any, pixels_key: str) -> dict[str, Any]:
-    """Of a prompt of which nothing was in the prefix cache: vLLM leaves out the pixels of what was."""
+    """Reading of a prompt without tokens in the prefix cache: vLLM leaves out the pixels of cached ones."""
     features = sorted(state.mm_features, key=lambda feature: feature.mm_position.offset)
     pixels = [feature.data[pixels_key].data for feature in features]
     return {
@@ -149,7 +149,7 @@ def _reading(state: Any, pixels_key: str) -> dict[str, Any]:
 
 
 def _packed(value: Any) -> list[Any]:
-    """Of a tensor: dtype, shape, bytes."""
+    """Dtype, shape and bytes of a tensor."""
     value = value.cpu().contiguous()
     value = value.float() if value.dtype == torch.bfloat16 else value
     array = value.numpy()

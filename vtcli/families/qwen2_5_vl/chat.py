@@ -1,8 +1,8 @@
 """Qwen2.5-VL (and Qwen2-VL): messages to token ids and back.
 
-Markers are written as ids, text is encoded with markers switched off: nothing that a user, a tool or a policy writes
-can open a turn or an image. Parity with transformers' chat template is tested.
-A tool's answer is a user turn around ``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
+Markers are written as ids, and text is encoded with markers switched off. So no text of a user, a tool or a policy can
+open a turn or an image. Parity with transformers' chat template is tested. A tool's answer is a user turn around
+``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ class QwenChat:
         return self._text("\n") + self._turn("user", body, images) + self._open()
 
     def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
-        """As ``observe``, for a further question of the user."""
+        """Token ids of a further question of the user, in the form of ``observe``."""
         return self._text("\n") + self._turn("user", question, images) + self._open()
 
     def encode_turn(self, text: str) -> tuple[int, ...]:
-        """A policy turn written by somebody else (demonstrations), its end marker included."""
+        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included."""
         return (*self._text(text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> Decoded:
@@ -159,7 +159,7 @@ class QwenChat:
         return (self.im_start, *self._text("assistant\n"))
 
     def _turn(self, role: str, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
-        # Only the first len(images) placeholders are ours; what follows is somebody's text.
+        # Only the first len(images) placeholders are ours; later ones are untrusted text.
         parts = text.split(PLACEHOLDER, len(images))
         if len(parts) != len(images) + 1:
             raise ValueError(f"{len(images)} images but {len(parts) - 1} {PLACEHOLDER} in a {role} turn")

@@ -35,8 +35,8 @@ def skeleton(folder: Path) -> Any:
 
 
 def with_linear_patches(model: Any) -> Any:
-    """The model with its patch embedding as a matrix product. A 3-D convolution whose stride is its kernel is one, with
-    the same weights and the same sums, but its backward pass takes five times as long on a CPU."""
+    """The model with its patch embedding as a matrix product. A 3-D convolution whose stride equals its kernel is
+    such a product, with the same weights and sums. Its backward pass takes five times as long on a CPU."""
     convolution = model.model.visual.patch_embed.proj  # the module that owns the weight, which ZeRO-3 gathers around it
     convolution.forward = MethodType(_project, convolution)  # a method: a copy of the model has its own weights in it
     return model
@@ -62,8 +62,8 @@ def embed(model: Any, batch: Batch, view: View, *, blank: bool = False) -> Tenso
 
 
 def _blank(model: Any, embeds: Tensor) -> Tensor:
-    """Zero, through the vision tower: its weights are gathered (ZeRO-3) and get gradients (of zero) in every pass, so
-    that ranks with and without images exchange the same tensors in the same order."""
+    """Zero, through the vision tower. Its weights are gathered (ZeRO-3) and get gradients of zero in every pass. So
+    ranks with and without images exchange the same tensors in the same order."""
     pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
     grids = torch.tensor([(1, MERGE, MERGE)], device=embeds.device)
     return 0.0 * model.model.get_image_features(pixels, grids).pooler_output[0].sum().to(embeds.dtype)

@@ -29,8 +29,8 @@ class QwenVllm:
     pixels_key: str = "pixel_values"
 
     def arguments(self, images: int, tokens: int) -> dict[str, Any]:
-        """Limits under which no view is resized again, and the one image that vLLM tries at its start: its own choice
-        would be the largest that the processor takes, 2**31 pixels."""
+        """Limits under which no view is resized again, and the one image that vLLM tries at its start. vLLM's own
+        choice would be the largest image that the processor takes, 2**31 pixels."""
         side = FACTOR * max(1, math.isqrt(tokens))
         return {
             "mm_processor_kwargs": {"size": {"shortest_edge": SMALLEST, "longest_edge": LARGEST}},

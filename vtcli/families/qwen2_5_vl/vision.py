@@ -42,8 +42,8 @@ def mrope_positions(
 ) -> tuple[npt.NDArray[np.int64], int]:
     """M-RoPE positions (3, T): time, height, width; and the position of the token after the last.
 
-    Text counts up in all three; an image of h × w tokens sits at its start plus (0, row, column) and the text after
-    it goes on at start + max(h, w) (Qwen2.5-VL report, section 2.1.3; transformers' ``get_rope_index``).
+    Text counts up in all three. An image of h × w tokens sits at its start plus (0, row, column). The text after it
+    goes on at start + max(h, w) (Qwen2.5-VL report, section 2.1.3; transformers' ``get_rope_index``).
     """
     positions = np.empty((3, len(token_ids)), dtype=np.int64)
     ids = np.asarray(token_ids)

@@ -1,8 +1,9 @@
-"""Attempts that confinement must stop, each harmless where it is not stopped.
+"""Attempts that confinement must stop, each harmless if it succeeds.
 
-An attempt returns when it failed as it should and raises ``GotThrough`` otherwise; its docstring tells the report what
-was tried. Where a call that works would do harm (exec, mount, clone), its arguments are such that the kernel would
-refuse them with another error than the filter's."""
+An attempt returns when it failed as it should and raises ``GotThrough`` otherwise. Its docstring tells the report which
+attempt it was. Some calls would do harm if they worked (exec, mount, clone). Their arguments make the kernel refuse
+them with another error than the filter's.
+"""
 
 from __future__ import annotations
 
@@ -301,4 +302,4 @@ ATTEMPTS: dict[str, tuple[Attempt, str, str]] = {
     "open_files": (open_files, "RLIMIT_NOFILE", "RLIMIT_NOFILE"),
     "file_size": (file_size, "RLIMIT_FSIZE", "RLIMIT_FSIZE"),
 }
-"""In the order in which they are tried: what removes the canary comes after what looks at it."""
+"""Attempts in the order of execution: those that remove the canary come after those that look at it."""

@@ -1,8 +1,8 @@
 """The seccomp filter: an allowlist of system calls as classic BPF, its loader, and the gate that counts forks.
 
-The program is a binary search over ranges of system call numbers with one outcome each; what depends on arguments
-stands before it. Only arguments passed by value are looked at: what a pointer points to can be changed after the check
-(seccomp(2), "time of check, time of use").
+The program is a binary search over ranges of system call numbers with one outcome each. Checks of arguments come first.
+Only arguments passed by value are checked, because the memory behind a pointer can change after the check (seccomp(2),
+"time of check, time of use").
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def program(forks: bool, count_threads: bool, times: bool) -> FilterProgram:
 
 
 def denying(numbers: Sequence[int], masks: Mapping[int, int] | None = None, code: int = errno.EPERM) -> FilterProgram:
-    """Everything is allowed except ``numbers``, and except calls whose first argument has a bit of ``masks[number]``:
-    the shape of a container's default filter, for trying how the sandbox fares inside one."""
+    """Allows everything except ``numbers``, and except calls whose first argument has a bit of ``masks[number]``. A
+    container's default filter has this form. It serves to try the sandbox inside such a filter."""
     block: list[Instruction] = [(LOAD, 0, 0, OFFSET_NR)]
     for number in numbers:
         block += [(JEQ, 0, 1, number), _returns(refuse(code))]

@@ -71,11 +71,14 @@ class GuardState:
 def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
     """Confine the template as far as its children share it. Call it once, after all imports, with one thread.
 
-    Root is given up; at tier ``full`` the process enters new namespaces with a private root and **forks**: what returns
-    is the first process of a new pid namespace, while the original one waits, holding no descriptor, and ends as this
-    one ends. When either is killed the kernel kills everything below. ``scratch``: where workspaces are made at the
-    other tiers; it must exist, and who made it removes it (default: a new folder, removed by the next start).
-    ConfinementError, naming the layer, when a layer of the tier cannot be applied."""
+    Root is given up. At tier ``full`` the process enters new namespaces with a private root and **forks**. The call
+    returns in the first process of a new pid namespace. The original process waits, holds no descriptor, and ends with
+    this one. When either is killed the kernel kills everything below.
+
+    ``scratch`` is the folder of the workspaces at the other tiers. It must exist, and its creator removes it. Default:
+    a new folder, removed by the next start. Raises ``ConfinementError``, which names the layer, when a layer of the
+    tier cannot be applied.
+    """
     if tier != "none" and not SUPPORTED:
         reason = f"confinement is written for Linux on x86-64 and aarch64, not for {MACHINE}: only tier none is left"
         raise ConfinementError("seccomp", reason)
@@ -103,7 +106,7 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
 
 
 def _leave_root(tier: Tier, scratch: str) -> int:
-    """At the tiers without namespaces; returns the capabilities that stay, as bits."""
+    """Gives up root at the tiers without namespaces; returns the remaining capabilities, as bits."""
     if not SUPPORTED:
         return 0
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -127,13 +130,14 @@ def prepare_fork(state: TemplateState) -> None:
 
 
 def enter_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
-    """In a freshly forked child of the template: its own workspace, empty, which becomes the working directory, and at
-    tier ``full`` its own mounts, process ids and user namespace, without capabilities. The guard dies with the
-    template. Without a ``prepare_fork`` before the fork it forks once more, and what returns is that child.
+    """Enters the guard's confinement in a freshly forked child of the template. The child gets its own empty workspace,
+    which becomes the working directory. At tier ``full`` it also gets its own mounts, process ids and user namespace,
+    without capabilities. The guard dies with the template. Without a ``prepare_fork`` before the fork it forks once
+    more, and the call returns in that child.
 
-    At tier ``full`` the guard is process 1 and must reap what it inherits (``waitpid(-1)``); as it ends, the kernel
-    kills all that is left of the episode. At the other tiers the template must call
-    ``remove_workspace``."""
+    At tier ``full`` the guard is process 1 and must reap the children that it inherits (``waitpid(-1)``). As it ends,
+    the kernel kills the rest of the episode. At the other tiers the template must call ``remove_workspace``.
+    """
     if state.tier == "full":
         guard = _full_guard(state, limits)
     else:
@@ -180,7 +184,8 @@ def workspace_of(state: TemplateState, guard: int) -> str:
 
 
 def remove_workspace(state: TemplateState, guard: int) -> None:
-    """In the template, after it waited for a guard: remove what the episode wrote. At tier ``full`` the kernel did."""
+    """Removes the files of an episode; the template calls it after it waited for a guard. At tier ``full`` the
+    kernel has removed them."""
     if state.tier != "full":
         workspace.remove(workspace_of(state, guard))
 
@@ -188,8 +193,8 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
 def lock_worker(
     guard: GuardState, limits: ProcessLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
 ) -> None:
-    """In a freshly forked child of the guard with one thread, right before untrusted code: session, limits, privileges,
-    Landlock and the seccomp filter, for good. The working directory is the workspace.
+    """Confines a freshly forked child of the guard with one thread, right before untrusted code. It sets session,
+    limits, privileges, Landlock and the seccomp filter, irreversibly. The working directory is the workspace.
 
     ``deliver`` sends the listener for a ``ForkGate`` to the guard and closes it here; it gets None when nothing has to
     be asked. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
@@ -230,6 +235,6 @@ def _filter(state: TemplateState, gate: bool) -> bpf.FilterProgram:
 
 
 def _build_filters(state: TemplateState) -> None:
-    """Once for all workers, which inherit what ``bpf.program`` remembers."""
+    """Builds the filters once for all workers, which inherit the cache of ``bpf.program``."""
     for gate in (True, False):
         _filter(state, gate)

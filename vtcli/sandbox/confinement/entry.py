@@ -1,8 +1,8 @@
 """The way from the host's namespaces into new ones: user maps, the fork into new process ids, the private root.
 
-Root copies the mounts that the private root will show first, with root's right to reach an interpreter below /root, and
-is given up on the way into the user namespace, in which user 0 does not exist. An ordinary user enters the user
-namespace first and has there the capabilities that mounting takes.
+Root first copies the mounts that the private root will show, because root can reach an interpreter below /root. Root is
+given up on the way into the user namespace, in which user 0 does not exist. An ordinary user enters the user namespace
+first, and has the capabilities for mounting there.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _unshare_as_root(proc: int) -> None:
 
 
 def _map_parent(proc: int, began: int, begin: int) -> None:
-    """In a child that stayed in the old user namespace: wait, write the parent's maps, and exit with the index of the
-    user that worked."""
+    """Writes the parent's maps, from a child that stayed in the old user namespace. It waits, writes, and exits with
+    the index of the user that worked."""
     code = 255
     try:
         os.close(begin)

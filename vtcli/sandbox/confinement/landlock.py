@@ -25,7 +25,8 @@ ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15)
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV  # the rights that a rule on a file may hold
 TO_READ = READ_FILE | READ_DIR
 TO_WORK = TO_READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""In the workspace; no links, devices, sockets or pipes with a name: whoever collects files must never meet one."""
+"""Rights in the workspace. Links, devices, sockets and named pipes are excluded, so that collectors of files never
+meet one."""
 NET_TCP, SCOPE_ABSTRACT_SOCKET_AND_SIGNAL = 3, 3
 RULE_PATH_BENEATH, CREATE_VERSION = 1, 1
 
@@ -48,9 +49,9 @@ def abi() -> int:
 
 
 def restrict(readable: Iterable[str], devices: Iterable[str], writable: Iterable[str], version: int) -> None:
-    """From now on the calling thread and all that it starts open only these paths (those below them included): to
-    read, to read and write, to work in. TCP, other domains' abstract sockets and signals are shut too where
-    ``version`` (ABI) can. no_new_privs must be set. Paths that do not exist are passed over."""
+    """Restricts the calling thread and its descendants to these paths and the paths below them: to read, to read and
+    write, to work in. TCP, other domains' abstract sockets and signals are blocked too if ``version`` (ABI) supports
+    it. no_new_privs must be set. Paths that do not exist are skipped."""
     if version < 1:
         raise ConfinementError("landlock", "this kernel has no Landlock, or a container's filter refuses it")
     handled = ALL_RIGHTS[min(version, 5)]

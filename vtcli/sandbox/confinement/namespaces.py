@@ -66,10 +66,11 @@ def write_maps(proc: int, process: str, uid: int, gid: int) -> None:
 
 
 def detached(readable: Sequence[str], required: Iterable[str], devices: Iterable[str]) -> dict[str, int]:
-    """Path in the new root -> a copy of its mount, read-only and mounted nowhere yet: of ``readable`` (files and
-    folders, at their own paths and at their real ones) and ``devices``. A path below another one is left out, for that
-    one shows it. CAP_SYS_ADMIN over the mount namespace is needed; who has it in the host's may read more than who
-    mounts them. ConfinementError when a required path cannot be had."""
+    """Path in the new root -> a read-only copy of its mount, not yet mounted. The copies are of ``devices`` and of
+    ``readable`` (files and folders, at their own paths and at their real ones). A path below another one is left
+    out, because that one shows it. The call needs CAP_SYS_ADMIN over the mount namespace. With it in the host's
+    mount namespace, a process may read more than the process that mounts the copies. Raises ``ConfinementError``
+    when a required path is not available."""
     found: dict[str, int] = {}
     must, special = set(required), set(devices)
     wanted = dict.fromkeys(p for path in (*readable, *special) for p in (os.path.realpath(path), path))
@@ -95,9 +96,9 @@ def _set_attributes(tree: int, flags: int) -> None:
 
 
 def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
-    """Replace the root, in the calling process's own mount namespace, by an empty, read-only one with ``trees`` (of
-    ``detached``, which it closes), an empty folder ``/w``, and ``/proc`` of the caller's pid namespace where the kernel
-    grants one. ConfinementError when a required path cannot be read there."""
+    """Replace the root, in the calling process's own mount namespace, by an empty, read-only one. It holds ``trees``
+    (of ``detached``, which it closes), an empty folder ``/w``, and ``/proc`` of the caller's pid namespace if the
+    kernel grants one. Raises ``ConfinementError`` when a required path cannot be read there."""
     mount("", "/", "", MS_REC | MS_PRIVATE)
     staging = next(p for p in ("/tmp", "/run", "/mnt", "/var", "/usr") if Path(p).is_dir())  # noqa: S108 - hidden by us
     mount("tmpfs", staging, "tmpfs", MS_NOSUID | MS_NODEV, ROOT_QUOTA)
@@ -108,7 +109,7 @@ def private_root(trees: Mapping[str, int], required: Iterable[str]) -> None:
     try:
         mount("proc", staging + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     except OSError:
-        pass  # parts of the host's /proc are hidden: then there is none here, and ``own_proc`` will have none
+        pass  # parts of the host's /proc are hidden: no /proc here, and ``own_proc`` will return None
     os.chdir(staging)
     syscall("pivot_root", b".", b".")
     syscall("umount2", b".", MNT_DETACH)  # the old root, which pivot_root left on top of the new one

@@ -68,10 +68,12 @@ def become(uid: int) -> None:
 
 
 def give_up_root(needed: Iterable[str], owned: str) -> int:
-    """From root to the first of ``CANDIDATES`` that can be had, which gets the folder ``owned``. Returns the
-    capabilities that stayed, as bits: none, or the one to search and read every folder (CAP_DAC_READ_SEARCH) when that
-    user cannot reach a path of ``needed``, such as a Python below /root; then Landlock alone bounds what is read.
-    Where no other user can be had (no CAP_SETUID), the process stays user 0, without capabilities."""
+    """Changes from root to the first user of ``CANDIDATES`` that is available, which gets the folder ``owned``.
+
+    Returns the remaining capabilities, as bits. They are empty if that user can reach all paths of ``needed``.
+    Otherwise, as for a Python below /root, CAP_DAC_READ_SEARCH remains, and Landlock alone restricts reading. If no
+    other user is available (no CAP_SETUID), the process stays user 0, without capabilities.
+    """
     keep = 0 if all(_reachable_by_all(p) for p in needed) else 1 << CAP_DAC_READ_SEARCH
     prctl(PR_SET_KEEPCAPS, 1)
     for candidate in CANDIDATES:

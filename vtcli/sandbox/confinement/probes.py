@@ -62,7 +62,7 @@ class Report:
     refused: tuple[tuple[str, str], ...] = ()
 
     def line(self) -> str:
-        """For a person, and for the record of a run."""
+        """Summary for a person, and for the record of a run."""
         names = {
             state: " ".join(x.name for x in self.layers if x.state == state) for state in ("active", "absent", "waived")
         }
@@ -113,7 +113,7 @@ def _tried(tier: Tier) -> dict[str, Any]:
 
 
 def _lacks(tier: Tier, answer: dict[str, Any]) -> str:
-    """Why the tier does not hold; empty when it does."""
+    """Reason why the tier does not hold; empty when it does."""
     if "error" in answer:
         return str(answer["error"])
     leaks = {name: leak for name, leak, _, _ in answer["layers"]}

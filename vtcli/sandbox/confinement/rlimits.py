@@ -29,7 +29,7 @@ class ProcessLimits(Protocol):
 
 
 TRUSTED_PROCESSES = 4
-"""Of an episode, counted with its threads: guard, head, its copy, and one that is being waited for."""
+"""Trusted processes of an episode, counted with its threads: guard, head, its copy, and one that is being reaped."""
 
 
 RUNS = 100

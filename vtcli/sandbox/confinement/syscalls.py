@@ -1,10 +1,14 @@
 """System calls that untrusted code may make, by name; all others fail with EPERM.
 
-Chosen from what numpy, PIL, OpenCV, matplotlib, scipy, sympy, PyAV, threads and asyncio were seen to use. Left out on
-purpose, though harmless alone: file locks and leases, keyrings, inotify and memfd_create (channels between episodes, or
-memory that no limit counts; IOI isolate 2.4 closed the same), sendmsg (descriptors under way are counted for each user,
-so one episode could use up what all others need), all of io_uring, splice, and every call that takes the id of another
-process. A name that a machine does not have is passed over: aarch64 has ``openat`` and no ``open``.
+The list holds the calls that numpy, PIL, OpenCV, matplotlib, scipy, sympy, PyAV, threads and asyncio were seen to use.
+Some calls are left out on purpose, though harmless alone:
+
+- File locks and leases, keyrings, inotify and memfd_create. They are channels between episodes, or memory that no limit
+  counts (IOI isolate 2.4 closed the same).
+- sendmsg. The kernel counts descriptors in transit per user, so one episode could use up the share of all others.
+- All of io_uring, splice, and every call that takes the id of another process.
+
+A name that a machine does not have is skipped: aarch64 has ``openat`` and no ``open``.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ _PROCESS = """
 """
 _FACTS = "gettimeofday getrlimit getrusage times time getcpu getrandom"
 _CHANNEL = "recvfrom recvmsg shutdown getsockname getpeername getsockopt"
-"""On sockets that exist already: the harness's own, and pairs made by asyncio."""
+"""System calls on sockets that exist already: the harness's own, and pairs made by asyncio."""
 
 
 def numbers(names: str) -> frozenset[int]:

@@ -34,13 +34,13 @@ class Entry:
     mode: int
     content: bytes | None
     times_ns: tuple[int, int] = (0, 0)
-    identity: tuple[int, int] = (0, 0)  # inode and time of its last change, which nobody can set
+    identity: tuple[int, int] = (0, 0)  # inode and ctime, which no process can set
 
 
 @dataclass(slots=True)
 class Workspace:
-    """The folder of an episode. ``given``: the input files by name, which are written without the right to write, so
-    that a file with the same identity still has the same bytes and need not be read before each run."""
+    """The folder of an episode. ``given``: the input files by name. They are written without write permission. So a
+    file with the same identity still has the same bytes and need not be read before each run."""
 
     path: bytes
     max_bytes: int
@@ -61,9 +61,9 @@ class Workspace:
         )
 
     def usage(self) -> tuple[int, int]:
-        """Bytes and names in the folder: of a file the length or what it takes, whichever is more, for a copy of it may
-        take either. Raises ``WorkspaceLimit`` when the folder is beyond its limits or could not be copied, ``OSError``
-        when it cannot be looked at."""
+        """Bytes and names in the folder. A file counts with its length or its disk usage, whichever is more, because
+        a copy may take either. Raises ``WorkspaceLimit`` when the folder exceeds its limits or could not be copied,
+        ``OSError`` when it cannot be read."""
         total = files = 0
         for _, found, _ in self._walk():
             files += 1
@@ -87,9 +87,9 @@ class Workspace:
         return entries
 
     def restore(self, entries: Mapping[bytes, Entry]) -> None:
-        """Makes the folder hold exactly ``entries``, with their modes and times. A file that is still the same one gets
-        its bytes back in place, so that who has it open or mapped sees them too, and no room is needed for a second
-        one. Raises ``OSError``, ``WorkspaceLimit``."""
+        """Makes the folder hold exactly ``entries``, with their modes and times. A file that is still the same one
+        gets its bytes back in place. So processes that have it open or mapped see them too, and no room is needed
+        for a second file. Raises ``OSError``, ``WorkspaceLimit``."""
         now: set[bytes] = set()
         try:
             found = {relative: found for relative, found, _ in self._walk()}
@@ -245,8 +245,8 @@ class Workspace:
 
 
 def clear(path: bytes) -> None:
-    """Removes everything in a folder, however much, however deep and whatever its modes: a folder below the first level
-    is moved up to it, so that the way to it stays short. Raises ``OSError``, ``WorkspaceLimit``."""
+    """Removes everything in a folder of any size, depth and mode. A folder below the first level is moved up to it,
+    so that paths stay short. Raises ``OSError``, ``WorkspaceLimit``."""
     top = os.open(path, FOLDER_FLAGS)
     until = time.monotonic() + CLEAR_S
     try:

@@ -29,8 +29,8 @@ Seen = dict[str, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class GalleryImage:
-    """An image that a run returns: (H, W, 3) contiguous uint8 RGB, where it came from, the file's or variable's name,
-    and the chain of operations that the recorder claims for it."""
+    """An image that a run returns: (H, W, 3) contiguous uint8 RGB, its origin, and the file's or variable's name. It
+    carries the chain of operations that the recorder claims for it."""
 
     pixels: Pixels
     origin: Capture
@@ -108,7 +108,7 @@ class Gallery:
         return False
 
     def _refused(self, width: float, height: float) -> str:
-        """Why an image of this size is not returned; empty when it is."""
+        """Reason why an image of this size is not returned; empty when it is."""
         if not (width >= 1 and height >= 1):
             return "it has no pixels"
         if max(width, height) > self.limits.image_side:

@@ -94,7 +94,7 @@ class Harness:
             return Execution("error", tracebacks.text_of(problem, self.setup.limits.error_chars))
 
     def _begin(self) -> streams.Meter:
-        """Everything in its place for a run, whatever the one before has left; the run's streams."""
+        """Restores the state for a run, whatever the previous run left, and returns the meter of the run's streams."""
         meter = streams.fresh(self.setup.limits.output_bytes)
         sys.settrace(None)
         threading.settrace(None)  # pyright: ignore[reportArgumentType]
@@ -241,7 +241,7 @@ class Harness:
             self._gallery.add(value, "pil_show")
 
     def _tidy(self) -> None:
-        """After a run: no figures, no tracing, and output that is out."""
+        """Cleans up after a run: closes figures, stops tracing, flushes the output."""
         for step in (streams.flush, figures.close_all, lambda: sys.settrace(None)):
             try:
                 step()
@@ -254,8 +254,8 @@ _set_times = os.utime
 
 @functools.wraps(_set_times)
 def _times_if_possible(path: Any, *args: Any, **kwargs: Any) -> None:
-    """``os.utime``; below tier ``full``, where no time can be set, a file that exists keeps its own and it is no error:
-    shutil.copy2 ends with this call, and a copy that worked must not look like a failure."""
+    """``os.utime`` that raises no error for an existing file below tier ``full``, although no time can be set there.
+    shutil.copy2 ends with this call, and a successful copy must not look like a failure."""
     try:
         _set_times(path, *args, **kwargs)
     except PermissionError:

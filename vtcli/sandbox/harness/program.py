@@ -25,7 +25,7 @@ class Program:
 
 
 def _assigns(scope: symtable.SymbolTable, name: str) -> bool:
-    """In the module's scope, or in an inner one that declares the name global."""
+    """Searches the module's scope, and inner ones that declare the name global."""
     if name in scope.get_identifiers():
         symbol = scope.lookup(name)
         if (symbol.is_assigned() or symbol.is_imported()) and (scope.get_type() == "module" or symbol.is_global()):

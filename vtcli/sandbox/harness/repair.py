@@ -1,7 +1,7 @@
 """Small repairs of source text before it is compiled (CodeV, appendix 12: "auto-format and patch minor issues").
 
-Pure. Nothing is repaired that compiles as it stands, and every repair leaves a note that the policy gets to read: the
-sandboxes of the field rewrite source silently, which trains on code that never ran.
+Pure. Text that compiles is not repaired, and every repair leaves a note that the policy reads. The sandboxes of the
+field rewrite source silently, which trains on code that never ran.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The static check: a courtesy to the policy, which gets a clear message at once instead of a kernel's refusal.
+"""The static check: it gives the policy a clear message at once instead of a kernel's refusal.
 
-Never counted as security: three lines of ``getattr`` walk past it, and what it refuses the kernel refuses as well
-(CodeV, appendix 12, scans for deleting, moving and renaming files; CodeDance, 6.2, blocks input and termination).
+It does not count as security: three lines of ``getattr`` evade it, and the kernel refuses the same operations. CodeV
+(appendix 12) scans for deleting, moving and renaming files. CodeDance (6.2) blocks input and termination.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def suspicious(source: str) -> bool:
 
 
 def refusal(source: str) -> str | None:
-    """Why this code is not run, for the policy; None when it is. Only calls are refused, never imports: an unused
-    ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
+    """Reason for the policy why this code is not run; None when it is. Only calls are refused, never imports: an
+    unused ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -11,7 +11,7 @@ TAIL = 64 * 1024  # bytes of the output that are kept here, for the names of pri
 
 
 class OutputLimit(Exception):
-    """More was printed than a run may print. The message is for the policy."""
+    """Error of a run that prints too much. The message is for the policy."""
 
 
 class Meter:

@@ -106,7 +106,7 @@ class Descriptors:
 
 
 def refusal(source: str, limits: RunLimits) -> str:
-    """Why ``source`` is not run at all, or nothing."""
+    """Reason why ``source`` is not run at all; empty when it is."""
     if "\0" in source:
         return "the code contains a NUL character"
     try:

@@ -1,6 +1,5 @@
-"""Claims about images, tested on request: the claimed chain is done again on the input picture, in a confined episode
-of its own with a clock, a CPU limit and a memory limit. The episode runs our code (``replay.redo``) and nothing
-else."""
+"""Verification of claims about images: the claimed chain is replayed on the input picture, in a confined episode of
+its own. The episode has a clock, a CPU limit and a memory limit. It runs only our code (``replay.redo``)."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from vtcli.sandbox.replay.plan import CannotTell, ReplayPlan, plan
 from vtcli.sandbox.types import EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
 
 LIMITS = RunLimits(wall_s=10.0, cpu_s=10.0, source_bytes=256 * 1024, kept_output_chars=4096)
-"""Of doing all images of one run again."""
+"""Limits of the replay of all images of one run."""
 NO_HELP = Help(dedent=False, syntax=False, paths=False, clamp=False, check=False)
 
 Open = Callable[[Setup], Awaitable[PooledEpisode]]
@@ -50,7 +49,7 @@ def _judged(image: OutputImage, found: ReplayPlan, verdict: bool | None) -> Outp
 async def _redone(
     open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage], plans: Sequence[ReplayPlan | None]
 ) -> list[bool | None]:
-    """Of each plan the verdict, in one episode for all."""
+    """Verdicts of the plans, in one episode for all."""
     used = sorted({found.image for found in plans if found is not None})
     claims, given = list[object](), [Picture(pictures[index].pixels) for index in used]
     for image, found in zip(images, plans, strict=True):

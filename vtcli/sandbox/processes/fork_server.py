@@ -27,7 +27,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> int:
-        """Until the host closes the channel."""
+        """Serves until the host closes the channel."""
         poller = select.poll()
         for fd in (self.channel.fileno(), self.wake):
             poller.register(fd, select.POLLIN)

@@ -1,5 +1,6 @@
 """The guard: one per episode, forked from the template, trusted, with one thread. It starts the worker, keeps the
-clock, decides how each run ended, keeps or undoes what it did, and hands the worker's reply on to the host.
+clock, and decides the outcome of each run. It keeps or undoes the run's changes, and hands the worker's reply to the
+host.
 
 Host and guard speak over one channel: a ``setup`` frame, then ``run`` frames, one answer each. The end of the channel
 is the end of the episode.
@@ -41,7 +42,7 @@ class EpisodeSetup:
 
     @classmethod
     def read(cls, frame: frames.Frame) -> EpisodeSetup:
-        """From the host's frame; descriptors come in the order pictures, files, videos."""
+        """Reads the host's frame; descriptors come in the order pictures, files, videos."""
         header, fds = frame.header, frame.fds
         sizes, names = header["pictures"], header["image_files"]
         pictures = tuple(arena.mapped(fd, h, w) for fd, (h, w) in zip(fds, sizes, strict=False))
@@ -121,7 +122,7 @@ class Guard:
         return process
 
     def _lock(self, deliver: worker.Deliver) -> None:
-        """In the worker, which has closed everything that this process reads and that it must not have."""
+        """Locks the worker, which has closed all descriptors of the guard that it must not have."""
         confine.lock_worker(self.confined, self.limits, self.setup.transactions, deliver, closed=True)
 
     def _first_frame(self, channel: socket.socket, fds: int = 0) -> frames.Frame:
@@ -145,12 +146,12 @@ class Guard:
                 return frames.receive(channel, fds, replies.REPLY_BYTES)
             if self.gate is not None and self.gate.fileno() in ready:
                 if not ready[self.gate.fileno()] & select.POLLIN:
-                    poller.unregister(self.gate.fileno())  # nobody is left behind it
+                    poller.unregister(self.gate.fileno())  # no process is left behind it
                 self.gate.answer()
         return None
 
     def run(self, seq: int, source: bytes) -> None:
-        """Does one run and answers the host. Raises ``EpisodeOver``, ``HostGone``."""
+        """Executes one run and answers the host. Raises ``EpisodeOver``, ``HostGone``."""
         process = self.process or self._start_again()
         if proc.readable(process.channel.fileno()):
             raise EpisodeOver(Status.PROTOCOL, "a frame that nobody asked for, or the process is gone")
@@ -183,7 +184,7 @@ class Guard:
     def _start_again(self) -> Process:
         """A worker with the state that the setup makes. Raises ``EpisodeOver``."""
         if self.gate is not None:
-            self.gate.close()  # nobody is left behind it
+            self.gate.close()  # no process is left behind it
             self.gate = None
         self.workspace.restore(dict(self.workspace.given))
         try:
@@ -219,7 +220,7 @@ class Guard:
         frames.send_packed(self.host, answer.packed())
 
     def serve(self) -> None:
-        """Until the host closes the channel or the episode is over. Raises ``HostGone``, ``OSError``."""
+        """Serves until the host closes the channel or the episode is over. Raises ``HostGone``, ``OSError``."""
         try:
             self.spawn()
         except (SetupFailedError, EpisodeOver) as e:

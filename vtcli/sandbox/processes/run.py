@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vtcli.sandbox.processes.guard import Guard
 
 KEEPS = frozenset({Status.OK, Status.NO_OUTPUT})
-"""After these a run's state is kept."""
+"""Statuses after which a run's state is kept."""
 
 
 class HostGone(Exception):

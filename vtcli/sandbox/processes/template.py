@@ -91,8 +91,8 @@ def prepare(config: Any) -> tuple[TemplateState, dict[str, Any]]:
 
 
 def warm() -> None:
-    """Imports the libraries that code may use, draws a first figure, installs the recorder's patches, and seeds what
-    the same code on the same images must find the same in every episode."""
+    """Imports the libraries that code may use, draws a first figure, and installs the recorder's patches. Seeds the
+    random generators, so that the same code on the same images gives the same result in every episode."""
     import importlib
     import random
 

@@ -113,7 +113,7 @@ class Worker:
 
     def prepare(self) -> None:
         """Makes the names. What the setup's own code raises is told to the guard."""
-        random.seed(0)  # a fork seeds it anew: the same code does the same in every episode
+        random.seed(0)  # a fork seeds it again: the same code does the same in every episode
         try:
             self.harness.prepare()
         except BaseException as e:  # trusted code, any error
@@ -122,7 +122,7 @@ class Worker:
         frames.send(self.control, {"ready": True})
 
     def serve(self) -> None:
-        """Until the channel ends."""
+        """Serves until the channel ends."""
         while True:
             close(self.slots.reserve)
             frame = frames.receive(self.control, max_fds=1)
@@ -206,8 +206,8 @@ def _ended(pid: int) -> bool:
 
 
 def quiet() -> None:
-    """Between runs: the umask of the start, timers off, signals blocked and pending ones thrown away, so that nothing
-    that one run armed goes off in the process that keeps the state."""
+    """Resets the process between runs: the umask of the start, timers off, signals blocked, pending signals
+    discarded. So no timer or signal of a run fires in the process that keeps the state."""
     umask(UMASK)
     signal.pthread_sigmask(signal.SIG_SETMASK, SIGNALS)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

@@ -1,8 +1,8 @@
-"""Pixels in memory files: the input pictures, sealed and shared by all episodes of a group, and the arena into which a
-worker puts the images of a run.
+"""Pixels in memory files: the sealed input pictures, which all episodes of a group share, and the arena. A worker
+writes the images of a run into the arena.
 
-The host copies an arena's images with ``pread`` and looks at nothing but the copies. A worker that writes on meanwhile
-changes pixels that it could have chosen anyway.
+The host copies an arena's images with ``pread`` and reads only the copies. A worker that keeps writing changes pixels
+that it could have chosen anyway.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Frames between host, template, guard and worker, in one encoding: a ``SOCK_SEQPACKET`` message with a strict JSON
-header, raw blobs after it and descriptors beside it. Nothing is unpickled or evaluated; every length is checked.
+"""Frames between host, template, guard and worker, in one encoding. A frame is a ``SOCK_SEQPACKET`` message with a
+strict JSON header, raw blobs after it and descriptors beside it. The reader never unpickles or evaluates, and checks
+every length.
 
 A frame is ``{"seq": 1, "blobs": [3, 2]}\\nabcde``: the header's line, then the blobs end to end.
 """
@@ -96,9 +97,9 @@ def send_packed(sock: socket.socket, data: bytes, fds: Sequence[int] = (), wait:
 
 
 def receive(sock: socket.socket, max_fds: int = 0, longest: int = FRAME_BYTES) -> Frame | None:
-    """Receives one frame; None at the end of the channel. Raises ``ProtocolError`` for a frame that is malformed, cut
-    or longer than ``longest``, or has more than ``max_fds`` descriptors (all are closed then), ``OSError`` from the
-    socket."""
+    """Receives one frame; None at the end of the channel. Raises ``OSError`` from the socket, and ``ProtocolError``
+    for a frame that is malformed, cut or longer than ``longest``. A frame with more than ``max_fds`` descriptors
+    also raises it, and all are closed then."""
     room = socket.CMSG_SPACE(4 * max(max_fds, 1)) + socket.CMSG_SPACE(CREDENTIALS.size)
     data, ancillary, flags, _ = sock.recvmsg(longest + 1, room, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []

@@ -42,7 +42,7 @@ class ArenaImage:
 
     @property
     def bytes(self) -> int:
-        """Of its pixels."""
+        """Size of its pixels."""
         return self.width * self.height * 3
 
 

@@ -87,7 +87,7 @@ def _of_frame(trace: Trace, number: int) -> Trace:
 
 
 def oriented(trace: Trace, mirror_x: bool, mirror_y: bool, transposed: bool, library: str) -> Trace:
-    """After reversing axes and then exchanging them, as the fewest turns and flips."""
+    """Returns the trace after reversing axes and then exchanging them, as the fewest turns and flips."""
     w, h = trace.size
     if not transposed:
         if mirror_x and mirror_y:

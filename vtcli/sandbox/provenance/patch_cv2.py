@@ -176,7 +176,8 @@ def _border(call: PatchedCall) -> None:
 
 
 def _weighted(call: PatchedCall) -> None:
-    """With itself blurred or with a constant: an enhancement; what the second image was is not kept."""
+    """Records a weighted sum with the blurred image or a constant as an enhancement. The second image is not
+    recorded."""
     _did(call, "enhance", known(kind="addWeighted", alpha=call.get("alpha"), beta=call.get("beta"), inexact=True))
 
 
@@ -233,7 +234,7 @@ def _read(call: PatchedCall) -> None:
 
 
 def _lead(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """To the input image, when the path is a slip for it; OpenCV would return None without a word."""
+    """Redirects a misspelt path to the input image; OpenCV would return None without a message."""
     if args:
         args[0] = recorder.led(args[0])
     elif "filename" in kwargs:

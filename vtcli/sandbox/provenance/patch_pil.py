@@ -373,7 +373,7 @@ def clamped(image: Image.Image, box: Any, recorder: Recorder) -> Any:
 
 
 def _lead(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """To the input image, when the path is a slip for it."""
+    """Redirects a misspelt path to the input image."""
     if args:
         args[0] = recorder.led(args[0])
     elif "fp" in kwargs:

@@ -179,8 +179,8 @@ class Recorder:
         return found[1] if found is not None and found[0] == _signature(where) else None
 
     def led(self, path: Any) -> Any:
-        """The path to read instead of one that is a slip for an input image's: its name in another folder, with
-        another suffix or case, or a placeholder where there is one input only. Others come back unchanged."""
+        """Returns the path to read instead of a misspelt path of an input image. Misspelt means another folder,
+        suffix or case, or a placeholder if there is one input only. Other paths are returned unchanged."""
         if not self.paths or not self.inputs or not isinstance(path, str | os.PathLike):
             return path
         asked = os.fspath(path)
@@ -243,8 +243,8 @@ class Recorder:
         return after
 
     def _found(self, array: Array) -> Trace | None:
-        """A copy of a part of an array whose history is known, or of an input picture, recognised by its pixels:
-        ``ndarray.copy`` belongs to a type that cannot be patched."""
+        """Returns the history of a copy, recognised by its pixels, of a known array's part or of an input picture.
+        ``ndarray.copy`` itself cannot be patched, because its type is immutable."""
         if array.ndim != 3 or array.dtype != np.uint8 or array.shape[2] != 3 or min(array.shape[:2]) < 8:
             return None
         missed = self._missed.get(id(array))
@@ -313,7 +313,7 @@ _active: Recorder | None = None
 def activate(recorder: Recorder | None) -> None:
     """Directs the reports of the patches to this recorder. None: the patches report to no recorder and change
     nothing."""
-    global _active  # noqa: PLW0603  # the patches are the process's, and so is whom they tell
+    global _active  # noqa: PLW0603  # patches belong to the process, and so does their recorder
     _active = recorder
 
 

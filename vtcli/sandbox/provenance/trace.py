@@ -1,5 +1,5 @@
-"""The history of an image's pixels: the input picture, the operations on the way, the map back, and the part of the
-picture that is shown. Pure.
+"""The history of an image's pixels: the input picture, the operations, the map back, and the visible part of the
+picture. Pure.
 
 Coordinates are continuous: x to the right, y down, pixel (i, j) covers [i, i+1) x [j, j+1).
 """
@@ -44,8 +44,8 @@ class Trace:
     def then(
         self, name: str, arguments: Mapping[str, Json], library: str, size: tuple[int, int], step: Map | None
     ) -> Trace:
-        """After one more operation; ``step`` leads from the new image's pixels to this one's. An operation that looks
-        at colours sees them in the order in which they are, so a swap before it becomes a step of its own."""
+        """Returns the trace after one more operation; ``step`` leads from the new image's pixels to this one's. An
+        operation on colours sees them in their present order, so a swap before it becomes a step of its own."""
         before = self
         if self.swapped and (
             (name not in SPATIAL and arguments.get("kind") != "lossy") or arguments.get("fill") not in (None, 0)
@@ -60,8 +60,8 @@ class Trace:
         return Trace(self.image, size, (*chain, operation), back, box, before.swapped)
 
     def finished(self) -> tuple[Operation, ...]:
-        """The chain, with a swap of red and blue that was not undone. That of an input picture as it is has one entry
-        that says so, or it would read like that of an image of unknown origin."""
+        """The chain, with a swap of red and blue that was not undone. The chain of an unchanged input picture has
+        one entry that says so. An empty chain would mean an image of unknown origin."""
         if not self.operations and not self.swapped and self.image is not None:
             return (Operation("other", {"kind": "unchanged"}, "pil", self.image, self.box),)
         return self.then_swap()
@@ -71,7 +71,7 @@ class Trace:
         return self.operations + ((self._swap(),) if self.swapped else ())
 
     def lossy(self, format_name: str) -> Trace:
-        """After it was saved in a format that changes pixels."""
+        """Returns the trace after saving in a format that changes pixels."""
         return self.then("other", {"kind": "lossy", "format": format_name}, "pil", self.size, IDENTITY)
 
     def _swap(self) -> Operation:
@@ -122,12 +122,12 @@ def composed(outer: Map | None, inner: Map | None) -> Map | None:
 
 
 def moved(x: float, y: float) -> Map:
-    """Of a crop whose left upper corner was at (x, y)."""
+    """Map of a crop whose upper left corner was at (x, y)."""
     return (1.0, 0.0, x, 0.0, 1.0, y)
 
 
 def scaled(new: tuple[float, float], old: tuple[float, float, float, float]) -> Map:
-    """Of a resize of the box ``old`` to the size ``new``."""
+    """Map of a resize of the box ``old`` to the size ``new``."""
     sx, sy = (old[2] - old[0]) / max(new[0], 1e-9), (old[3] - old[1]) / max(new[1], 1e-9)
     return (sx, 0.0, old[0], 0.0, sy, old[1])
 
@@ -135,7 +135,7 @@ def scaled(new: tuple[float, float], old: tuple[float, float, float, float]) -> 
 def turned(
     degrees: float, new: tuple[int, int], old: tuple[int, int], center: tuple[float, float] | None = None
 ) -> Map:
-    """Of a clockwise rotation about the old image's centre (or ``center``, whose place stays the same)."""
+    """Map of a clockwise rotation about the old image's centre (or ``center``, which stays in place)."""
     quarter = {0: (1.0, 0.0), 90: (0.0, 1.0), 180: (-1.0, 0.0), 270: (0.0, -1.0)}
     angle = degrees % 360
     cos, sin = quarter.get(int(angle), (0.0, 0.0)) if angle in quarter else (math.cos(math.radians(angle)), 0.0)
@@ -148,7 +148,7 @@ def turned(
 
 
 def mirrored(axis: str, size: tuple[int, int]) -> Map:
-    """Of a flip of an image of this size. ``horizontal``: left and right swap."""
+    """Map of a flip of an image of this size. ``horizontal``: left and right swap."""
     return (-1.0, 0.0, size[0], 0.0, 1.0, 0.0) if axis == "horizontal" else (1.0, 0.0, 0.0, 0.0, -1.0, size[1])
 
 

@@ -1,4 +1,4 @@
-"""From a claimed chain of operations to the steps that do it again, and to the part of the picture that they show.
+"""Plan of a replay: the steps that repeat a claimed chain of operations, and the part of the picture that they show.
 Pure: no pixel is touched here, so the host may do it.
 
 Only crops, quarter turns, flips and resizes are done again, in PIL, OpenCV and NumPy. A chain with anything else, or
@@ -95,8 +95,8 @@ def _crop(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map]:
 
 
 def _turn(arguments: Arguments, size: Size) -> tuple[list[Json], Size, Map]:
-    """By a multiple of 90 degrees. ``resample`` marks PIL's ``Image.rotate``, which turns a picture that is not square
-    without loss only where it may grow."""
+    """Plans a turn by a multiple of 90 degrees. ``resample`` marks PIL's ``Image.rotate``, which turns a picture
+    that is not square without loss only where it may grow."""
     degrees = arguments.number("degrees", 0, 360)
     if degrees % 90:
         raise CannotTell("a turn that is no quarter turn")

@@ -67,7 +67,7 @@ class Child:
         return int(self.port_file.read_text()) if self.port_file.exists() else None
 
     def signal(self, number: int) -> None:
-        """To it and all that it started."""
+        """Sends a signal to the server and all processes that it started."""
         try:
             os.killpg(self.process.pid, number)
         except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""The servers of a policy: how they are started or found, which one is asked, and what is done when one fails.
+"""The servers of a policy: their start or discovery, the choice of one for a request, and the handling of failures.
 
-One rank leads (of every node where servers are ours, of all where they are the user's): it starts servers, gives them
-weights and mends what fails. What it finds, the other ranks are told; that a server is well again, they see themselves.
+One rank leads: one per node if the servers are ours, one in all if they are the user's. It starts servers, gives them
+weights and repairs failures. It tells the other ranks of failures; they notice recovered servers themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vtcli.families.family import Family
 from vtcli.families.table import for_environment
 
 ASK_S = 30.0
-"""For what a server answers at once."""
+"""Time limit of requests that a server answers at once."""
 POLL_S = 0.5
 UNWIND_S = 2.0
 """A request that was given up has ended within this."""
@@ -52,9 +52,7 @@ class Fleet:
         self._key = os.environ.get(KEY, "") if options.urls else secrets.token_hex(16)
         self._run = secrets.token_hex(4)
         self._updates = 0
-        self._source: WeightSource | None = (
-            None  # of the weights that servers should have; none where nobody keeps them
-        )
+        self._source: WeightSource | None = None  # of the weights that servers should have; None if they are not kept
         self._kept: Keeping | None = None
         self._homes: dict[int, Remote] = {}
         self._busy = True  # starting or updating: what fails meanwhile is mended afterwards
@@ -146,7 +144,7 @@ class Fleet:
             ) from error
 
     async def close(self) -> None:
-        """Nothing is asked any more. ``end`` comes next. Safe to call twice."""
+        """Stops all requests. ``end`` comes next. Safe to call twice."""
         self._closed = True
         for task in [*self._probes, *(server.mending for server in self.servers if server.mending)]:
             task.cancel()
@@ -205,15 +203,15 @@ class Fleet:
             server.mending = asyncio.create_task(self._mend(server, stale=stale))
 
     async def check(self, server: Remote) -> None:
-        """After an answer that says that it is not well: a server that is dead inside has failed."""
+        """Checks a server after an answer that reports a problem; a server with a dead engine has failed."""
         try:
             await server.label(ASK_S)
         except (Gone, Refused, Odd, KeyError, TypeError) as error:
             self.fail(server, str(error))
 
     async def _probe(self, server: Remote) -> None:
-        """Asks a server how it is, as long as it is up: one that hangs or has lost its weights is found out even while
-        every request to it waits."""
+        """Polls a server's health as long as it is up. So a server that hangs or has lost its weights is found even
+        while every request to it waits."""
         while True:
             await asyncio.sleep(min(15.0, self.options.silence_s / 4))
             if not server.up or self._busy:
@@ -228,8 +226,8 @@ class Fleet:
     # -- weights ---------------------------------------------------------------------------------------------------
 
     async def update(self, weights: Mapping[str, Tensor], now: tuple[int, int], limit_s: float) -> None:
-        """To all servers that live, with every cache that it concerns emptied. All ranks at the same time. ``now``: the
-        new version, and how many completions this rank waits for.
+        """Sends weights to all live servers and empties the caches that depend on them. All ranks call it at the same
+        time. ``now``: the new version, and the number of completions for which this rank waits.
 
         Raises:
             EngineError: requests are open on some rank, or no server has taken them.
@@ -293,7 +291,7 @@ class Fleet:
             raise EngineError(f"{what}: no server took it: " + "; ".join(f"{s.blamed()}: {s.why}" for s in servers))
 
     def _name(self, version: int) -> str:
-        """Of weights, on every server: this run's, this version, this update."""
+        """Name of weights, on every server: this run's, this version, this update."""
         return f"{self._run}/{version}.{self._updates}"
 
     # -- mending ---------------------------------------------------------------------------------------------------

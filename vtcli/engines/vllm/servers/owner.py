@@ -30,7 +30,7 @@ def watch() -> None:
 
 
 def own() -> None:
-    """From now on this process is the owner of those that it starts, and of its group if it leads one."""
+    """Marks this process as the owner of the processes that it starts, and of its group if it leads one."""
     os.environ[OWNER] = str(os.getpid())
     if os.getpgid(0) == os.getpid():
         os.environ[GROUP] = str(os.getpid())

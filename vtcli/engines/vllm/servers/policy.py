@@ -60,7 +60,7 @@ class ServerPolicy:
             "tensors": self._names,
         }
         self._uris: dict[str, str] = {}
-        self._waited = 0  # completions that somebody waits for; what was given up may still be on its way
+        self._waited = 0  # completions with a waiting caller; abandoned requests may still be under way
         self._fleet = Fleet(engine, family, wanted, arguments(engine, family, limits, place))
         try:
             self._wait(self._fleet.open(), "the start of vLLM servers", engine.start_timeout_s + engine.timeout_s)

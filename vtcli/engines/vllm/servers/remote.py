@@ -32,7 +32,8 @@ class Refused(Exception):
 
 
 def open_session(key: str) -> aiohttp.ClientSession:
-    """For all servers. A connection a request: one that is kept may be closed by the server just when it is used."""
+    """Opens the session for all servers. Every request has its own connection, because a server may close a kept one
+    at any time."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -51,7 +52,7 @@ class Remote:
     restarts: int = 0  # left
     up: bool = False
     why: str = "it was not asked yet"  # it is not up
-    waiting: bool = False  # it lives, and lacks weights that nobody has kept
+    waiting: bool = False  # it lives, and lacks weights that were not kept
     troubled: bool = False  # its log is worth keeping
     open: int = 0  # requests
     rollouts: int = 0  # that were given to it since the last update
@@ -96,17 +97,17 @@ class Remote:
         return (await self.ask("POST", "/collective_rpc", limit_s, asked) or {"results": []})["results"]
 
     async def label(self, limit_s: float) -> str:
-        """Of the weights that it has."""
+        """Label of the server's weights."""
         return str((await self.ask("GET", "/weight_info", limit_s))["weight_version"])
 
     async def set_label(self, label: str, limit_s: float) -> None:
-        """Without other weights."""
+        """Sets the label and keeps the weights."""
         await self.ask("POST", "/update_weight_version", limit_s, {"new_version": label})
 
     # -- a weight update, in this order ----------------------------------------------------------------------------
 
     async def begin(self, label: str, limit_s: float) -> None:
-        """Nothing is sampled from now on, all caches are emptied, on both sides. If we go no further, it has neither
+        """Pauses sampling and empties all caches, on both sides. If the update stops here, the server has neither
         the old label nor the new one."""
         await self.ask("POST", "/pause?mode=abort&clear_cache=true", limit_s)
         self.known.clear()
@@ -138,7 +139,7 @@ def _message(text: str) -> str:
 
 
 def unfit(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Why a server cannot be used for a model: its own account of itself against what is needed."""
+    """Lists the reasons why a server is unfit for a model, from its own facts and the required ones."""
     out: list[str] = []
     if facts["dtype"] != wanted["dtype"]:
         out.append(f"it computes in {facts['dtype']}, the learner in {wanted['dtype']}: start it with that --dtype")
