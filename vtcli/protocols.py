@@ -298,7 +298,9 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group."""
+    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group. The groups
+    are light (``rollout.light``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or
+    texts."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
 
