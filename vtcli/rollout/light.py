@@ -10,12 +10,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from vtcli.schema import (
     CallResult,
     Completion,
     EnvTurn,
+    Finish,
     Group,
     Observation,
     PolicyTurn,
@@ -110,6 +111,6 @@ def _scored(sample: Sample, wire: Wire) -> Scored:
 
 def _read(wire: Wire) -> Turn:
     if isinstance(wire[0], str):
-        return PolicyTurn(Completion((), (), wire[0]), "", (), None, wire[1])
+        return PolicyTurn(Completion((), (), cast("Finish", wire[0])), "", (), None, wire[1])
     results = tuple(CallResult(name, None, status, "", math.nan, images) for name, status, images in wire[0])
     return EnvTurn(Observation("", (), results, wire[1]), ())
