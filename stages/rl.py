@@ -43,6 +43,7 @@ from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
 from vtcli.store.videos import portable
@@ -343,7 +344,13 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
         sample = run.worlds.offer(samples.load(kept[picked[place]]))
         return GroupRequest(sample, config.group_size, seed, config.sampling, repeat)
 
-    return RoundRequest(group, prompts, phase.reward)
+    def prefetch(places: Sequence[int]) -> None:
+        following = _round(run, step + 1, 0)
+        for place in places:
+            submit(functools.partial(following.group, place))
+
+    more = number == 0 and step + 1 < sum(run.lengths)
+    return RoundRequest(group, prompts, phase.reward, prefetch if more else None)
 
 
 def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:

@@ -89,6 +89,23 @@ def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
     assert batch.metrics()["cancelled"] == 0
 
 
+def test_samples_are_loaded_beside_the_event_loop_and_the_next_ones_are_told(loop: EventLoop) -> None:
+    threads: list[str] = []
+    told: list[tuple[int, ...]] = []
+
+    def load(place: int) -> GroupRequest:
+        threads.append(threading.current_thread().name)
+        return GroupRequest(make_sample(id=str(place)), G, 3)
+
+    made = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED)), ranks=Ranks(1, 2, lambda value: [value]))
+    made.request = lambda step, rounds: RoundRequest(load, 4, lambda _: [], lambda places: told.append(tuple(places)))
+    batch = made.collect(3)
+    assert list(batch.own.groups) == [1, 3]
+    assert len(threads) == 2
+    assert not {"event loop", threading.current_thread().name} & set(threads)
+    assert told == [(1, 3)]
+
+
 def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
     batch = collector(loop, stream, drop_equal=True, stop_when_full=True).collect(3)
