@@ -35,7 +35,7 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def submit(work: Callable[[], T]) -> Future[T]:
-    """Begins work that nobody waits for yet; from any thread."""
+    """Begins work without waiting for it; from any thread."""
     return _threads().submit(work)
 
 
