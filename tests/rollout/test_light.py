@@ -11,7 +11,7 @@ from fakes import make_sample
 
 from vtcli.algo.advantages import group_mean, turn_level
 from vtcli.algo.monitor import describe, why_no_update
-from vtcli.algo.select import Selection, correct_with_negative_credit, select
+from vtcli.algo.select import correct_with_negative_credit, filter_and_rank
 from vtcli.rollout.light import light, packed, unpacked
 from vtcli.schema import (
     CallResult,
@@ -81,17 +81,17 @@ def test_the_size_does_not_depend_on_the_number_of_tokens() -> None:
 @pytest.mark.parametrize("advantage", [group_mean, turn_level])
 @pytest.mark.parametrize(
     "selection",
-    [Selection(), Selection(drop_equal=True, rank="std"), Selection(drop_imageless="all", drop_stops=(Stop.BROKEN,))],
+    [{}, {"drop_equal": True, "rank": "std"}, {"drop_imageless": "all", "drop_stops": (Stop.BROKEN,)}],
 )
-def test_credit_selection_and_metrics_are_those_of_whole_groups(advantage: Any, selection: Selection) -> None:
+def test_credit_selection_and_metrics_are_those_of_whole_groups(advantage: Any, selection: dict[str, Any]) -> None:
     whole = batch()
     received = [unpacked(pickle.loads(pickle.dumps(packed(group)))) for group in whole]
     groups = [each.group for each in received]
     credit = advantage(whole)
     assert advantage(groups) == credit
-    kept = select(whole, credit, 7, selection)
+    kept = filter_and_rank(whole, credit, 7, **selection)
     assert any(value is not None for values in kept for value in values)
-    assert select(groups, credit, 7, selection) == kept
+    assert filter_and_rank(groups, credit, 7, **selection) == kept
     assert describe(groups, [n for each in received for n in each.tokens]) == describe(whole)
     assert why_no_update(groups, kept) == why_no_update(whole, kept)
     assert correct_with_negative_credit(groups, kept) == correct_with_negative_credit(whole, kept)
