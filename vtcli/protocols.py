@@ -306,8 +306,8 @@ class Advantage(Protocol):
 
 
 class Select(Protocol):
-    """Function from the groups of a whole batch, light as those of an ``Advantage``, and their credit to the credit that
-    is learnt from. Members that are left out have None. ``wanted`` is the number of trajectories that fill the step."""
+    """Function from the groups of a whole batch, as an ``Advantage`` sees them, and their credit to the credit that is
+    learnt from. Members that are left out have None. ``wanted`` is the number of trajectories that fill the step."""
 
     def __call__(
         self, groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int
