@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vtcli.engines.learner.heartbeat import Heart, Patience
+from vtcli.engines.learner.heartbeat import Heart, RankWait
 from vtcli.errors import EngineError
 
 
@@ -46,7 +46,7 @@ class Wait:
         self.keys, self.now = Keys(), 0.0
         self.hearts = [Heart(self.keys, rank, 3) for rank in range(3)]
         given: dict[str, Any] = {"period_s": 5.0, "silent_s": 120.0, "limit_s": 3600.0} | limits
-        self.patience = Patience(self.hearts[0], "the rollouts", [1, 2], clock=lambda: self.now, **given)
+        self.patience = RankWait(self.hearts[0], "the rollouts", [1, 2], clock=lambda: self.now, **given)
 
     def passes(self, seconds: float, *beating: int) -> None:
         for _ in range(int(seconds // 5)):

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from vtcli.engines.learner import heartbeat
-from vtcli.engines.learner.heartbeat import Heart, Patience
+from vtcli.engines.learner.heartbeat import Heart, RankWait
 from vtcli.errors import EngineError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -111,11 +111,11 @@ class Messages:
                     ) from error
                 patience.check()
 
-    def patience(self, what: str, ranks: Sequence[int] | None = None) -> Patience:
+    def patience(self, what: str, ranks: Sequence[int] | None = None) -> RankWait:
         """A wait for some ranks, or for all others."""
         others = [rank for rank in range(self._world) if rank != self.heart.rank] if ranks is None else ranks
         limits = heartbeat.PERIOD_S, heartbeat.SILENT_S, heartbeat.LIMIT_S
-        return Patience(self.heart, what, others, *limits)
+        return RankWait(self.heart, what, others, *limits)
 
 
 @functools.cache

@@ -91,7 +91,7 @@ class Heart:
 
 
 @dataclass
-class Patience:
+class RankWait:
     """One wait for other ranks: ``check`` is called again and again, and raises once there is no point in waiting.
 
     A look that comes late counts as one period: where all ranks were stopped together (a suspended job), none is
