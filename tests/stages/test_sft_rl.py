@@ -143,7 +143,8 @@ POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:
     [
         ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
         ("rl", f"{POLICY}.update:2:halfway"),  # in the second step's weight sync
-        ("rl", "vtcli.store.checkpoints:Checkpoints.save:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "vtcli.store.checkpoints:Checkpoints.finish:2:before"),  # by the thread: written, and not yet renamed
         ("rl", f"{LEARNER}.export:3:before"),  # after both phases: all steps are done
         ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
         ("sft", f"{LEARNER}.step:{{next}}:before"),
