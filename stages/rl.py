@@ -21,6 +21,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import Selection, select
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+from vtcli.engines.phases import Phases
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
@@ -132,6 +133,12 @@ class Config:
                 f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
                 "lower the second"
             )
+        if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
+            raise ConfigError(
+                f"rl.steps_ahead=1 with engine.sleep={self.engine.sleep} and rl.backend.sleep="
+                f"{str(self.backend.sleep).lower()}: the engine generates beside the learner, so neither can give its "
+                "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
+            )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
         _ = self.sampling  # refuses what cannot work
@@ -207,6 +214,7 @@ class _Training:
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
+    phases: Phases  # whose turn it is on the device
     worlds: Worlds
     measure: Measuring
     questions: Mapping[str, _Questions]  # by form
@@ -287,10 +295,19 @@ def _train(run: _Training) -> None:
             index, within = locate(lengths, step)
             phase, begin = config.phases[index], time.perf_counter()
 
+            # The policy's turn: the learner's states make room, and its weights go to the engine.
+            run.phases.generate(step)
+            moved = time.perf_counter() - begin
+
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
             refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
+
+            # The learner's turn: the engine's cache and weights make room.
+            turned = time.perf_counter()
+            run.phases.learn()
+            moved += time.perf_counter() - turned
 
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
             learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
@@ -299,10 +316,7 @@ def _train(run: _Training) -> None:
             else:
                 metrics, ahead = learn(), None
 
-            # New weights for the policy.
-            learnt = time.perf_counter()
-            policy.update(learner.weights(), step + 1)
-            metrics["time/learn_s"] += time.perf_counter() - learnt
+            metrics["time/move_s"] = moved
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -357,8 +371,9 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     found = run.checkpoints.resume()
     if found is None:
         return 0, None
+    run.phases.learn()
     run.learner.load_checkpoint(found[1])
-    run.policy.update(run.learner.weights(), found[0])
+    run.phases.generate(found[0])
     return found[0], collector.load(found[1])
 
 
@@ -367,7 +382,9 @@ def _require_agreement(run: _Training) -> None:
     from vtcli.engines import parity
     from vtcli.engines.learner.distributed import gather
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
+    sampled = parity.samples(run.loop, run.policy, run.family, run.config.temperature)
+    run.phases.learn()
+    own = parity.agreements(sampled, run.learner, run.family, run.view)
     parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
 
 
@@ -392,14 +409,19 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
+    if config.backend.sleep:
+        learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(config.engine, family, view, config.limits, place)
+    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     judged = oracle.judges(config.judge)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
-    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+    return _Training(
+        config, stage, start, family, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+    )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:

@@ -33,7 +33,7 @@ def compared(
     )
     policy = policy or HfPolicy(tiny_model.model(), family, view)
     with EventLoop() as loop:
-        return parity.agreements(loop, policy, learner, family, view, temperature)
+        return parity.agreements(parity.samples(loop, policy, family, temperature), learner, family, view)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from vtcli.engines.inputs import seen
+from vtcli.engines.inputs import Seen, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
 from vtcli.families.family import Family
@@ -74,16 +74,27 @@ def probe(nth: int, family: Family) -> ImageRef:
     return ImageRef(f"{_NAME}{nth}", f"{_NAME}{nth}", width, height, width, height)
 
 
-def agreements(
-    loop: Runs, policy: TrainedPolicy, learner: Logprobs, family: Family, view: View, temperature: float = 1.0
-) -> list[EngineAgreement]:
-    """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
+@dataclass(frozen=True)
+class SampledRow:
+    """A row that the policy sampled, and how it read the row."""
+
+    row: TrainRow
+    reading: Seen
+
+
+def samples(loop: Runs, policy: TrainedPolicy, family: Family, temperature: float = 1.0) -> list[SampledRow]:
+    """Rows with 0, 1, 2 and adjacent images and with several turns, sampled by the policy."""
+    rows = loop.run(_rows(policy, family, temperature))
+    return [SampledRow(row, policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))) for row in rows]
+
+
+def agreements(sampled: Sequence[SampledRow], learner: Logprobs, family: Family, view: View) -> list[EngineAgreement]:
+    """The same rows, computed by the learner. The policy has no part in it, and may be asleep.
 
     ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
     """
-    rows = loop.run(_rows(policy, family, temperature))
-    known = learner.logprobs(rows)
-    return [_compared(policy, row, found, family, view) for row, found in zip(rows, known, strict=True)]
+    known = learner.logprobs([each.row for each in sampled])
+    return [_compared(each, found, family, view) for each, found in zip(sampled, known, strict=True)]
 
 
 def require(found: Sequence[EngineAgreement], dtype: str) -> None:
@@ -137,7 +148,7 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[EngineAgreement]
     policy = open_policy(engine, family, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            return agreements(loop, policy, learner, family, view)
+            return agreements(samples(loop, policy, family), learner, family, view)
     finally:
         policy.close()
 
@@ -182,18 +193,16 @@ async def _row(policy: TrainedPolicy, chat: Chat, conversation: _Conversation, s
     return TrainRow(conversation.name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
 
 
-def _compared(
-    policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View
-) -> EngineAgreement:
-    sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
-    gaps = np.array(known) - np.array(sampled)
+def _compared(sampled: SampledRow, known: Sequence[float], family: Family, view: View) -> EngineAgreement:
+    row = sampled.row
+    logprobs = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
+    gaps = np.array(known) - np.array(logprobs)
     ours = seen(row.token_ids, row.images, family, view)
-    theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
     return EngineAgreement(
         name=row.id,
         images=len(row.images),
         tokens=len(gaps),
         gap=float(np.abs(gaps).max()),  # not a number where one is not
         kl=float(np.mean(np.exp(gaps) - 1 - gaps)),
-        differs=tuple(theirs.differences(ours)),
+        differs=tuple(sampled.reading.differences(ours)),
     )

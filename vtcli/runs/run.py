@@ -38,7 +38,7 @@ RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
 """Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
 rounding."""
 
