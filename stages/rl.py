@@ -18,10 +18,11 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
+from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import Selection, select
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -106,6 +107,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -153,6 +155,7 @@ RUNTIME_KEYS = (
         "rl.max_unjudged",
         "rl.allow_no_update",
         "rl.limits.timeout_s",
+        "rl.parity",
         "engine",
     ),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
@@ -364,11 +367,12 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
 
 def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
-    from vtcli.engines import parity
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.parity import ParityCheck, require_at_start
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
-    parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
+    config, room = run.config, max(ROOM, run.config.limits.max_tokens)
+    engines = (run.policy, run.learner, run.family, run.view)
+    check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
+    require_at_start(check, run.loop, config.seed, run.stage.work / "parity.jsonl")
 
 
 def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
@@ -376,7 +380,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
-    from vtcli.engines.parity import probing
+    from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
     images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
