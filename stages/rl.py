@@ -367,12 +367,13 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
 
 def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
-    from vtcli.engines.parity import ParityCheck, require_at_start
+    from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
     config, room = run.config, max(ROOM, run.config.limits.max_tokens)
-    engines = (run.policy, run.learner, run.family, run.view)
+    engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
     check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
-    require_at_start(check, run.loop, config.seed, run.stage.work / "parity.jsonl")
+    sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    require_at_start(check, sampled, log)
 
 
 def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:

@@ -21,6 +21,7 @@ from vtcli.engines.hf import HfPolicy
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import ConfigError, EngineError
 from vtcli.protocols import Request
+from vtcli.rollout.loop import derive_seed
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion
 
@@ -161,25 +162,21 @@ def test_rows_of_thousands_of_tokens_have_images_of_training_size() -> None:
 
 
 def test_every_start_of_a_run_compares_other_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log, drawn = tmp_path / "parity.jsonl", list[tuple[int, ...]]()
-
-    class Noting(HfPolicy):
-        async def complete(self, request: Any) -> Any:
-            drawn.append(request.token_ids)
-            return await super().complete(request)
-
-    model = tiny_model.model()
+    log, model = tmp_path / "parity.jsonl", tiny_model.model()
     with torch.no_grad():
         model.lm_head.weight[5] *= 1.1
-    view = probes.probing(tiny_model.store().view)
-    check = check_of(Noting(tiny_model.model(), tiny_model.family(), view), model)
+    check = check_of(model=model)
+
+    def start(bounds: ParityBounds) -> None:
+        sampled = check.sample(loop, derive_seed(3, parity.starts(log)))
+        parity.require_at_start(replace(check, bounds=bounds), sampled, log)
+
     with EventLoop() as loop:
         for _ in range(2):
             with pytest.raises(EngineError, match="policy and learner disagree"):
-                parity.require_at_start(check, loop, 3, log)
-        parity.require_at_start(replace(check, bounds=ParityBounds(refuse=False)), loop, 3, log)
+                start(ParityBounds())
+        start(ParityBounds(refuse=False))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["start"] for line in lines] == [0, 1, 2]
     assert len({line["mean"] for line in lines}) == 3
     assert not any(line["agree"] for line in lines)
     assert "goes on in spite of it" in capsys.readouterr().err

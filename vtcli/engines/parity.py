@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
-from vtcli.engines.inputs import seen
+from vtcli.engines.inputs import Seen, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, Probes, probing, rows
 from vtcli.errors import EngineError
@@ -56,6 +56,14 @@ class EngineAgreement:
 
 
 @dataclass(frozen=True)
+class SampledRow:
+    """A row that the policy sampled, and how it read the row: known of the first round's rows."""
+
+    row: TrainRow
+    reading: Seen | None
+
+
+@dataclass(frozen=True)
 class ParityCheck:
     """Engines to be compared. ``view`` and both engines must know the probes (``probing``), and the learner the
     temperature."""
@@ -69,27 +77,37 @@ class ParityCheck:
     room: int = ROOM  # tokens of a row, at most
     temperature: float = 1.0
 
-    def run(self, loop: Runs, seed: int = 0) -> list[EngineAgreement]:
-        """Rows sampled by the policy and computed by the learner, in as many rounds as the bounds want tokens."""
-        found: list[EngineAgreement] = []
+    def sample(self, loop: Runs, seed: int = 0) -> list[SampledRow]:
+        """Rows of as many rounds as the bounds want tokens. The learner has no part in it, and may be asleep."""
+        found: list[SampledRow] = []
         probes = Probes(seed, min(LONG, self.room), TURN_TOKENS[self.dtype], Sampling(self.temperature))
         for nth in range(ROUNDS):
             drawn = loop.run(rows(self.policy, self.family, replace(probes, seed=derive_seed(seed, nth))))
-            known = self.learner.logprobs(drawn)
-            found += [self._compared(row, values, nth == 0) for row, values in zip(drawn, known, strict=True)]
-            if sum(len(a.gaps) for a in found) >= self.bounds.pooled(self.dtype):
+            found += [SampledRow(row, self._reading(row) if nth == 0 else None) for row in drawn]
+            if sum(sum(each.row.mask) for each in found) >= self.bounds.pooled(self.dtype):
                 break
         return found
 
-    def _compared(self, row: TrainRow, known: Sequence[float], first: bool) -> EngineAgreement:
-        """The inputs too in the first round, and where they may explain what differs."""
-        sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
-        gaps = np.array(known) - np.array(sampled)
+    def compare(self, sampled: Sequence[SampledRow]) -> list[EngineAgreement]:
+        """The same rows, computed by the learner. The policy has no part in it, and may be asleep."""
+        known = self.learner.logprobs([each.row for each in sampled])
+        return [self._compared(each, values) for each, values in zip(sampled, known, strict=True)]
+
+    def run(self, loop: Runs, seed: int = 0) -> list[EngineAgreement]:
+        """Both, where policy and learner are awake together."""
+        return self.compare(self.sample(loop, seed))
+
+    def _reading(self, row: TrainRow) -> Seen:
+        return self.policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
+
+    def _compared(self, sampled: SampledRow, known: Sequence[float]) -> EngineAgreement:
+        row = sampled.row
+        said = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
+        gaps = tuple((np.array(known) - np.array(said)).tolist())
         differs: list[str] = []
-        if first or Gaps.of(gaps).exceeded(self.bounds.bounds(self.dtype)):
-            ours = seen(row.token_ids, row.images, self.family, self.view)
-            differs = self.policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0)).differences(ours)
-        return EngineAgreement(row.id, len(row.images), len(row.token_ids), tuple(gaps.tolist()), tuple(differs))
+        if sampled.reading is not None:
+            differs = sampled.reading.differences(seen(row.token_ids, row.images, self.family, self.view))
+        return EngineAgreement(row.id, len(row.images), len(row.token_ids), gaps, tuple(differs))
 
 
 def pooled(found: Sequence[EngineAgreement]) -> Gaps:
@@ -139,10 +157,17 @@ def require(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds
         raise EngineError(problem)
 
 
-def require_at_start(check: ParityCheck, loop: Runs, seed: int, log: Path) -> None:
-    """``require`` on every rank at the start of a run, each with rows of its own. All ranks call this together.
+def starts(log: Path) -> int:
+    """Number of earlier starts of a run, by which the rows of a start are drawn. All ranks call this together."""
+    from vtcli.engines.learner.distributed import gather, init_distributed
 
-    ``log`` gets a line of every start, written by the first rank; the number of its lines makes the next start's rows.
+    rank, _ = init_distributed()
+    return gather(len(log.read_text().splitlines()) if rank == 0 and log.is_file() else 0)[0]
+
+
+def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Path) -> None:
+    """``require`` on every rank at the start of a run, each with rows of its own. All ranks call this together; the
+    first one adds a line to ``log``.
 
     Raises:
         EngineError: on the rank with the largest disagreement, unless ``bounds.refuse`` is false.
@@ -150,15 +175,14 @@ def require_at_start(check: ParityCheck, loop: Runs, seed: int, log: Path) -> No
     from vtcli.engines.learner.distributed import gather, init_distributed
 
     rank, world = init_distributed()
-    starts = gather(len(log.read_text().splitlines()) if rank == 0 and log.is_file() else 0)[0]
-    parts = gather(check.run(loop, derive_seed(seed, "parity", starts, rank)))
+    parts = gather(check.compare(sampled))
     # Pooled over ranks, one rank with wrong weights among many would not show.
     nth = max(range(world), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf))
     problem = disagreement(parts[nth], check.dtype, check.bounds, f" on rank {nth}" if world > 1 else "")
     if rank == 0:
-        line = {"start": starts, "dtype": check.dtype, "rank": nth, "agree": problem is None}
+        line = {"dtype": check.dtype, "rank": nth, "agree": problem is None, **asdict(pooled(parts[nth]))}
         with log.open("a") as file:
-            file.write(json.dumps(line | asdict(pooled(parts[nth]))) + "\n")
+            file.write(json.dumps(line) + "\n")
     if problem is not None and check.bounds.refuse:
         raise EngineError(problem)
     if problem is not None and rank == 0:
