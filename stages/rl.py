@@ -397,7 +397,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
-    place = Placement(dtype, str(learner.engine.device))
+    place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
     judged = oracle.judges(config.judge)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
