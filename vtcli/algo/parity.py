@@ -1,4 +1,4 @@
-"""How closely policy and learner must agree before anything is trained, and what was measured. Pure."""
+"""Bounds of the agreement of policy and learner before anything is trained, and figures of it. Pure."""
 
 from __future__ import annotations
 

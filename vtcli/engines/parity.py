@@ -116,7 +116,7 @@ def pooled(found: Sequence[EngineAgreement]) -> Gaps:
 
 
 def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds, where: str = "") -> str | None:
-    """What differs, by how much and what to do; None where policy and learner agree."""
+    """Message about what differs, by how much and what to do; None where policy and learner agree."""
     figures, limits = pooled(found), bounds.bounds(dtype)
     over = figures.exceeded(limits)
     if not over:
