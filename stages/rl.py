@@ -293,7 +293,7 @@ def _train(run: _Training) -> None:
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
-        Ranks(rank, learner.world, gather),
+        Ranks(rank, learner.world, functools.partial(gather, what="the rollouts of all ranks")),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -456,13 +456,15 @@ def _export(run: _Training, folder: Path) -> None:
 
 
 def _finish(run: _Training) -> Artifact:
+    from vtcli.engines.learner.distributed import first_rank_alive
+
     folder = run.stage.work / "model"
     _export(run, folder)  # with a barrier, so all ranks are in it
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
         _export(run, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage)
+        return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
         shutil.copyfile(path, folder / path.name)
     for name in ("phases", "images"):
