@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from vtcli.errors import EngineError
+from vtcli.protocols import Ranks
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Time limit of a collective."""
@@ -73,6 +74,11 @@ def gather(value: Any) -> list[Any]:
     everyone: list[Any] = [None] * world
     dist.all_gather_object(everyone, value)
     return everyone
+
+
+def ranks() -> Ranks:
+    """This process among all of the learner's."""
+    return Ranks(*init_distributed(), gather)
 
 
 def largest(value: int) -> int:
