@@ -1,0 +1,109 @@
+"""Attention of segments that stand in one line without padding: one call of torch's kernel on a GPU.
+
+Vision towers (images and windows of them) and the learner's text attention (rows after their prompts) call ``attend``.
+Elsewhere, and in fp32, which the kernel does not take, ``varlen_ref`` computes the same from plain SDPA calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+"""What FlashAttention computes in; ``varlen_attn`` has no other kernel."""
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
+) -> Tensor:
+    """Every segment sees all of its keys. See ``attend_causal`` for the arguments."""
+    return _call(query, key, value, bounds, longest, scale, (-1, -1))
+
+
+def attend_causal(
+    query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
+) -> Tensor:
+    """Every segment sees its keys up to its own token; its last query stands at its last key.
+
+    Args:
+        query, key, value: (T, heads, size), (K, fewer heads, size) twice. Segment i has the queries ``bounds[0][i]`` to
+            ``bounds[0][i + 1]`` and the keys ``bounds[1][i]`` to ``bounds[1][i + 1]``.
+        bounds: (n + 1,) int32 each, from 0 to T and to K, on the device of ``query``.
+        longest: the longest segment's queries, and its keys. They are numbers, as the host would wait for a tensor.
+        scale: factor of query · key.
+
+    Returns:
+        (T, heads, size).
+    """
+    return _call(query, key, value, bounds, longest, scale, (-1, 0))
+
+
+def _call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    longest: tuple[int, int],
+    scale: float,
+    window: tuple[int, int],
+) -> Tensor:
+    fewer = query.shape[1] != key.shape[1]
+    way = varlen_attn if has_kernel(query) else varlen_ref
+    out = way(query, key, value, *bounds, *longest, scale=scale, window_size=window, enable_gqa=fewer)
+    return out if isinstance(out, Tensor) else out[0]
+
+
+def has_kernel(query: Tensor) -> bool:
+    """Whether torch's kernel computes this; the tests say yes for tensors without values."""
+    return query.is_cuda and query.dtype in KERNEL_DTYPES
+
+
+def varlen_ref(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``varlen_attn`` from SDPA calls, one for each run of neighbours of equal lengths.
+
+    ``window_size`` is (-1, -1), where all is seen, or (-1, 0), causal and aligned at the end.
+    """
+    out: list[Tensor] = []
+    q_at, k_at = 0, 0
+    for n, q_len, k_len in _runs(cu_seq_q, cu_seq_k):
+        q, k, v = (
+            x[at : at + n * length].unflatten(0, (n, length)).transpose(1, 2)  # (n, heads, length, size)
+            for x, at, length in ((query, q_at, q_len), (key, k_at, k_len), (value, k_at, k_len))
+        )
+        causal = window_size == (-1, 0)
+        mask = _lower_right(q_len, k_len, query.device) if causal and q_len != k_len else None
+        found = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, scale=scale, is_causal=causal and mask is None, enable_gqa=enable_gqa
+        )
+        out.append(found.transpose(1, 2).flatten(0, 1))
+        q_at, k_at = q_at + n * q_len, k_at + n * k_len
+    return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def _lower_right(q_len: int, k_len: int, device: torch.device) -> Tensor:
+    """(queries, keys): what is seen where the last query stands at the last key."""
+    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
+
+
+def _runs(cu_seq_q: Tensor, cu_seq_k: Tensor) -> Iterator[tuple[int, int, int]]:
+    """Neighbours of equal lengths: how many, and their queries and keys."""
+    lengths = zip(cu_seq_q.diff().tolist(), cu_seq_k.diff().tolist(), strict=True)
+    for (q_len, k_len), run in groupby(lengths):
+        yield len(list(run)), q_len, k_len
