@@ -130,7 +130,7 @@ def _spans(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: An
 
 
 def _prompt(segment: Segment, starts: Sequence[int]) -> Run | None:
-    """Where in the line the segment's prompt is."""
+    """The segment's prompt in the line."""
     nth = segment.after
     return None if nth is None else (starts[nth], starts[nth + 1] - starts[nth])
 

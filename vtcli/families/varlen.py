@@ -15,20 +15,20 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
-"""What FlashAttention computes in; ``varlen_attn`` has no other kernel."""
+"""Types that FlashAttention computes in; ``varlen_attn`` has no other kernel."""
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
 ) -> Tensor:
-    """Every segment sees all of its keys. See ``attend_causal`` for the arguments."""
+    """Attention of every segment to all of its keys. See ``attend_causal`` for the arguments."""
     return _call(query, key, value, bounds, longest, scale, (-1, -1))
 
 
 def attend_causal(
     query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
 ) -> Tensor:
-    """Every segment sees its keys up to its own token; its last query stands at its last key.
+    """Attention of every segment to its keys up to its own token; its last query stands at its last key.
 
     Args:
         query, key, value: (T, heads, size), (K, fewer heads, size) twice. Segment i has the queries ``bounds[0][i]`` to
@@ -59,7 +59,7 @@ def _call(
 
 
 def has_kernel(query: Tensor) -> bool:
-    """Whether torch's kernel computes this; the tests say yes for tensors without values."""
+    """Returns True if torch's kernel computes this; the tests replace it for tensors without values."""
     return query.is_cuda and query.dtype in KERNEL_DTYPES
 
 

@@ -70,7 +70,7 @@ def mrope_positions(
 
 @dataclass(frozen=True)
 class TowerLayout:
-    """Where the patches of images stand in the vision tower, and which attend to each other."""
+    """Places of the patches of images in the vision tower, and which attend to each other."""
 
     positions: npt.NDArray[np.int64]  # (patches, 2): row and column in the image
     order: npt.NDArray[np.int64]  # (tokens,): the merged token at each place of the tower's line
