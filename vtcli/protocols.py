@@ -303,6 +303,15 @@ class Advantage(Protocol):
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
 
 
+class Select(Protocol):
+    """Function from the groups of a whole batch and their credit to the credit that is learnt from. Members that are
+    left out have None. ``wanted`` is the number of trajectories that fill the step."""
+
+    def __call__(
+        self, groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int
+    ) -> list[list[Credit]]: ...
+
+
 class Tracker(Protocol):
     """Destination of parameters and metrics. Never raises: a lost metric must not end a training run."""
 

@@ -136,7 +136,7 @@ def test_vllm_gets_an_image_by_one_placeholder_and_may_not_resize_it(family: Fam
     ids = family.chat.prompt("", "<image><image>What is it?", refs)
     folded = family.vllm.prompt(ids, refs)
     assert len(ids) - len(folded) == sum(family.chat.image_tokens(ref) - 1 for ref in refs)
-    given = family.vllm.arguments(5, 400)
+    given = family.vllm.arguments(5, 400, 10**6)
     assert given["limit_mm_per_prompt"]["image"]["count"] == 5
     assert given["mm_processor_kwargs"]
 

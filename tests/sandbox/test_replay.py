@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -14,9 +15,20 @@ from hypothesis import strategies as st
 from sandbox_world import World
 
 from vtcli.sandbox.host import verifier
+from vtcli.sandbox.host.episode import PooledEpisode
 from vtcli.sandbox.replay import redo
 from vtcli.sandbox.replay.plan import LONGEST, MOST_PIXELS, CannotTell, plan
-from vtcli.sandbox.types import Operation, OutputImage, Picture, RunLimits
+from vtcli.sandbox.types import (
+    OVER,
+    EpisodeLostError,
+    Operation,
+    OutputImage,
+    Picture,
+    RunLimits,
+    RunResult,
+    Setup,
+    Status,
+)
 
 PICTURE = scene(64, 48)
 SIZES = [(64, 48), (64, 9)]
@@ -188,3 +200,50 @@ def test_a_pool_that_is_full_can_still_verify() -> None:
         assert image.verified is True and world.pool.stats.peak_live == 2
     finally:
         world.close()
+
+
+class Ending:
+    """An episode whose run ends as told."""
+
+    def __init__(self, status: Status) -> None:
+        self.status, self.closed = status, False
+
+    async def run(self, source: str) -> RunResult:
+        return RunResult(self.status, error="gone")
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def ended(status: Status) -> OutputImage:
+    """A true claim whose replay ends so."""
+    episode: Any = Ending(status)
+
+    async def opened(setup: Setup) -> PooledEpisode:
+        return episode
+
+    image = OutputImage(PICTURE[10:30, 5:45].copy(), "show", operations=CROP)
+    try:
+        (found,) = asyncio.run(verifier.verified(opened, [Picture(PICTURE)], [image]))
+    finally:
+        assert episode.closed
+    return found
+
+
+@pytest.mark.parametrize("status", sorted(OVER))
+def test_a_replay_that_we_lost_is_no_verdict_on_a_claim(status: Status) -> None:
+    with pytest.raises(EpisodeLostError, match=f"a verification was lost \\({status}\\): gone"):
+        ended(status)
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.OOM, Status.ERROR, Status.LIMIT, Status.CRASH])
+def test_a_replay_beyond_its_limits_leaves_a_claim(status: Status) -> None:
+    assert ended(status).verified is None
+
+
+def test_a_replay_that_cannot_start_is_no_verdict_on_a_claim() -> None:
+    async def opened(setup: Setup) -> PooledEpisode:
+        raise EpisodeLostError("an episode of the sandbox did not start")
+
+    with pytest.raises(EpisodeLostError, match="did not start"):
+        asyncio.run(verifier.verified(opened, [Picture(PICTURE)], [OutputImage(PICTURE, "show", operations=CROP)]))

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from vtcli.rollout.threads import Runs, compute
 from vtcli.schema import Credit, Group, Scored, TrainRow
 from vtcli.signals.measuring import unjudged_share
 from vtcli.store import disk, records
+from vtcli.store.image_work import in_thread
 
 T = TypeVar("T")
 
@@ -40,11 +42,16 @@ class Ranks:
 
 @dataclass(frozen=True)
 class RoundRequest:
-    """One round of a step: the groups of all its places, which ranks share out, and their reward."""
+    """One round of a step: the groups of all its places, which ranks share out, and their reward.
+
+    ``group`` loads a place's sample, in any thread. ``prefetch`` is told this rank's places once they are loaded. It
+    may begin to load what the next step will ask for.
+    """
 
     group: Callable[[int], GroupRequest]
     places: int
     reward: Reward
+    prefetch: Callable[[Sequence[int]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -167,8 +174,11 @@ class Collector:
     async def _round(self, step: int, number: int, lacking: int) -> StreamResult:
         """This rank's share of a round. It stops at its share of what is lacking: no rank waits for another here."""
         request, ranks = self.request(step, number), self.ranks
-        first = number * request.places
-        groups = {first + i: request.group(i) for i in range(ranks.rank, request.places, ranks.world)}
+        first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
+        loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))
+        groups = {first + place: group for place, group in zip(places, loaded, strict=True)}
+        if request.prefetch is not None:
+            request.prefetch(places)
         share = math.ceil(lacking / ranks.world)
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 

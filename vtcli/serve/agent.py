@@ -10,7 +10,8 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from vtcli.config.bounds import at_least
@@ -43,6 +44,14 @@ class Bounds:
 
 
 @dataclass
+class Room:
+    """Room for the rollouts of one request, of which ``left`` are not over."""
+
+    agent: Agent
+    left: int
+
+
+@dataclass
 class Agent:
     """Answers requests."""
 
@@ -57,12 +66,23 @@ class Agent:
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
 
     def __post_init__(self) -> None:
-        self._room = asyncio.Semaphore(self.bounds.active)
+        self._active = asyncio.Semaphore(self.bounds.active)
 
-    def admit(self, count: int) -> None:
-        """Raises ``RequestError`` 429 where ``count`` more rollouts would not fit into the queue."""
+    @contextmanager
+    def room(self, count: int) -> Generator[Room]:
+        """Keeps room for ``count`` rollouts. Each gives its own back when it is over, the block's end gives the rest.
+
+        Raises:
+            RequestError: they would not fit into the queue (429).
+        """
         if self.rolling + count > self.bounds.active + self.bounds.queue:
             raise RequestError(429, f"{self.rolling} rollouts are under way or wait; come again", "rate_limit_exceeded")
+        room = Room(self, count)
+        self.rolling += count
+        try:
+            yield room
+        finally:
+            self.rolling -= room.left
 
     @property
     def retry_after_s(self) -> int:
@@ -97,18 +117,27 @@ class Agent:
             what = "an image is too narrow" if narrow else "an image is damaged or cut off"
             raise RequestError(400, what, "invalid_image", "messages") from None
 
-    async def answer(self, request: ChatRequest, sample: Sample, seed: int, tell: Tell) -> list[answers.Answer]:
+    async def answer(
+        self, request: ChatRequest, sample: Sample, seed: int, tell: Tell, room: Room
+    ) -> list[answers.Answer]:
         """One answer a choice; ``seed`` is that of ``vtcli eval`` with as many ``samples_per_question``.
 
         Raises:
-            RequestError: no room (429), or a rollout that broke (500).
+            RequestError: a question that the environment cannot take (400), or a rollout that broke (500).
             VtcliError: the engine is gone.
         """
-        self.admit(request.n)
+
+        def over(member: asyncio.Task[Trajectory]) -> None:  # also for one that was cancelled before it began
+            del member
+            self.rolling -= 1
+            room.left -= 1
+
         temperature = self.temperature if request.temperature is None else request.temperature
         sampling = Sampling(temperature, request.top_k, request.top_p, request.min_p)
         drawn = GroupRequest(sample, request.n, seed, sampling).members
         members = [asyncio.create_task(self._member(request, i, one, tell)) for i, one in enumerate(drawn)]
+        for member in members:
+            member.add_done_callback(over)
         try:
             found = await asyncio.gather(*members)
         except (InputError, ConfigError) as error:  # of this question; an engine's error goes on
@@ -123,19 +152,15 @@ class Agent:
         return [answers.answer(one, request, self.cut) for one in found]
 
     async def _member(self, request: ChatRequest, index: int, drawn: RolloutRequest, tell: Tell) -> Trajectory:
-        self.rolling += 1
-        try:
-            async with self._room:
-                begin = time.perf_counter()
+        async with self._active:
+            begin = time.perf_counter()
 
-                def open_env(sample: Sample) -> Env:
-                    return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
+            def open_env(sample: Sample) -> Env:
+                return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
 
-                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
-                self._took.append(time.perf_counter() - begin)
-                return found
-        finally:
-            self.rolling -= 1
+            found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
+            self._took.append(time.perf_counter() - begin)
+            return found
 
     def cut(self, text: str, tokens: int) -> str:
         """The first so many tokens of a text."""

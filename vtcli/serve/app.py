@@ -19,7 +19,7 @@ from aiohttp import web
 from vtcli.errors import EngineError
 from vtcli.schema import Sample
 from vtcli.serve import answers
-from vtcli.serve.agent import Agent, seed_of
+from vtcli.serve.agent import Agent, Room, Tell, seed_of
 from vtcli.serve.answers import Head
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
 
@@ -176,10 +176,10 @@ class _Routes:
             return _failure(RequestError(503, service.obstacle or "not ready", "not_ready"), NOT_YET_S)
         asked = await asyncio.to_thread(parse, await request.read(), service.names, service.limits)
         try:
-            agent.admit(asked.n)
-            sample = await agent.sample(asked, service.limits)
-            reply = _Reply(service, agent, asked, sample, request)
-            response = await (reply.streamed() if asked.stream else reply.whole())
+            with agent.room(asked.n) as room:
+                sample = await agent.sample(asked, service.limits)
+                reply = _Reply(service, room, asked, sample, request)
+                response = await (reply.streamed() if asked.stream else reply.whole())
         except RequestError as error:
             _told(request, asked, error.status, begin)
             return _failure(error, agent.retry_after_s if error.status == 429 else None)
@@ -201,15 +201,16 @@ def _told(request: web.Request, asked: ChatRequest, status: int, begin: float) -
 class _Reply:
     """One request on its way."""
 
-    def __init__(
-        self, service: Service, agent: Agent, asked: ChatRequest, sample: Sample, request: web.Request
-    ) -> None:
-        self.agent, self.asked, self.sample, self.request = agent, asked, sample, request
+    def __init__(self, service: Service, room: Room, asked: ChatRequest, sample: Sample, request: web.Request) -> None:
+        self.agent, self.room, self.asked, self.sample, self.request = room.agent, room, asked, sample, request
         self.seed = seed_of(asked)
         self.head = Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), service.names[0], service.fingerprint)
 
+    async def _answer(self, tell: Tell) -> list[answers.Answer]:
+        return await self.agent.answer(self.asked, self.sample, self.seed, tell, self.room)
+
     async def whole(self) -> web.Response:
-        found = await self.agent.answer(self.asked, self.sample, self.seed, lambda index, text: None)
+        found = await self._answer(lambda index, text: None)
         facts = answers.facts(found, self.seed, self.sample.id)
         used = answers.usage(found, self.agent.count)
         return web.json_response(answers.completion(self.head, found, used, facts))
@@ -223,7 +224,7 @@ class _Reply:
             told[index] += len(text)
             pieces.put_nowait((index, text))
 
-        work = asyncio.create_task(self.agent.answer(self.asked, self.sample, self.seed, tell))
+        work = asyncio.create_task(self._answer(tell))
         work.add_done_callback(lambda _: pieces.put_nowait(None))
         headers = {
             "Content-Type": "text/event-stream",

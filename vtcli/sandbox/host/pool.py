@@ -138,7 +138,11 @@ class Pool:
         self, pictures: Sequence[Picture], images: Sequence[OutputImage], asked: bool = True
     ) -> tuple[OutputImage, ...]:
         """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``.
-        Does nothing where that is not ``asked`` for; ``PoolConfig.verify`` overrules it."""
+        Does nothing where that is not ``asked`` for; ``PoolConfig.verify`` overrules it.
+
+        Raises:
+            EpisodeLostError: the replay was lost, by our fault. Whoever asked has no verdict, not even None.
+        """
         if not (asked if self.config.verify is None else self.config.verify):
             return tuple(images)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.episode import PooledEpisode
 from vtcli.sandbox.replay.plan import CannotTell, ReplayPlan, plan
-from vtcli.sandbox.types import EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
+from vtcli.sandbox.types import OVER, EpisodeLostError, Help, OutputImage, Picture, RunLimits, Setup, Status
 
 LIMITS = RunLimits(wall_s=10.0, cpu_s=10.0, source_bytes=256 * 1024, kept_output_chars=4096)
 """Limits of the replay of all images of one run."""
@@ -21,7 +21,11 @@ Open = Callable[[Setup], Awaitable[PooledEpisode]]
 
 async def verified(open_: Open, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
     """Returns ``images`` with ``OutputImage.verified`` filled in. ``pictures``: the input of the run that made them.
-    Never raises for the contents of operations. A replay that does not end in time, or cannot start, gives None."""
+    Never raises for the contents of operations: a replay that does not end within ``LIMITS`` gives None.
+
+    Raises:
+        EpisodeLostError: the replay could not start, or its process was lost. This is our fault: no claim is judged.
+    """
     sizes = [(p.pixels.shape[1], p.pixels.shape[0]) for p in pictures]
     plans = [_plan(image, sizes) for image in images]
     if not any(plans):
@@ -62,12 +66,14 @@ async def _redone(
     setup = Setup(tuple(given), names, capture=(), transactions=False, limits=LIMITS, help=NO_HELP)
     try:
         episode = await open_(setup)
-    except (ConfigError, EpisodeLostError, OSError):  # too many images for one episode, or a machine short of something
+    except ConfigError:  # more images than one episode takes: the code's doing
         return nothing
     try:
         result = await episode.run(program)
     finally:
         await episode.close()
+    if result.status in OVER:
+        raise EpisodeLostError(f"a verification was lost ({result.status}): {result.error}")
     if result.status is not Status.OK:
         return nothing
     verdicts = json.loads(result.output)
