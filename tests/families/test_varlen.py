@@ -15,8 +15,9 @@ def line(lengths: list[int], heads: int) -> torch.Tensor:
     return torch.randn(sum(lengths), heads, SIZE, dtype=torch.float64, requires_grad=True)
 
 
-def bounds(lengths: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+def bounds(q_lengths: list[int], k_lengths: list[int]) -> varlen.SegmentBounds:
+    lines = (torch.tensor([0, *each]).cumsum(0, dtype=torch.int32) for each in (q_lengths, k_lengths))
+    return varlen.SegmentBounds(*lines, max(q_lengths), max(k_lengths))
 
 
 def written_out(query, key, value, q_lengths, k_lengths, causal):
@@ -44,9 +45,7 @@ def written_out(query, key, value, q_lengths, k_lengths, causal):
 def test_the_reference_is_attention_within_segments(q_lengths, k_lengths, causal) -> None:
     torch.manual_seed(0)
     given = line(q_lengths, HEADS), line(k_lengths, KV), line(k_lengths, KV)
-    call = varlen.attend_causal if causal else varlen.attend
-    edges, longest = (bounds(q_lengths), bounds(k_lengths)), (max(q_lengths), max(k_lengths))
-    found = call(*given, edges, longest, scale=0.3)
+    found = varlen.attend(*given, bounds(q_lengths, k_lengths), scale=0.3, causal=causal)
     expected = written_out(*given, q_lengths, k_lengths, causal)
     torch.testing.assert_close(found, expected)
     factor = torch.randn_like(expected)
@@ -68,7 +67,7 @@ def test_equal_neighbours_are_one_call() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varlen.functional, "scaled_dot_product_attention", counting)
         query = line(lengths, KV)
-        varlen.attend(query, query, query, (bounds(lengths),) * 2, (4, 4), scale=1.0)
+        varlen.attend(query, query, query, bounds(lengths, lengths), scale=1.0, causal=False)
     assert calls == [3, 2, 1]
 
 
@@ -85,7 +84,7 @@ def test_the_kernel_takes_a_row_of_28_672_tokens() -> None:
         query = torch.empty(28_672, 28, 128, device="cuda", dtype=torch.bfloat16)
         key = torch.empty(40_000, 4, 128, device="cuda", dtype=torch.bfloat16)
         edges = torch.empty(9, dtype=torch.int32, device="cuda")
-        found = varlen.attend_causal(query, key, key, (edges, edges), (6_000, 9_000), scale=0.1)
+        found = varlen.attend(query, key, key, varlen.SegmentBounds(edges, edges, 6_000, 9_000), scale=0.1, causal=True)
     assert (found.shape, found.device.type, found.dtype) == (query.shape, "cuda", torch.bfloat16)
 
 
@@ -95,6 +94,8 @@ def test_the_kernel_has_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         query = torch.empty(28_672, 28, 128, dtype=torch.bfloat16, requires_grad=True)
         key = torch.empty(40_000, 4, 128, dtype=torch.bfloat16, requires_grad=True)
         edges = torch.empty(9, dtype=torch.int32)
-        varlen.attend_causal(query, key, key, (edges, edges), (6_000, 9_000), scale=0.1).sum().backward()
+        varlen.attend(
+            query, key, key, varlen.SegmentBounds(edges, edges, 6_000, 9_000), scale=0.1, causal=True
+        ).sum().backward()
         assert query.grad is not None and query.grad.shape == query.shape
         assert key.grad is not None and key.grad.shape == key.shape

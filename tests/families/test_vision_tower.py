@@ -67,7 +67,7 @@ def test_features_and_gradients_are_those_of_transformers() -> None:
 def test_a_block_attends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, calls = qwen.with_whole_windows(tower()), []
     attend = varlen.attend
-    monkeypatch.setattr(varlen, "attend", lambda *a, **k: calls.append(len(a[3][0]) - 1) or attend(*a, **k))
+    monkeypatch.setattr(varlen, "attend", lambda *a, **k: calls.append(len(a[3].queries) - 1) or attend(*a, **k))
     qwen._features(ours, pixels(), GRIDS)
     assert calls == [17, 5, 17]  # windows, images, windows
 

@@ -7,6 +7,7 @@ Elsewhere, and in fp32, which the kernel does not take, ``varlen_ref`` computes 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -18,43 +19,35 @@ KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 """Types that FlashAttention computes in; ``varlen_attn`` has no other kernel."""
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
-) -> Tensor:
-    """Attention of every segment to all of its keys. See ``attend_causal`` for the arguments."""
-    return _call(query, key, value, bounds, longest, scale, (-1, -1))
+@dataclass(frozen=True)
+class SegmentBounds:
+    """Segments in a line of queries and in one of keys; they stand in the same order in both."""
+
+    queries: Tensor  # (n + 1,) int32: where the segments begin, and the end of the line
+    keys: Tensor  # (n + 1,) int32: the same of the keys
+    longest_query: int  # a number, as the host would wait for a tensor
+    longest_key: int
 
 
-def attend_causal(
-    query: Tensor, key: Tensor, value: Tensor, bounds: tuple[Tensor, Tensor], longest: tuple[int, int], *, scale: float
-) -> Tensor:
-    """Attention of every segment to its keys up to its own token; its last query stands at its last key.
+def attend(query: Tensor, key: Tensor, value: Tensor, bounds: SegmentBounds, *, scale: float, causal: bool) -> Tensor:
+    """Attention of every segment to its keys.
 
     Args:
-        query, key, value: (T, heads, size), (K, fewer heads, size) twice. Segment i has the queries ``bounds[0][i]`` to
-            ``bounds[0][i + 1]`` and the keys ``bounds[1][i]`` to ``bounds[1][i + 1]``.
-        bounds: (n + 1,) int32 each, from 0 to T and to K, on the device of ``query``.
-        longest: the longest segment's queries, and its keys. They are numbers, as the host would wait for a tensor.
+        query, key, value: (T, heads, size), (K, fewer heads, size) twice.
+        bounds: the segments, on the device of ``query``.
         scale: factor of query · key.
+        causal: a query sees the keys up to its own; a segment's last query stands at its last key.
 
     Returns:
         (T, heads, size).
     """
-    return _call(query, key, value, bounds, longest, scale, (-1, 0))
-
-
-def _call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    longest: tuple[int, int],
-    scale: float,
-    window: tuple[int, int],
-) -> Tensor:
-    fewer = query.shape[1] != key.shape[1]
     way = varlen_attn if has_kernel(query) else varlen_ref
-    out = way(query, key, value, *bounds, *longest, scale=scale, window_size=window, enable_gqa=fewer)
+    window = (-1, 0) if causal else (-1, -1)
+    fewer = query.shape[1] != key.shape[1]
+    longest = bounds.longest_query, bounds.longest_key
+    out = way(
+        query, key, value, bounds.queries, bounds.keys, *longest, scale=scale, window_size=window, enable_gqa=fewer
+    )
     return out if isinstance(out, Tensor) else out[0]
 
 

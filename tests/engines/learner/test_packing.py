@@ -152,41 +152,35 @@ def test_their_gradient_is_the_sum_of_their_own(one_call: bool) -> None:
 
 
 def test_a_layer_attends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with shared prompts and rows of many lengths; and nothing on the way makes a mask."""
+    """Also with shared prompts and rows of many lengths."""
     calls: list[tuple[int, int]] = []
-    attend = varlen.attend_causal
-    monkeypatch.setattr(
-        varlen, "attend_causal", lambda *a, **k: calls.append((len(a[0]), len(a[1]))) or attend(*a, **k)
-    )
+    kernel = varlen.varlen_ref
+    monkeypatch.setattr(varlen, "varlen_ref", lambda *a, **k: calls.append((len(a[0]), len(a[1]))) or kernel(*a, **k))
     batch = packed(groups(), one_call=True)
     assert isinstance(batch.layout, Spans)
-    assert [field.dtype for field in vars(batch.layout).values() if isinstance(field, torch.Tensor)] == [
-        torch.int32,
-        torch.int32,
-        torch.int64,
-    ]
     learner().module(batch)
     line = batch.ids.shape[1]
     keys = sum(len(row.token_ids) for row in groups()) + sum(
         s.stop for part in segments(groups(), FAMILY) for s in part if s.shared
     )
-    assert calls == [(line, keys)] * tiny_model.SIZES.layers
+    assert calls[tiny_model.SIZES.vision_depth :] == [(line, keys)] * tiny_model.SIZES.layers  # after the vision tower
 
 
 def test_rows_that_share_nothing_are_their_own_keys() -> None:
     layout = packed(tiny_model.rows(), one_call=True).layout
     assert isinstance(layout, Spans)
     assert layout.seen is None
-    assert torch.equal(layout.queries, layout.keys)
-    assert layout.longest == (max(len(r.token_ids) for r in tiny_model.rows()),) * 2
+    assert torch.equal(layout.bounds.queries, layout.bounds.keys)
+    longest = max(len(r.token_ids) for r in tiny_model.rows())
+    assert (layout.bounds.longest_query, layout.bounds.longest_key) == (longest, longest)
 
 
 def test_spans_by_hand() -> None:
     """A prompt of 3 tokens at 0, two rows after it, and a row of 4 that shares nothing."""
     spans = Spans.make([(0, 3), (3, 4), (7, 2), (9, 1)], [None, None, (0, 3), (0, 3)], "cpu")
-    assert spans.queries.tolist() == [0, 3, 7, 9, 10]
-    assert spans.keys.tolist() == [0, 3, 7, 12, 16]
-    assert spans.longest == (4, 5)
+    assert spans.bounds.queries.tolist() == [0, 3, 7, 9, 10]
+    assert spans.bounds.keys.tolist() == [0, 3, 7, 12, 16]
+    assert (spans.bounds.longest_query, spans.bounds.longest_key) == (4, 5)
     assert spans.seen is not None
     assert spans.seen.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 7, 8, 0, 1, 2, 9]
 

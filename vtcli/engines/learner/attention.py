@@ -72,11 +72,9 @@ Blocks = tuple[Block, ...]
 
 @dataclass(frozen=True)
 class Spans:
-    """The segments of a line as ``varlen.attend_causal`` takes them: each sees its prompt, if any, and itself."""
+    """The segments of a line as ``varlen.attend`` takes them: each sees its prompt, if any, and itself."""
 
-    queries: Tensor  # (n + 1,) int32: where in the line the segments begin, and its end
-    keys: Tensor  # (n + 1,) int32: the same in the line of keys, where the prompts stand before their segments
-    longest: tuple[int, int]  # a segment's queries and keys, at most
+    bounds: varlen.SegmentBounds  # in the line of keys the prompts stand before their segments
     seen: Tensor | None  # (K,): where in the line the keys are; None: the lines are the same
 
     @staticmethod
@@ -92,7 +90,7 @@ class Spans:
         queries, keys = (
             torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device) for lengths in (own, both)
         )
-        return Spans(queries, keys, (max(own), max(both)), seen)
+        return Spans(varlen.SegmentBounds(queries, keys, max(own), max(both)), seen)
 
 
 def use(model: Any) -> Any:
@@ -139,7 +137,7 @@ def _spanwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: 
     if spans.seen is not None:  # an embedding's backward pass adds up in fp32 and in a fixed order
         line = torch.cat([k, v], 1).flatten(1)  # (T, 2 kv size)
         k, v = functional.embedding(spans.seen, line).unflatten(1, (-1, q.shape[2])).chunk(2, 1)
-    return varlen.attend_causal(q, k, v, (spans.queries, spans.keys), spans.longest, scale=scaling)[None]
+    return varlen.attend(q, k, v, spans.bounds, scale=scaling, causal=True)[None]
 
 
 def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, blocks: Blocks) -> Tensor:

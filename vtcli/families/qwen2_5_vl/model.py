@@ -60,9 +60,9 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """(1, heads, patches, size) each → (1, patches, heads, size)."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    bounds = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
-    longest = given["max_length_q"], given["max_length_k"]
-    return varlen.attend(q, k, v, bounds, longest, scale=given["scaling"])[None], None
+    lines = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
+    bounds = varlen.SegmentBounds(*lines, given["max_length_q"], given["max_length_k"])
+    return varlen.attend(q, k, v, bounds, scale=given["scaling"], causal=False)[None], None
 
 
 def _project(self: Any, patches: Tensor) -> Tensor:
