@@ -18,10 +18,11 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
+from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -108,6 +109,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -167,6 +169,7 @@ RUNTIME_KEYS = (
         "rl.max_unjudged",
         "rl.allow_no_update",
         "rl.limits.timeout_s",
+        "rl.parity",
         "engine",
     ),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
@@ -290,7 +293,7 @@ def _train(run: _Training) -> None:
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
-        ranks(),
+        ranks("the rollouts of all ranks"),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -384,11 +387,13 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
 
 def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
-    from vtcli.engines import parity
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
-    parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
+    config, room = run.config, max(ROOM, run.config.limits.max_tokens)
+    engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
+    check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
+    sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    require_at_start(check, sampled, log)
 
 
 def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
@@ -396,7 +401,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
-    from vtcli.engines.parity import probing
+    from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
     images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
@@ -427,7 +432,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
     from vtcli.engines.learner.distributed import ranks
 
-    found = SampleSet(data, form, "train", images, config.bad_rows, ranks())
+    found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
     wanted = config.tasks
     kept = [*range(len(found))] if wanted is None else [i for i, task in enumerate(found.tasks()) if task in wanted]
     if not kept:
@@ -456,13 +461,15 @@ def _export(run: _Training, folder: Path) -> None:
 
 
 def _finish(run: _Training) -> Artifact:
+    from vtcli.engines.learner.distributed import first_rank_alive
+
     folder = run.stage.work / "model"
     _export(run, folder)  # with a barrier, so all ranks are in it
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
         _export(run, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage)
+        return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
         shutil.copyfile(path, folder / path.name)
     for name in ("phases", "images"):

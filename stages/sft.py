@@ -122,7 +122,7 @@ def run(config: Config) -> Artifact:
 def _ranks() -> Ranks:
     from vtcli.engines.learner.distributed import ranks
 
-    return ranks()
+    return ranks("the check of the rows")
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
@@ -147,7 +147,7 @@ def _train(
 ) -> Artifact:
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.engines.learner.distributed import barrier
+    from vtcli.engines.learner.distributed import barrier, first_rank_alive
 
     train, held = (DemoRows(part, family.chat) for part in demos)
     for rows in (train, held):
@@ -196,7 +196,7 @@ def _train(
         learner.load_checkpoint(best)
         learner.export(family.folder, folder / "best")
     if learner.rank != 0:
-        return wait_for_commit(stage)
+        return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
     return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
 

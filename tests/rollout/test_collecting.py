@@ -16,6 +16,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import filter_and_rank
 from vtcli.errors import EngineError
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
+from vtcli.rollout.light import packed
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop
@@ -126,7 +127,7 @@ def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> No
 
 
 def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
-    other = (({1: group(make_sample(id="1"), VARIED)}, 2),)
+    other = (({1: packed(group(make_sample(id="1"), VARIED))}, 2),)
 
     def gather(value: Any) -> list[Any]:
         return [value, *other]

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from vtcli.algo import pack
 from vtcli.algo.monitor import describe
 from vtcli.algo.select import chosen, correct_with_negative_credit, minibatches
 from vtcli.protocols import Ranks, Reward
+from vtcli.rollout.light import LightGroup, Wire, light, packed, unpacked
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import Stream, StreamResult
 from vtcli.rollout.threads import Runs, compute
@@ -56,15 +57,20 @@ class Fill:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The rollouts of one step: this rank's own; the groups of all ranks by their places, in order and without images,
-    with the credit of what is learnt from; and how many rollouts all ranks cancelled."""
+    """The rollouts of one step: this rank's own; the light groups of all ranks by their places, in order, with the
+    credit of what is learnt from; and how many rollouts all ranks cancelled."""
 
     step: int
     own: StreamResult
-    everyone: Mapping[int, Group]
+    light: Mapping[int, LightGroup]
     credit: Mapping[int, Sequence[Credit]]
     rounds: int
     cancelled: int
+
+    @property
+    def everyone(self) -> dict[int, Group]:
+        """The groups of all ranks, without tokens, texts and images."""
+        return {place: each.group for place, each in self.light.items()}
 
     @property
     def scored(self) -> list[Scored]:
@@ -75,7 +81,8 @@ class StepBatch:
         """Metrics of the batch. ``staleness``: number of steps by which the sampling weights are older than the
         learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
-        out = describe(groups) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
+        tokens = [count for each in self.light.values() for count in each.tokens]
+        out = describe(groups, tokens) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
         out["cancelled"] = float(self.cancelled)
         members = [member for group in groups for member in group.members]
         versions = [turn.version for member in members for turn in member.trajectory.policy_turns]
@@ -180,20 +187,19 @@ class Collector:
 
         def full(group: Group) -> bool:
             nonlocal room
-            room -= chosen(self.credit([group]))
+            room -= chosen(self.credit([light(group).group]))
             return room <= 0
 
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """Gathers the groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
+        """Gathers the light groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
         division among ranks."""
-        light = {  # only its own rank needs the images
-            place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
-        }
-        shares: list[tuple[dict[int, Group], int]] = self.ranks.gather((light, own.cancelled))
-        everyone = dict(sorted(item for groups, _ in shares for item in groups.items()))
-        credit = dict(zip(everyone, self.credit(list(everyone.values())), strict=True))
+        mine = {place: packed(group) for place, group in own.groups.items()}
+        shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((mine, own.cancelled))
+        wires = dict(sorted(item for groups, _ in shares for item in groups.items()))
+        everyone = {place: unpacked(wire) for place, wire in wires.items()}
+        credit = dict(zip(everyone, self.credit([each.group for each in everyone.values()]), strict=True))
         return StepBatch(step, own, everyone, credit, rounds, sum(cancelled for _, cancelled in shares))
 
     def save(self, batch: StepBatch, folder: Path) -> None:

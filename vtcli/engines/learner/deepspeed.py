@@ -46,7 +46,7 @@ class TokenLogprobs(nn.Module):
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
-        packed = {"attention_mask": attention.NO_MASKS, "blocks": batch.blocks}
+        packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
             **self.family.embed(self.model, batch, self.view, blank=blank),
             position_ids=batch.position_ids,
