@@ -31,12 +31,12 @@ from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
-from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
+from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.host.pool import PoolConfig
@@ -193,8 +193,8 @@ def run(config: Config) -> Artifact:
     """
     settings = RunSettings.of(config.job, "policy")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "dataset")
-    source = source_model(store, config.model)
+    data = store.resolve(config.data, "dataset", verify=first_rank())
+    source = source_model(store, config.model, verify=first_rank())
     parents = [data, *source.parents]
     free = (*RUNTIME_KEYS, *source.location_keys("rl"))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
@@ -275,7 +275,7 @@ class _Training:
 def _train(run: _Training) -> None:
     """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.learner.distributed import ranks
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
@@ -301,7 +301,7 @@ def _train(run: _Training) -> None:
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
-        Ranks(rank, learner.world, functools.partial(gather, what="the rollouts of all ranks")),
+        ranks("the rollouts of all ranks"),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -332,7 +332,6 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-
             metrics["time/move_s"] = moved
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
@@ -442,15 +441,20 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
-    questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
+    questions = {
+        form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
+    }
     return _Training(
         config, stage, start, family, view, learner, policy, phases, worlds, measure, questions, EventLoop()
     )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
-    found = SampleSet(data, form, "train", images, config.bad_rows)
-    kept = [i for i in range(len(found)) if config.tasks is None or found.task(i) in config.tasks]
+    from vtcli.engines.learner.distributed import ranks
+
+    found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
+    wanted = config.tasks
+    kept = [*range(len(found))] if wanted is None else [i for i, task in enumerate(found.tasks()) if task in wanted]
     if not kept:
         raise InputError(f"{data.ref} has no row of {form}-train of the tasks {config.tasks or 'that it may have'}.")
     if config.prompts_per_step > MAX_REPEATS * len(kept):

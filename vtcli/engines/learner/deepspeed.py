@@ -47,7 +47,7 @@ class TokenLogprobs(nn.Module):
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
-        packed = {"attention_mask": attention.NO_MASKS, "blocks": batch.blocks}
+        packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
             **self.family.embed(self.model, batch, self.view, blank=blank),
             position_ids=batch.position_ids,
@@ -214,11 +214,12 @@ class DeepSpeedLearner:
         return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
-        """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
+        """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
         total, count = 0.0, 0
         for _, logp in self._forwards(rows):
             total, count = total - float(logp.sum()), count + len(logp)
-        return total / max(count, 1)
+        totals, counts = zip(*gather((total, count)), strict=True)
+        return sum(totals) / max(sum(counts), 1)
 
     def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
         """Log-probabilities of the masked tokens of every row, in the order of the rows, under the current weights."""
