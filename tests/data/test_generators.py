@@ -25,6 +25,7 @@ from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
 from vtcli.data.generators.zoom import PALE
 from vtcli.errors import ConfigError
+from vtcli.signals.rules import rule_of, score
 from vtcli.store.images import resize
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -62,6 +63,19 @@ def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> N
         assert json.loads(json.dumps(item.truth)) == item.truth  # plain Python values, no numpy scalars or tuples
         assert item.answer and item.tool_answer and "<" not in item.question + item.tool_question
         assert canvas.png(item.pixels) == canvas.png(item.pixels)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*_tiny.yaml")))
+def test_every_item_names_the_rule_of_its_answer(name: str) -> None:
+    """It is the rule that rows without one, as older versions stored them, have by what their truth holds."""
+    for make in generators(name).values():
+        for item in (make(seed=0, item=i, split="train", form="answer") for i in range(6)):
+            sample = item.sample("answer", "train")
+            assert item.truth["rule"] == rule_of(sample)
+            assert rule_of(replace(sample, truth={k: v for k, v in sample.truth.items() if k != "rule"})) == rule_of(
+                sample
+            )
+            assert score(sample, item.answer) == (1.0, 1)
 
 
 @pytest.mark.parametrize("task", TASKS)
