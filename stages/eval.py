@@ -30,6 +30,7 @@ from vtcli.rollout.loop import (
     RolloutRequest,
     refuse_broken,
     refuse_no_room,
+    require_room,
     why_broken,
 )
 from vtcli.rollout.stream import Stream
@@ -54,6 +55,7 @@ RUNTIME_KEYS = (
     *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
+PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -197,6 +199,8 @@ class _Rollouts:
         try:
             if unjudged or left:
                 await self.worlds.start()
+                few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
+                await require_room(few, self.family.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):

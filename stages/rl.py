@@ -30,7 +30,15 @@ from vtcli.families.table import open_family
 from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    GroupRequest,
+    Limits,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    require_room,
+)
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
@@ -156,6 +164,7 @@ def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
@@ -273,6 +282,8 @@ def _train(run: _Training) -> None:
         advantages = config.advantage(groups)  # one value per policy turn
         return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
 
+    run.loop.run(_require_room(run))
+
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
     stream = Stream(
         policy,
@@ -373,6 +384,14 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     run.learner.load_checkpoint(found[1])
     run.policy.update(run.learner.weights(), found[0])
     return found[0], collector.load(found[1])
+
+
+async def _require_room(run: _Training) -> None:
+    """Some questions of each form leave room for an answer, or nothing is rolled out."""
+    for found in run.questions.values():
+        places = found.kept[:: max(1, len(found.kept) // PROMPTS_TRIED)]
+        few = (run.worlds.offer(found.samples.load(i)) for i in places)
+        await require_room(few, run.family.chat, run.worlds, run.config.limits, "rl.limits.max_tokens")
 
 
 def _require_agreement(run: _Training) -> None:

@@ -65,16 +65,15 @@ def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> N
         assert canvas.png(item.pixels) == canvas.png(item.pixels)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("*_tiny.yaml")))
+@pytest.mark.parametrize("name", [p.stem for p in sorted(CONF.glob("*_tiny.yaml")) if "\ntasks:" in p.read_text()])
 def test_every_item_names_the_rule_of_its_answer(name: str) -> None:
     """It is the rule that rows without one, as older versions stored them, have by what their truth holds."""
     for make in generators(name).values():
         for item in (make(seed=0, item=i, split="train", form="answer") for i in range(6)):
             sample = item.sample("answer", "train")
             assert item.truth["rule"] == rule_of(sample)
-            assert rule_of(replace(sample, truth={k: v for k, v in sample.truth.items() if k != "rule"})) == rule_of(
-                sample
-            )
+            older = {key: value for key, value in item.truth.items() if key != "rule"}
+            assert rule_of(replace(sample, truth=older)) == item.truth["rule"]
             assert score(sample, item.answer) == (1.0, 1)
 
 
