@@ -55,19 +55,14 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
 
 
 def test_a_policy_stores_each_of_its_models_once(home: Path) -> None:
-    """The model is its last phase's, and the best one is one of a step that was kept: equal files are one on the disk."""
+    """The model is its last phase's, and the best one may be a phase's too: equal files are one on the disk."""
     policy = home / "policy" / "v1"
     files = list(policy.rglob("model.safetensors"))
-    assert {path.parent.relative_to(policy).as_posix() for path in files} == {
-        ".",
-        "best",
-        "phases/tools",
-        "phases/answers",
-    }
+    places = {path.parent.relative_to(policy).as_posix() for path in files}
+    assert places == {".", "best", "phases/tools", "phases/answers"}
     contents = {path.read_bytes() for path in files}
     assert len({path.stat().st_ino for path in files}) == len(contents) < len(files)
-    tokenizers = {path.stat().st_ino for path in policy.rglob("tokenizer.json")}
-    assert tokenizers == {(home / "base" / "v1" / "tokenizer.json").stat().st_ino} or len(tokenizers) == 1
+    assert len({path.stat().st_ino for path in policy.rglob("tokenizer.json")}) == 1
 
 
 def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
