@@ -16,6 +16,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.algo.select import filter_and_rank
 from vtcli.errors import EngineError
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
+from vtcli.rollout.light import packed
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop
@@ -90,6 +91,23 @@ def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
     assert batch.metrics()["cancelled"] == 0
 
 
+def test_samples_are_loaded_beside_the_event_loop_and_the_next_ones_are_told(loop: EventLoop) -> None:
+    threads: list[str] = []
+    told: list[tuple[int, ...]] = []
+
+    def load(place: int) -> GroupRequest:
+        threads.append(threading.current_thread().name)
+        return GroupRequest(make_sample(id=str(place)), G, 3)
+
+    made = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED)), ranks=Ranks(1, 2, lambda value: [value]))
+    made.request = lambda step, rounds: RoundRequest(load, 4, lambda _: [], lambda places: told.append(tuple(places)))
+    batch = made.collect(3)
+    assert list(batch.own.groups) == [1, 3]
+    assert len(threads) == 2
+    assert not {"event loop", threading.current_thread().name} & set(threads)
+    assert told == [(1, 3)]
+
+
 def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
     batch = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True)).collect(3)
@@ -109,7 +127,7 @@ def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> No
 
 
 def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
-    other = (({1: group(make_sample(id="1"), VARIED)}, 2),)
+    other = (({1: packed(group(make_sample(id="1"), VARIED))}, 2),)
 
     def gather(value: Any) -> list[Any]:
         return [value, *other]
@@ -147,15 +165,18 @@ def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
 
 def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> None:
     ended = []
+    begun = threading.Event()
 
     class Endless(FakeStream):
         async def __call__(self, *args: Any) -> StreamResult:
+            begun.set()
             try:
                 return await asyncio.sleep(3600)
             finally:
                 ended.append(True)
 
     def learn() -> None:
+        assert begun.wait(30)
         raise EngineError("the loss is nan")
 
     made = collector(loop, Endless({}))

@@ -38,7 +38,7 @@ RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
 """Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
 rounding."""
 
@@ -134,6 +134,11 @@ class Scope:
     # its work is refused, or dropped
 
 
+def first_rank() -> bool:
+    """Returns True in the process that checks a run's inputs and commits its artifact."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def open_run(
     settings: RunSettings,
@@ -156,7 +161,7 @@ def open_run(
     request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
     counted = _counted(stage, config, scope.runtime_keys)
     work = settings.home / ".work" / f"{stage}-{request[:12]}"
-    if os.environ.get("RANK", "0") != "0":
+    if not first_rank():
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
@@ -286,11 +291,16 @@ def _link(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def wait_for_commit(run: StageRun, timeout_s: float = 600.0) -> Artifact:
-    """The other ranks' view of what the first rank commits. Raises ``InputError`` when it does not within the limit."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+def wait_for_commit(run: StageRun, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
+    """The other ranks' view of what the first rank commits. ``alive`` raises once the first rank is given up."""
+    while True:
+        problem: Exception | None = None
+        try:
+            alive()
+        except Exception as error:  # it may have ended because it was done
+            problem = error
         if (artifact := run.store.find(run.identity.fingerprint)) is not None:
             return artifact
-        time.sleep(0.5)
-    raise InputError(f"The first rank committed no artifact within {timeout_s:.0f} s: see its messages.")
+        if problem is not None:
+            raise problem
+        time.sleep(pause_s)
