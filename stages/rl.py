@@ -278,6 +278,7 @@ def _train(run: _Training) -> None:
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
     from vtcli.engines.learner.distributed import ranks
     from vtcli.engines.learner.saving import Saver
+    from vtcli.engines.learner.storing import export_complete
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
@@ -353,7 +354,7 @@ def _train(run: _Training) -> None:
             saver.check()
             last = within + 1 == lengths[index]
             if last:
-                _export(run, run.stage.work / "phases" / phase.name)
+                export_complete(learner, run.start, run.stage.work / "phases" / phase.name)
             if last or saver.due(step + 1):
                 value = metrics.get(config.checkpoint_best or "")
                 also = functools.partial(collector.save, ahead) if ahead is not None else None
@@ -471,28 +472,15 @@ def _questions(config: Config, data: Artifact, form: str, images: ImageStore) ->
     return _Questions(found, kept)
 
 
-def _export(run: _Training, folder: Path) -> None:
-    """The model as a Hugging Face folder, complete or absent. All ranks call this together."""
-    from vtcli.engines.learner.distributed import barrier
-
-    draft = folder.with_name(folder.name + ".draft")
-    if run.learner.rank == 0:
-        shutil.rmtree(draft, ignore_errors=True)
-    run.learner.export(run.start, draft)
-    if run.learner.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
-    barrier()
-
-
 def _finish(run: _Training) -> Artifact:
     from vtcli.engines.learner.distributed import first_rank_alive
+    from vtcli.engines.learner.storing import export_complete
 
     folder = run.stage.work / "model"
-    _export(run, folder)  # with a barrier, so all ranks are in it
+    export_complete(run.learner, run.start, folder)
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
-        _export(run, folder / "best")
+        export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
