@@ -23,11 +23,11 @@ from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
@@ -204,6 +204,7 @@ class _Training:
     stage: StageRun
     start: Path  # the folder of the model that the run starts from
     family: Family
+    images: ImageStore
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
@@ -269,6 +270,7 @@ def _train(run: _Training) -> None:
         run.measure,
         clock=policy.clock,
         lockstep=config.lockstep_turns,
+        claims=Claims(run.images, run.worlds.sandbox.verify, run.measure),
     )
     collector = Collector(
         run.loop,
@@ -394,12 +396,13 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     barrier()  # the first rank has made the work folder
     place = Placement(dtype, str(learner.engine.device))
     policy = open_policy(config.engine, family, view, config.limits, place)
-    judged = oracle.judges(config.judge)
-    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
+    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
-    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+    return _Training(
+        config, stage, start, family, images, view, learner, policy, worlds, measure, questions, EventLoop()
+    )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
