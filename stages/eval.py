@@ -220,7 +220,7 @@ class _Rollouts:
             asked = {request.seed: request.sample for request in requests}
             policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
-            place = Placement(config.dtype, config.device)
+            place = Placement(config.dtype, config.device, config.images)
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )

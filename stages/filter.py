@@ -197,7 +197,7 @@ class _Rollouts:
     def _load(self) -> Player:
         """Heavy libraries are imported here."""
         assert self.family is not None
-        config, place = self.config, Placement(self.config.dtype, self.config.device)
+        config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
         return Player(self.policy, self.family.chat, self.worlds, config.limits, self.measure, config.rollouts.right)
 

@@ -6,7 +6,7 @@ import functools
 import shutil
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,17 +18,18 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Selection, select
+from vtcli.algo.parity import ParityBounds
+from vtcli.algo.select import StepFill, filter_and_rank
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
+from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
@@ -43,6 +44,7 @@ from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
 from vtcli.store.videos import portable
@@ -78,7 +80,8 @@ class Config:
     signals: Mapping[str, Any]
     env: BoundCard  # conf/env
     advantage: Advantage = group_mean
-    select: Selection = field(default_factory=Selection)
+    select: Select = filter_and_rank
+    fill: StepFill = field(default_factory=StepFill)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
     lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
@@ -106,6 +109,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -117,13 +121,20 @@ class Config:
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
-        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
+        function = _unbound(self.advantage)
         if self.group_size == 1 and function in GROUP_RELATIVE:
             raise OutOfBounds(
                 "group_size",
                 f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
                 "rollouts of a question, got 1.",
             )
+        if self.fill.stop_when_full and _unbound(self.select) is filter_and_rank:
+            rank = getattr(self.select, "keywords", {}).get("rank", "none")
+            if rank != "none":
+                raise ConfigError(
+                    f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves "
+                    "it only those that were finished first: give up one of the two"
+                )
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
         if self.backend.batch_tokens < self.limits.max_tokens:
@@ -142,6 +153,11 @@ class Config:
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
+def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a ``_target_`` node, without its keywords."""
+    return function.func if isinstance(function, functools.partial) else function
+
+
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
@@ -153,6 +169,7 @@ RUNTIME_KEYS = (
         "rl.max_unjudged",
         "rl.allow_no_update",
         "rl.limits.timeout_s",
+        "rl.parity",
         "engine",
     ),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
@@ -259,7 +276,7 @@ def _train(run: _Training) -> None:
 
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         advantages = config.advantage(groups)  # one value per policy turn
-        return select(groups, advantages, wanted, config.select)  # None keeps a trajectory out of the loss
+        return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
 
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
     stream = Stream(
@@ -277,8 +294,8 @@ def _train(run: _Training) -> None:
         stream,
         functools.partial(_round, run),
         credit,
-        Fill(wanted, config.select.max_rounds, config.select.stop_when_full),
-        Ranks(rank, learner.world, gather),
+        Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
+        Ranks(rank, learner.world, functools.partial(gather, what="the rollouts of all ranks")),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -335,9 +352,9 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     config, (index, within) = run.config, locate(run.lengths, step)
     phase = config.phases[index]
     samples, kept = run.questions[phase.form].samples, run.questions[phase.form].kept
-    prompts = round(config.prompts_per_step * config.select.oversample)
+    prompts = round(config.prompts_per_step * config.fill.oversample)
     order = derive_seed(config.seed, index) % 2**32
-    picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + number, order)
+    picked = batch_indices(len(kept), prompts, within * config.fill.max_rounds + number, order)
     seed = derive_seed(config.seed, "rollout", step, *([number] if number else []))
 
     def group(place: int) -> GroupRequest:
@@ -345,7 +362,13 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
         sample = run.worlds.offer(samples.load(kept[picked[place]]))
         return GroupRequest(sample, config.group_size, seed, config.sampling, repeat)
 
-    return RoundRequest(group, prompts, phase.reward)
+    def prefetch(places: Sequence[int]) -> None:
+        following = _round(run, step + 1, 0)
+        for place in places:
+            submit(functools.partial(following.group, place))
+
+    more = number == 0 and step + 1 < sum(run.lengths)
+    return RoundRequest(group, prompts, phase.reward, prefetch if more else None)
 
 
 def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
@@ -366,11 +389,13 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
 
 def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
-    from vtcli.engines import parity
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
-    parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
+    config, room = run.config, max(ROOM, run.config.limits.max_tokens)
+    engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
+    check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
+    sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    require_at_start(check, sampled, log)
 
 
 def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
@@ -378,7 +403,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
-    from vtcli.engines.parity import probing
+    from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
     images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
@@ -394,7 +419,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
-    place = Placement(dtype, str(learner.engine.device))
+    place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
@@ -434,13 +459,15 @@ def _export(run: _Training, folder: Path) -> None:
 
 
 def _finish(run: _Training) -> Artifact:
+    from vtcli.engines.learner.distributed import first_rank_alive
+
     folder = run.stage.work / "model"
     _export(run, folder)  # with a barrier, so all ranks are in it
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
         _export(run, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage)
+        return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
         shutil.copyfile(path, folder / path.name)
     for name in ("phases", "images"):

@@ -160,7 +160,7 @@ class _Server:
 
     def _open(self) -> Agent:
         """Heavy libraries are imported here."""
-        config, place = self.config, Placement(self.config.dtype, self.config.device)
+        config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
         return Agent(
             self.policy, self.family.chat, self.worlds, self.images, config.limits, config.bounds, config.temperature

@@ -136,7 +136,7 @@ def _train(
 ) -> Artifact:
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.engines.learner.distributed import barrier
+    from vtcli.engines.learner.distributed import barrier, first_rank_alive
 
     train, held = (rows_from_demos(part, family.chat) for part in demos)
     schedule = Schedule.of(train, config)
@@ -175,7 +175,7 @@ def _train(
         learner.load_checkpoint(best)
         learner.export(family.folder, folder / "best")
     if learner.rank != 0:
-        return wait_for_commit(stage)
+        return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
     return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
 

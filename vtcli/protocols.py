@@ -298,9 +298,20 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group."""
+    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group. The groups
+    are light (``rollout.light``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or
+    texts."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
+
+
+class Select(Protocol):
+    """Function from the groups of a whole batch, as an ``Advantage`` sees them, and their credit to the credit that is
+    learnt from. Members that are left out have None. ``wanted`` is the number of trajectories that fill the step."""
+
+    def __call__(
+        self, groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int
+    ) -> list[list[Credit]]: ...
 
 
 class Tracker(Protocol):

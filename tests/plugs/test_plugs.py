@@ -52,6 +52,7 @@ tasks:
 defaults:
   - override /env: look
   - override /advantage: mine
+  - override /select: mine
 signals:
   letters: {_target_: somebody.letters}
 rl:
@@ -66,6 +67,7 @@ synth:
 synth:
   demos: {rows: {my-shades: {answer: 1, perceive: 1}}, validation: 0.0, teacher: {direct: 0.0}}
 """,
+    "select/mine.yaml": "# @package rl.select\n_target_: somebody.last_alone\nleast: 2\n",
     "advantage/mine.yaml": "# @package _global_\nrl:\n  advantage: {_target_: somebody.centred, scale: 2.0}\n",
 }
 SMALL = [
@@ -148,7 +150,7 @@ def test_an_environment_has_demonstrations(own: Path, home: Path) -> None:
         assert texts[0] == "Look." and texts[2].startswith("<look>") and texts[3] == "<image>seen"
 
 
-def test_a_recipe_trains_in_it_under_its_own_signal_reward_and_advantage(own: Path, home: Path) -> None:
+def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_and_selection(own: Path, home: Path) -> None:
     words = ["+recipe=mine", "scale=tiny", "rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=1"]
     words += ["rl.group_size=2", "rl.limits.max_turn_tokens=12", "name=policy"]
     artifact = rl.run(made(rl.Config, "rl", own, home, *words))
@@ -158,6 +160,9 @@ def test_a_recipe_trains_in_it_under_its_own_signal_reward_and_advantage(own: Pa
         letters = sum(len(turn.text) for turn in one.trajectory.policy_turns)
         assert one.signals.values["letters"] == letters
         assert one.reward == pytest.approx(1 - min(letters, 100) / 100)
+    (metrics,) = [json.loads(line) for line in (artifact.path / "metrics.jsonl").read_text().splitlines()]
+    assert (metrics["rollouts"], metrics["selected"]) == (2, 1)  # the first member of the group is left out
+    assert "somebody" in artifact.manifest.identity["code"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,11 @@ def test_a_recipe_trains_in_it_under_its_own_signal_reward_and_advantage(own: Pa
         ("eval", ["env=mute", "eval.policy=oracle"], "environment look does not say how its turns are written"),
         ("synth", ["+recipe=shown", "env=mute"], "neither demonstrations nor an oracle"),
         ("rl", ["+recipe=mine", "env=wrong"], "expected a vtcli"),
+        (
+            "rl",
+            ["+recipe=mine", "+rl.select.most=1"],
+            r"rl\.select\.most: somebody\.last_alone has no parameter 'most'",
+        ),
         ("eval", ["env=look", "+env.loud=true"], "loud"),
         ("eval", ["env=codev", "~env.protocol"], r"env: vtcli\.envs\.code\.card makes no card.*protocol"),
         ("eval", ["+env.tools.own={_target_: somebody.look}"], r"env\.tools\.own: a EnvCard is no tool"),

@@ -196,6 +196,33 @@ def test_samples_come_back_and_bytes_are_equal(tmp_path: Path) -> None:
     assert read.load(0) is read.load(0)
 
 
+@pytest.mark.parametrize(("limit", "groups"), [(1, [1] * 70), (10**9, [32, 32, 6]), (3 * 400, [3] * 23 + [1])])
+def test_a_row_group_is_bounded_by_rows_and_by_bytes_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, groups: list[int]
+) -> None:
+    """So that a row of large images is read alone. A smaller part of the rows is grouped by the same rule."""
+    picture = png() + bytes(400 - len(png()))
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", limit)
+    records.write_samples(tmp_path / "tool-train.parquet", ((sample(i), [picture]) for i in range(70)))
+    table = parquet.ParquetTable(tmp_path / "tool-train.parquet", parquet.SAMPLE_SCHEMA, "error")
+    table.copy(tmp_path / "part.parquet", range(10, 20))
+    files = [pq.ParquetFile(tmp_path / name) for name in ("tool-train.parquet", "part.parquet")]
+    whole, part = ([f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in files)
+    assert whole == groups
+    assert max(part) <= max(groups)
+    assert files[1].read().to_pylist() == files[0].read().to_pylist()[10:20]
+    assert [table.row(i)["id"] for i in (69, 0, 33)] == ["s69", "s0", "s33"]
+
+
+def test_files_with_other_row_groups_are_read_as_well(tmp_path: Path) -> None:
+    """Earlier versions wrote 32 rows whatever their size."""
+    path = tmp_path / "tool-train.parquet"
+    records.write_samples(path, ((sample(i), [png(i)]) for i in range(40)))
+    pq.write_table(pq.read_table(path), path, row_group_size=7)
+    read = SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"))
+    assert [read.load(i).id for i in range(40)] == [f"s{i}" for i in range(40)]
+
+
 def test_datasets_loads_the_file_as_it_is(tmp_path: Path) -> None:
     import datasets
 

@@ -39,7 +39,7 @@ RL = [
     "+signals.sampled._target_=uneven.measure",
     # Three prompts, and four of six rollouts are learnt from.
     "rl.updates_per_step=2",
-    *("rl.select.oversample=1.5", "rl.select.rank=std", "rl.select.drop_equal=true"),
+    *("rl.fill.oversample=1.5", "rl.select.rank=std", "rl.select.drop_equal=true"),
     "rl.checkpoint_best=reward",
     f"rl.phases=[{phase('tools', 'tool', 'stage1')},{phase('answers', 'answer', 'stage2')}]",
 ]

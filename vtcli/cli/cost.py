@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.select import Selection
+from vtcli.algo.select import StepFill
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.envs.card import BoundCard, read_card
@@ -103,7 +103,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
     updates = number(rl["updates_per_step"], "rl.updates_per_step")
     images = convert(values["images"], ImageLimits, "images")
     return Workload(
-        prompts=round(learnt * convert(rl["select"], Selection, "rl.select").oversample),
+        prompts=round(learnt * convert(rl["fill"], StepFill, "rl.fill").oversample),
         learnt=learnt,
         group_size=number(rl["group_size"], "rl.group_size"),
         steps=sum(number(p["steps"], f"rl.phases.{i}.steps") for i, p in enumerate(rl["phases"])),

@@ -9,6 +9,7 @@ from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import Limits
+from vtcli.store.images import ImageLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,8 @@ class Engine:
 
     name: Literal["hf", "vllm", "vllm_server"] = "hf"
     max_batch: int = 256  # sequences that are sampled together
+    step_tokens: int | None = None  # that one step reads and samples; null: 8192 on a GPU, 2048 on a CPU
+    image_cache_gib: float = 4.0  # of host memory, for images that are ready for the vision tower
     timeout_s: float = 600.0  # of every wait: for a completion, for a weight update
     start_timeout_s: float = 1800.0  # loading, profiling, graphs
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
@@ -47,6 +50,13 @@ class Engine:
 
     def __post_init__(self) -> None:
         limits = (self.max_batch, self.timeout_s, self.start_timeout_s, self.silence_s, self.bucket_mb)
+        if self.step_tokens is not None and self.step_tokens < self.max_batch:
+            raise ConfigError(
+                f"engine.step_tokens={self.step_tokens} is below engine.max_batch={self.max_batch}: a step samples one "
+                "token of each sequence at least. Raise the one or lower the other."
+            )
+        if self.image_cache_gib <= 0:
+            raise ConfigError(f"engine.image_cache_gib must be above 0, got {self.image_cache_gib:g}")
         if min(limits) <= 0 or not 0 < self.gpu_memory <= 1:
             raise ConfigError(
                 "engine.max_batch, engine.timeout_s, engine.start_timeout_s, engine.silence_s and engine.bucket_mb "
@@ -65,10 +75,11 @@ class Engine:
 
 @dataclass(frozen=True)
 class Placement:
-    """Device and number format of the policy. ``device`` None: torch's default, a GPU if present."""
+    """Device, number format and largest view of the policy. ``device`` None: torch's default, a GPU if present."""
 
     dtype: str = "float32"
     device: str | None = None
+    images: ImageLimits = field(default_factory=ImageLimits)
 
 
 class TrainedPolicy(Policy, Protocol):

@@ -12,6 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 from vtcli import rewards
@@ -21,6 +22,7 @@ from vtcli.sandbox.replay.plan import CannotTell, plan
 from vtcli.sandbox.types import EpisodeLostError, Operation, OutputImage, Picture
 from vtcli.schema import EnvTurn, ImageRef, Json, Scored, Signals, Stop, Trajectory, Turn
 from vtcli.signals.measuring import Measuring
+from vtcli.store.image_work import in_thread
 
 Verify = Callable[[Sequence[Picture], Sequence[OutputImage]], Awaitable[tuple[OutputImage, ...]]]
 """Does operations again, see ``sandbox.host.pool.Pool.verify``."""
@@ -126,7 +128,7 @@ class Claims:
 
     async def _replayed(self, trajectory: Trajectory, part: Mapping[Key, Claim]) -> dict[Key, _Verdict]:
         """Verdicts of one replay. Files are read beside the event loop."""
-        pictures, images = await asyncio.to_thread(self._read, trajectory, list(part.values()))
+        pictures, images = await in_thread(partial(self._read, trajectory, list(part.values())))
         judged = await self._verify(pictures, images)
         return {key: _Verdict(image.verified, image.operations) for key, image in zip(part, judged, strict=True)}
 

@@ -44,10 +44,11 @@ class Batch:
 class VllmInputs(Protocol):
     """Settings that tell vLLM the meaning of the family's rows."""
 
-    def arguments(self, images: int, tokens: int) -> dict[str, Any]:
+    def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
         """Engine arguments: ``mm_processor_kwargs``, so that no view is resized again, and ``limit_mm_per_prompt``.
 
-        ``images``: of a prompt, at most. ``tokens``: of the largest image that vLLM tries at its start.
+        ``images``: of a prompt, at most. ``tokens``: of a prompt, which the image that vLLM tries at its start must
+        not exceed. ``max_pixels``: of a view; vLLM's encoder cache has room for an image of that size.
         """
         ...
 

@@ -276,11 +276,16 @@ def _link(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def wait_for_commit(run: StageRun, timeout_s: float = 600.0) -> Artifact:
-    """The other ranks' view of what the first rank commits. Raises ``InputError`` when it does not within the limit."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+def wait_for_commit(run: StageRun, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
+    """The other ranks' view of what the first rank commits. ``alive`` raises once the first rank is given up."""
+    while True:
+        problem: Exception | None = None
+        try:
+            alive()
+        except Exception as error:  # it may have ended because it was done
+            problem = error
         if (artifact := run.store.find(run.identity.fingerprint)) is not None:
             return artifact
-        time.sleep(0.5)
-    raise InputError(f"The first rank committed no artifact within {timeout_s:.0f} s: see its messages.")
+        if problem is not None:
+            raise problem
+        time.sleep(pause_s)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +21,13 @@ import pyarrow.parquet as pq
 from vtcli.errors import InputError
 from vtcli.store import disk, images, videos
 
+Row = TypeVar("Row")
+
 ROW_GROUP = 32
-"""Number of rows read together. It is small, because a row holds images and training reads rows at random."""
+"""Number of rows that are read together, at most. Training reads rows at random."""
+
+ROW_GROUP_BYTES = 4 * 2**20
+"""Bytes of images in a row group of more than one row, at most: of large images a row is read alone."""
 
 CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 """Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
@@ -92,10 +97,10 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                for batch in _batches(rows, ROW_GROUP):
+                for batch in _row_groups(rows, _image_bytes):
                     for row in batch:
                         _require_row(row, seen, schema, path)
-                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=ROW_GROUP)
+                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=len(batch))
             disk.fsync_file(temp)
             temp.replace(path)
         except BaseException:
@@ -112,15 +117,23 @@ def _require_row(row: Mapping[str, Any], seen: set[str], schema: pa.Schema, path
     seen.add(row["id"])
 
 
-def _batches(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
+def _row_groups(rows: Iterable[Row], image_bytes: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """The rows in row groups, by ``ROW_GROUP`` and ``ROW_GROUP_BYTES``: a function of the rows alone."""
+    group: list[Row] = []
+    size = 0
     for row in rows:
-        batch.append(row)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+        added = image_bytes(row)
+        if group and (len(group) == ROW_GROUP or size + added > ROW_GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += added
+    if group:
+        yield group
+
+
+def _image_bytes(row: Mapping[str, Any]) -> int:
+    return sum(len(image["bytes"] or b"") for image in row["images"] or () if image)
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -234,21 +247,21 @@ class ParquetTable:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                    waiting = schema.empty_table()
-                    for group, offsets in by_group.items():
-                        with self._guard, _readable(self.path):
-                            taken = self._read_group(group).take(pa.array(offsets))
-                        waiting = pa.concat_tables([waiting, taken])
-                        if waiting.num_rows >= ROW_GROUP:
-                            writer.write_table(waiting.slice(0, ROW_GROUP))
-                            waiting = waiting.slice(ROW_GROUP)
-                    writer.write_table(waiting)
+                    for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes):
+                        writer.write_table(pa.concat_tables(batch), row_group_size=len(batch))
                 disk.fsync_file(temp)
                 temp.replace(path)
             except BaseException:
                 temp.unlink(missing_ok=True)
                 raise
             disk.fsync_dir(path.parent)
+
+    def _rows(self, by_group: Mapping[int, Sequence[int]]) -> Iterator[pa.Table]:
+        """Tables of one row each."""
+        for group, offsets in by_group.items():
+            with self._guard, _readable(self.path):
+                table = self._read_group(group)
+            yield from (table.slice(offset, 1) for offset in offsets)
 
     def _require_columns(self) -> None:
         have = self._file.schema_arrow

@@ -95,6 +95,10 @@ def test_a_rollout_stays_on_its_server_and_rollouts_are_shared_out(stand_in: Cal
     assert [len(found) for found in seeds] == [3, 3]
     assert not seeds[0] & seeds[1]
     assert [len(server.generated) for server in servers] == [9, 9]
+    places = {
+        (b["sampling_params"]["extra_args"]["vtcli"]["seed"], b["priority"]) for s in servers for b in s.generated
+    }
+    assert sorted(places) == [(n, n + 1) for n in range(6)]  # every turn has the place of its rollout's first
 
 
 def test_an_image_is_sent_once_and_again_when_the_server_has_dropped_it(stand_in: Callable[..., StandIn]) -> None:

@@ -23,6 +23,7 @@ from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, misread, same_tensors, sampling
+from vtcli.engines.vllm.queueing import StartOrder
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.start import arguments, load, start, tensors
 from vtcli.errors import EngineError, InputError
@@ -56,6 +57,7 @@ class VllmPolicy:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
         self._count = self._looks = 0
+        self._order = StartOrder()
         self._broken: BaseException | None = None
         self._doing = "starting"
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
@@ -164,7 +166,8 @@ class VllmPolicy:
         request = state.request
         try:
             with self.clock.during("generate"):  # images are processed here
-                self._engine.add_request(name, self._prompt(request), self._sampling(request))
+                place = self._order.of(request.rollout)
+                self._engine.add_request(name, self._prompt(request), self._sampling(request), priority=place)
         except Exception as error:  # this request's fault: the engine goes on
             state.answer.set_exception(InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}"))
             return

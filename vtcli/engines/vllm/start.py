@@ -30,6 +30,7 @@ DEFAULTS = {
 FIXED: dict[str, Any] = {
     "enable_prefix_caching": True,  # a group's question and earlier turns are read once
     "async_scheduling": False,  # vllm_draw counts the tokens said
+    "scheduling_policy": "priority",  # the trajectory that began first goes on first
     "generation_config": "vllm",  # nothing of the model folder's sampling settings
     "logits_processors": ["vtcli.engines.vllm.draw:Draw"],
     "logprobs_mode": "processed_logits",  # see vllm_draw
@@ -66,12 +67,14 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
     cache = engine.cache_gib if engine.cache_gib is not None else 1.0 if on_cpu else None
     return {
         **FIXED,
-        **family.vllm.arguments(max(limits.max_images, IMAGES), room),
+        **family.vllm.arguments(max(limits.max_images, IMAGES), room, place.images.max_pixels),
         "model": str(family.folder),
         "dtype": place.dtype,
         "seed": 0,
         "max_model_len": room,
         "max_num_seqs": engine.max_batch,
+        "max_num_batched_tokens": engine.step_tokens or max(2048 if on_cpu else 8192, engine.max_batch),
+        "mm_processor_cache_gb": engine.image_cache_gib,
         "enforce_eager": engine.eager or on_cpu,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),

@@ -16,8 +16,9 @@ from vtcli.errors import InputError
 from vtcli.families.qwen2_5_vl.vision import FACTOR, image_tokens
 from vtcli.schema import ImageRef
 
-SMALLEST, LARGEST = FACTOR**2, 2**31
-"""Pixels of a view: the processor must never resize one."""
+SMALLEST, LARGEST = FACTOR**2, 1024**2
+"""Pixels of the smallest view, and of a view that fits whatever ``images.max_pixels`` is. Narrow images may exceed a
+small limit, and the probes of the parity check know none. The processor must never resize a view."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,13 @@ class QwenVllm:
     image_pad: int
     pixels_key: str = "pixel_values"
 
-    def arguments(self, images: int, tokens: int) -> dict[str, Any]:
-        """Limits under which no view is resized again, and the one image that vLLM tries at its start. vLLM's own
-        choice would be the largest image that the processor takes, 2**31 pixels."""
-        side = FACTOR * max(1, math.isqrt(tokens))
+    def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
+        """Limits under which no view is resized again, and the one image that vLLM tries at its start. vLLM sizes its
+        encoder cache by ``longest_edge``: of 2**31 pixels it would keep 2.7 million embeddings."""
+        largest = max(LARGEST, max_pixels)
+        side = FACTOR * max(1, math.isqrt(min(tokens, largest // FACTOR**2)))
         return {
-            "mm_processor_kwargs": {"size": {"shortest_edge": SMALLEST, "longest_edge": LARGEST}},
+            "mm_processor_kwargs": {"size": {"shortest_edge": SMALLEST, "longest_edge": largest}},
             "limit_mm_per_prompt": {"image": {"count": images, "width": side, "height": side}, "video": 0},
         }
 

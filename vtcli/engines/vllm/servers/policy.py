@@ -19,6 +19,7 @@ from torch import Tensor
 from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import IMAGES, Engine, Placement
 from vtcli.engines.vllm.forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
+from vtcli.engines.vllm.queueing import StartOrder
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.servers.fleet import Fleet
 from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote
@@ -60,6 +61,7 @@ class ServerPolicy:
             "tensors": self._names,
         }
         self._uris: dict[str, str] = {}
+        self._order = StartOrder()
         self._waited = 0  # completions with a waiting caller; abandoned requests may still be under way
         self._fleet = Fleet(engine, family, wanted, arguments(engine, family, limits, place))
         try:
@@ -163,11 +165,13 @@ class ServerPolicy:
 
     async def _ask(self, server: Remote, request: Request, look: str = "") -> Completion:
         label, limit = self._fleet.label, self.options.timeout_s + GRACE_S  # who waits has the tighter limit
+        place = self._order.of(request.rollout)
         for knows in (True, False):  # what it was sent before, its cache may have dropped
             views = {ref.view: None if knows and ref.view in server.known else ref for ref in request.images}
             sent = {view: None if ref is None else await self._uri(ref) for view, ref in views.items()}
             try:
-                reply = await server.ask("POST", GENERATE, limit, body(request, self.family, sent, look))
+                asked = body(request, self.family, sent, look) | {"priority": place}
+                reply = await server.ask("POST", GENERATE, limit, asked)
             except Refused as error:
                 if None in sent.values():
                     server.known -= sent.keys()

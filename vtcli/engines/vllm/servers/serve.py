@@ -17,6 +17,7 @@ from typing import Any
 
 from vtcli.engines.vllm.servers.owner import own, watch
 from vtcli.engines.vllm.start import DEFAULTS, FIXED, family_of
+from vtcli.store.images import ImageLimits
 
 KEY = "VTCLI_SERVER_KEY"
 """The environment variable with the secret that every request must carry."""
@@ -85,9 +86,10 @@ def _limit(args: Any) -> None:
     given: Mapping[str, Any] = args.limit_mm_per_prompt
     image = given.get("image", IMAGES)
     own = {"count": image} if isinstance(image, int) else dict(image)
-    found = family_of(str(args.model)).vllm.arguments(own.get("count", IMAGES), TRIED)
+    count, largest = own.get("count", IMAGES), ImageLimits().max_pixels
+    found = family_of(str(args.model)).vllm.arguments(count, TRIED, largest)
     limits = found["limit_mm_per_prompt"]
-    args.mm_processor_kwargs = found["mm_processor_kwargs"]
+    args.mm_processor_kwargs = {**found["mm_processor_kwargs"], **(args.mm_processor_kwargs or {})}
     args.limit_mm_per_prompt = {**limits, **given, "image": {**limits["image"], **own}}
 
 
