@@ -2,7 +2,7 @@
 
 An image of code carries the operations that its process claims, and the sha256 of the picture that they started from.
 Whoever needs certainty asks for a test: a reward that reads a signal which rests on claims (``signals.claimed``), or a
-judge that looks at what code showed. The sandbox then does the operations again. Nobody else pays for that.
+judge that looks at what code showed. The sandbox then does the operations again; without a question, it does not.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def open_claims(trajectory: Trajectory) -> list[Claim]:
 
 
 def lacks_picture(trajectory: Trajectory) -> bool:
-    """True if a claim was stored without the one picture that it starts from. Nobody can test it then."""
+    """True if a claim was stored without the one picture that it starts from. It cannot be tested then."""
     found = [ref.transform for ref in trajectory.images if ref.transform and ref.transform.get("op") == "code"]
     starts = [{step.get("image") for step in how.get("operations") or ()} for how in found if "picture" not in how]
     return any(len(start) == 1 and None not in start for start in starts)

@@ -44,7 +44,7 @@ class Measuring:
         return frozenset[str]().union(*map(claimed, self.signals))
 
     async def again(self, trajectory: Trajectory, signals: Signals) -> Signals:
-        """The signals of a trajectory after a test of its claims. Values that rest on them are measured anew."""
+        """The signals of a trajectory after a test of its claims. Values that rest on them are measured again."""
         found = await measure_all(trajectory, [signal for signal in self.signals if claimed(signal)])
         return Signals({**signals.values, **found.values})
 
