@@ -31,7 +31,7 @@ EVERY_STEP = Interval(steps=1)
 
 
 class Snapshots(TorchCheckpointEngine):
-    """What DeepSpeed saves through, in place of its own: ``save`` copies to host memory, and ``write`` writes later."""
+    """DeepSpeed's checkpoint engine in two parts: ``save`` copies to host memory, and ``taken`` returns what writes."""
 
     def __init__(self) -> None:
         super().__init__()
