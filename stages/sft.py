@@ -50,6 +50,7 @@ class Config:
 
     data: str  # demos artifact
     model: str | None  # model artifact, folder, or hub name
+    optim: Optim
     epochs: float = 3.0
     rows_per_step: int = 128
     first: First = field(default_factory=First)
@@ -58,7 +59,6 @@ class Config:
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
-    optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     family: str | None = None  # of what is built: its model_type
     architecture: dict[str, Any] | None = None  # its sizes, as the family has them

@@ -162,6 +162,14 @@ def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(home: Path)
     assert len(lines(home / "nothing" / "v1" / "metrics.jsonl")) == 3
 
 
+def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Path) -> None:
+    process = start(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2, output[-4000:]
+    assert "rl.limits.max_tokens: is 6, but the shortest of" in output and "Traceback" not in output
+    assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if not path.stat().st_size]
+
+
 POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
 
 
