@@ -180,7 +180,7 @@ class DeepSpeedLearner:
         micro = batches(rows, self.backend.batch_tokens, self.family)
         rounds = largest(len(micro))
         idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
-        sums = _Sums()
+        sums = _Sums({"row_tokens": float(sum(len(row.token_ids) for row in rows))})
         if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
             return self.skip()
         for group in self.engine.optimizer.param_groups:
@@ -213,7 +213,12 @@ class DeepSpeedLearner:
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
-        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+        return {"loss": 0.0, "tokens": 0.0, "row_tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+
+    @property
+    def weight_count(self) -> int:
+        """Number of the model's weights, of all shards."""
+        return sum(int(getattr(p, "ds_numel", p.numel())) for p in self.module.model.parameters())
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
@@ -412,7 +417,7 @@ class DeepSpeedLearner:
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         total = dict(zip(names, tensor.tolist(), strict=True))
         tokens = max(total.pop("tokens"), 1.0)
-        out = {"loss": total.pop("loss"), "tokens": tokens}
+        out = {"loss": total.pop("loss"), "tokens": tokens, "row_tokens": total.pop("row_tokens")}
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
@@ -440,6 +445,7 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
         name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))
         for name in counted[0]
     }
+    out["row_tokens"] = sum(metrics["row_tokens"] for metrics in done)
     out |= {"tokens": tokens, "updated": sum(metrics["updated"] for metrics in done) / len(done)}
     if "logprob_gap_max" in out:
         out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)
