@@ -1,0 +1,84 @@
+"""An engine beside a learner, as a run of RL has them: start, one weight update, and agreement after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from vtcli.algo.parity import DEFAULTS, ParityBounds
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.engines.parity import ParityCheck, disagreement, pooled
+from vtcli.engines.policies import IMAGES, Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.probes import LONG, probing
+from vtcli.engines.trials.learner import learner_of, nothing, rows
+from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.families.table import in_environment, open_family
+from vtcli.rollout.loop import Limits
+from vtcli.rollout.threads import EventLoop
+
+ENGINES = {
+    "hf": Engine("hf"),
+    "vllm": Engine("vllm", max_batch=32, gpu_memory=0.4, cache_gib=4.0),
+    "vllm_server": Engine("vllm_server", max_batch=32, gpu_memory=0.4, cache_gib=4.0, gpus=[0]),
+}
+"""Engines as they are tried. A server shares the first GPU, so that one GPU is enough for this trial."""
+GAP_AFTER_UPDATE = 1e-3
+"""Smallest effect of the step on a log-probability, nats: less, and the update would not show."""
+
+
+def trial_of(name: str) -> partial[Iterator[Outcome]]:
+    """The trial of one engine."""
+    return partial(engine, name)
+
+
+def engine(name: str, trial: Trial) -> Iterator[Outcome]:
+    """Outcomes in the order in which they become known, so that a crash leaves those before it."""
+    family = open_family(trial.folder, in_environment())
+    learner = learner_of(family, trial)
+    options = ENGINES[name]
+    if trial.cpu:
+        options = replace(options, cache_gib=1.0, gpus=None)
+    begin = time.perf_counter()
+    limits, place = Limits(max_tokens=LONG, max_images=IMAGES), Placement(trial.dtype, str(learner.engine.device))
+    policy = open_policy(options, family, probing(nothing), limits, place)
+    try:
+        yield Outcome(f"{name}: start", "ok", f"{time.perf_counter() - begin:.1f} s")
+        check = ParityCheck(policy, learner, family, probing(nothing), trial.dtype, ParityBounds(), LONG)
+        with EventLoop() as loop:
+            yield _agreement(f"{name}: parity at 1008 × 756, several turns", check, loop)
+            learner.step(rows(family, cpu=trial.cpu))
+            stale = pooled(check.run(loop, 1)).largest
+            yield _update(name, policy, learner, stale)
+            yield _agreement(f"{name}: parity after the update", check, loop)
+    finally:
+        policy.close()
+
+
+def _update(name: str, policy: TrainedPolicy, learner: DeepSpeedLearner, stale: float) -> Outcome:
+    """Seconds of one weight update; ``stale``: the largest difference before it, which the step has made."""
+    weights = learner.weights()
+    size = sum(value.nbytes for value in weights.values()) / 2**30
+    begin = time.perf_counter()
+    policy.update(weights, 1)
+    seconds = time.perf_counter() - begin
+    figure = f"{size:.2f} GiB in {seconds:.2f} s; the step had moved log-probabilities by up to {stale:.2g} nats"
+    if stale < GAP_AFTER_UPDATE:
+        return Outcome(f"{name}: weight update", "broken", figure, "the step changed nothing, so nothing is shown")
+    return Outcome(f"{name}: weight update", "ok", figure)
+
+
+def _agreement(what: str, check: ParityCheck, loop: EventLoop) -> Outcome:
+    found = check.run(loop)
+    figures = pooled(found)
+    figure = (
+        f"mean KL {figures.mean:.1e}, 99th percentile {figures.p99:.1e}, largest {figures.largest:.1e} nats of "
+        f"{figures.tokens} tokens; rows of up to {max(a.length for a in found)} tokens"
+    )
+    problem = disagreement(found, check.dtype, check.bounds)
+    if problem is None:
+        return Outcome(what, "ok", figure)
+    bounds = ", ".join(f"{name} ≤ {bound:g}" for name, bound in DEFAULTS[check.dtype].items())
+    differs = sorted({line for a in found for line in a.differs})
+    return Outcome(what, "broken", figure, "; ".join([f"bounds: {bounds}", *differs[:2]]))
