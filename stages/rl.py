@@ -22,6 +22,7 @@ from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+from vtcli.engines.phases import Phases
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
@@ -30,12 +31,12 @@ from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
-from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
+from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.host.pool import PoolConfig
@@ -143,6 +144,12 @@ class Config:
                 f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
                 "lower the second"
             )
+        if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
+            raise ConfigError(
+                f"rl.steps_ahead=1 with engine.sleep={self.engine.sleep} and rl.backend.sleep="
+                f"{str(self.backend.sleep).lower()}: the engine generates beside the learner, so neither can give its "
+                "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
+            )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
         _ = self.sampling  # refuses what cannot work
@@ -186,8 +193,8 @@ def run(config: Config) -> Artifact:
     """
     settings = RunSettings.of(config.job, "policy")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "dataset")
-    source = source_model(store, config.model)
+    data = store.resolve(config.data, "dataset", verify=first_rank())
+    source = source_model(store, config.model, verify=first_rank())
     parents = [data, *source.parents]
     free = (*RUNTIME_KEYS, *source.location_keys("rl"))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
@@ -224,6 +231,7 @@ class _Training:
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
+    phases: Phases  # whose turn it is on the device
     worlds: Worlds
     measure: Measuring
     questions: Mapping[str, _Questions]  # by form
@@ -267,7 +275,7 @@ class _Training:
 def _train(run: _Training) -> None:
     """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.learner.distributed import ranks
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
@@ -293,7 +301,7 @@ def _train(run: _Training) -> None:
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
-        Ranks(rank, learner.world, functools.partial(gather, what="the rollouts of all ranks")),
+        ranks("the rollouts of all ranks"),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -304,10 +312,19 @@ def _train(run: _Training) -> None:
             index, within = locate(lengths, step)
             phase, begin = config.phases[index], time.perf_counter()
 
+            # The policy's turn: the learner's states make room, and its weights go to the engine.
+            run.phases.generate(step)
+            moved = time.perf_counter() - begin
+
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
             refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
+
+            # The learner's turn: the engine's cache and weights make room.
+            turned = time.perf_counter()
+            run.phases.learn()
+            moved += time.perf_counter() - turned
 
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
             learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
@@ -315,11 +332,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-
-            # New weights for the policy.
-            learnt = time.perf_counter()
-            policy.update(learner.weights(), step + 1)
-            metrics["time/learn_s"] += time.perf_counter() - learnt
+            metrics["time/move_s"] = moved
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -380,8 +393,9 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     found = run.checkpoints.resume()
     if found is None:
         return 0, None
+    run.phases.learn()
     run.learner.load_checkpoint(found[1])
-    run.policy.update(run.learner.weights(), found[0])
+    run.phases.generate(found[0])
     return found[0], collector.load(found[1])
 
 
@@ -393,6 +407,7 @@ def _require_agreement(run: _Training) -> None:
     engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
     check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
     sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    run.phases.learn()
     require_at_start(check, sampled, log)
 
 
@@ -417,19 +432,29 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
+    if config.backend.sleep:
+        learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
+    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     judged = oracle.judges(config.judge)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
-    questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
-    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+    questions = {
+        form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
+    }
+    return _Training(
+        config, stage, start, family, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+    )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
-    found = SampleSet(data, form, "train", images, config.bad_rows)
-    kept = [i for i in range(len(found)) if config.tasks is None or found.task(i) in config.tasks]
+    from vtcli.engines.learner.distributed import ranks
+
+    found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
+    wanted = config.tasks
+    kept = [*range(len(found))] if wanted is None else [i for i, task in enumerate(found.tasks()) if task in wanted]
     if not kept:
         raise InputError(f"{data.ref} has no row of {form}-train of the tasks {config.tasks or 'that it may have'}.")
     if config.prompts_per_step > MAX_REPEATS * len(kept):

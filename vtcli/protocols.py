@@ -32,6 +32,19 @@ View = Callable[[ImageRef], Pixels]
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank of this process, the number of ranks, and the function that gathers a value from all of them, in order."""
+
+    rank: int
+    world: int
+    gather: Callable[[Any], list[Any]]
+
+
+ALONE = Ranks(0, 1, lambda value: [value])
+"""One process."""
+
+
+@dataclass(frozen=True, slots=True)
 class TemperatureSpan:
     """A temperature of its own for what a turn holds between two strings, the closing one included."""
 

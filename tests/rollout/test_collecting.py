@@ -165,15 +165,18 @@ def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
 
 def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> None:
     ended = []
+    begun = threading.Event()
 
     class Endless(FakeStream):
         async def __call__(self, *args: Any) -> StreamResult:
+            begun.set()
             try:
                 return await asyncio.sleep(3600)
             finally:
                 ended.append(True)
 
     def learn() -> None:
+        assert begun.wait(30)
         raise EngineError("the loss is nan")
 
     made = collector(loop, Endless({}))

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from vtcli.algo import pack
 from vtcli.algo.monitor import describe
 from vtcli.algo.select import chosen, correct_with_negative_credit, minibatches
-from vtcli.protocols import Reward
+from vtcli.protocols import Ranks, Reward
 from vtcli.rollout.light import LightGroup, Wire, light, packed, unpacked
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import Stream, StreamResult
@@ -30,15 +30,6 @@ from vtcli.store import disk, records
 from vtcli.store.image_work import in_thread
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Rank of this process, the number of ranks, and the function that gathers a value from all of them."""
-
-    rank: int
-    world: int
-    gather: Callable[[Any], list[Any]]
 
 
 @dataclass(frozen=True)

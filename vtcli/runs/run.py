@@ -38,7 +38,7 @@ RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
 """Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
 rounding."""
 
@@ -124,6 +124,11 @@ class Scope:
     # its work is refused, or dropped
 
 
+def first_rank() -> bool:
+    """Returns True in the process that checks a run's inputs and commits its artifact."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def open_run(
     settings: RunSettings,
@@ -146,7 +151,7 @@ def open_run(
     request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
     counted = _counted(stage, config, scope.runtime_keys)
     work = settings.home / ".work" / f"{stage}-{request[:12]}"
-    if os.environ.get("RANK", "0") != "0":
+    if not first_rank():
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return

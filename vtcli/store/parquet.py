@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtcli.errors import InputError
+from vtcli.protocols import ALONE, Ranks
 from vtcli.store import disk, images, videos
 
 Row = TypeVar("Row")
@@ -214,16 +216,29 @@ def _readable(path: Path) -> Generator[None]:
         ) from error
 
 
-class ParquetTable:
-    """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group."""
+@dataclass(frozen=True, slots=True)
+class _RowCheck:
+    """Result of the check of one row; ``problem`` is None for a usable one."""
 
-    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:
+    group: int
+    offset: int
+    id: str
+    problem: str | None
+
+
+class ParquetTable:
+    """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group.
+
+    Each of several ranks checks its share of the row groups; they open a table together.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"], ranks: Ranks = ALONE) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
-            self._read_group = lru_cache(maxsize=4)(self._file.read_row_group)
-            self.bad = self._scan()
+        self._read_group = lru_cache(maxsize=4)(self._read)
+        self.bad = self._merge(self._checked_by_all(ranks))
         if self.bad and bad_rows == "error":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
@@ -231,10 +246,21 @@ class ParquetTable:
                 f"Mend them, or set bad_rows=skip to leave them out."
             )
 
-    def row(self, index: int) -> dict[str, Any]:
+    def row(self, index: int, *columns: str) -> dict[str, Any]:
+        """One row, or some columns of it; images are read only with their column."""
         group, offset = self._places[index]
         with self._guard, _readable(self.path):
-            return self._read_group(group).slice(offset, 1).to_pylist()[0]
+            return self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
+
+    def _read(self, group: int, *columns: str) -> pa.Table:
+        return self._file.read_row_group(group, columns=list(columns) or None)
+
+    def column(self, name: str) -> list[Any]:
+        """One column of all usable rows; nothing else is read."""
+        groups = sorted({group for group, _ in self._places})
+        with self._guard, _readable(self.path):
+            found = {group: self._read(group, name).column(name).to_pylist() for group in groups}
+        return [found[group][offset] for group, offset in self._places]
 
     def copy(self, path: Path, indices: Iterable[int]) -> None:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
@@ -276,22 +302,38 @@ class ParquetTable:
                 f"it needs {', '.join(self._schema.names)}. Make the artifact with this version of vtcli."
             )
 
-    def _scan(self) -> tuple[str, ...]:
+    def _checked_by_all(self, ranks: Ranks) -> list[_RowCheck]:
+        """The rows of the file in order. A rank that cannot read its share tells all."""
+        share = range(ranks.rank, self._file.num_row_groups, ranks.world)
+        own: list[_RowCheck] | str
+        try:
+            with _readable(self.path):
+                own = [check for group in share for check in self._checked(group)]
+        except InputError as error:
+            own = str(error)
+        everyone: list[list[_RowCheck] | str] = ranks.gather(own)
+        if problem := next((part for part in everyone if isinstance(part, str)), None):
+            raise InputError(problem)
+        found = [check for part in everyone if not isinstance(part, str) for check in part]
+        return sorted(found, key=lambda check: (check.group, check.offset))
+
+    def _checked(self, group: int) -> Iterator[_RowCheck]:
+        for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
+            problem = row_problem(row, self._schema) or videos.problem(self.path.parent, row.get("videos"))
+            yield _RowCheck(group, offset, row["id"], problem)
+
+    def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:
         """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
         self.ids: list[str] = []
         self._places: list[tuple[int, int]] = []
         bad: list[str] = []
         seen: set[str] = set()
-        number = 0
-        for group in range(self._file.num_row_groups):
-            for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
-                problem = "its id occurs twice" if row["id"] in seen else row_problem(row, self._schema)
-                problem = problem or videos.problem(self.path.parent, row.get("videos"))
-                if problem:
-                    bad.append(f"row {number} (id {row['id']!r}): {problem}")
-                else:
-                    seen.add(row["id"])
-                    self.ids.append(row["id"])
-                    self._places.append((group, offset))
-                number += 1
+        for number, check in enumerate(checks):
+            problem = "its id occurs twice" if check.id in seen else check.problem
+            if problem:
+                bad.append(f"row {number} (id {check.id!r}): {problem}")
+            else:
+                seen.add(check.id)
+                self.ids.append(check.id)
+                self._places.append((check.group, check.offset))
         return tuple(bad)

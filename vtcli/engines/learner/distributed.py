@@ -23,6 +23,7 @@ import torch.distributed as dist
 from vtcli.engines.learner import heartbeat
 from vtcli.engines.learner.heartbeat import Heart, RankWait
 from vtcli.errors import EngineError
+from vtcli.protocols import Ranks
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """Time limit of a collective of tensors."""
@@ -146,6 +147,11 @@ def gather(value: Any, what: str = "the values of all ranks") -> list[Any]:
     """
     _, world = init_distributed()
     return [value] if world == 1 else _messages().gather(value, what)
+
+
+def ranks(what: str) -> Ranks:
+    """This process among all of the learner's, to gather ``what``."""
+    return Ranks(*init_distributed(), functools.partial(gather, what=what))
 
 
 def largest(value: int) -> int:
