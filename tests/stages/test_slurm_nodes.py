@@ -101,8 +101,8 @@ def test_srun_and_torchrun_give_the_same_ranks_on_two_nodes(env: dict[str, str],
     each = [*two, "--ntasks-per-node=2"]
     assert ranks(command(*each, "--gpus-per-node=2", sys.executable, script, env=env)) == expected
     assert ranks(command(*each, "--gpus-per-task=1", sys.executable, script, env=env)) == expected  # each sees one
-    launch = f"torchrun --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID --master-port=29511 {script}"
-    launch = launch.replace("torchrun", f"{sys.executable} -m torch.distributed.run --master-addr=127.0.0.1")
+    launch = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID"
+    launch += f" --master-addr=127.0.0.1 --master-port=29511 {script}"
     by_torchrun = command(*two, "--ntasks-per-node=1", "--gpus-per-node=2", "bash", "-c", launch, env=env)
     assert ranks(by_torchrun) == expected
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 COLOURS = {"ok": "green", "slow": "yellow", "absent": "yellow", "broken": "red"}
+PAGE = 160
+"""Characters of a line where there is no terminal."""
 Line = tuple[str, str, str, str]
 """Topic, state, what was found, what to do."""
 
@@ -73,6 +75,7 @@ def _print(title: str, lines: Iterable[Line]) -> None:
     from rich.text import Text
 
     console = Console()
+    console = console if console.is_terminal else Console(width=PAGE)
     table = Table(title=title, title_justify="left")
     table.box = box.HEAVY_HEAD if console.is_terminal else box.MARKDOWN
     for heading in ("", "state", "found", "what to do"):

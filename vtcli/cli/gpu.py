@@ -17,6 +17,8 @@ from typing import Any
 from vtcli.config.machine import gpus, installed
 from vtcli.engines.trials.outcome import Outcome
 
+TRIALS = "vtcli.engines.trials"
+"""The module that makes one trial, by its name."""
 MODEL_LIMIT_S = 300.0
 
 
@@ -36,10 +38,11 @@ CHECKS = (
     Check("driver", "driver and CUDA", 60, on_cpu=False),
     Check("collectives", "NCCL all-reduce", 240),
     Check("matmul", "matrix product", 120),
+    Check("attention", "attention against its reference", 180, on_cpu=False),
     Check("step", "learner step with the layers of a 7B model", 420, model="step"),
     Check("hf", "engine hf beside the learner", 420, model="shared"),
-    Check("vllm", "vLLM in process: start, weight update, parity", 900, model="shared", package="vllm"),
-    Check("vllm_server", "vLLM servers: start, weight update, parity", 900, model="shared", package="vllm"),
+    Check("vllm", "vLLM in process: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
+    Check("vllm_server", "vLLM servers: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
 )
 
 
@@ -61,11 +64,11 @@ def examine(cpu: bool, model: Path | None, starts: Callable[[str], None]) -> Ite
             starts(check.what)
             folder = models.get(check.model) or Path(above) / (check.model or "none")
             if check.model and not folder.exists():
-                made = _run(["vtcli.engines.trials.model", str(folder), *_sizes(check.model, cpu)], MODEL_LIMIT_S, cpu)
+                made = _run([f"{TRIALS}.model", str(folder), *_sizes(check.model, cpu)], MODEL_LIMIT_S, cpu)
                 if made.problem:
                     yield Outcome(check.what, "broken", f"its model cannot be made: {made.problem}", made.by_hand)
                     continue
-            ran = _run(["vtcli.engines.trials", check.name, str(folder), "cpu" if cpu else "cuda"], check.limit_s, cpu)
+            ran = _run([TRIALS, check.name, str(folder), "cpu" if cpu else "cuda"], check.limit_s, cpu)
             yield from ran.outcomes
             if ran.problem:
                 yield Outcome(check.what, "broken", ran.problem, ran.by_hand)
@@ -106,7 +109,7 @@ def _run(module: Sequence[str], limit_s: float, cpu: bool) -> _Ran:
         how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
         problem = f"{how}: {said[-1][:300] if said else 'nothing was said'}"
     found = [outcome for line in (out or "").splitlines() if (outcome := Outcome.read(line)) is not None]
-    if not problem and not found and module[0] == "vtcli.engines.trials":
+    if not problem and not found and module[0] == TRIALS:
         problem = "ended without a result"
     return _Ran(found, problem, by_hand)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from vtcli.engines.trials import device, engine, learner
+from vtcli.engines.trials import attention, device, engine, learner
 from vtcli.engines.trials.outcome import Outcome, Trial
 from vtcli.errors import VtcliError
 
@@ -14,6 +14,7 @@ TRIALS: Mapping[str, Callable[[Trial], Iterator[Outcome]]] = {
     "driver": device.driver,
     "collectives": device.collectives,
     "matmul": device.matmul,
+    "attention": attention.attention,
     "step": learner.step,
     **{name: engine.trial_of(name) for name in engine.ENGINES},
 }

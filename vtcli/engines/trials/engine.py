@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from vtcli.algo.parity import DEFAULTS, ParityBounds
-from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.parity import ParityCheck, disagreement, pooled
-from vtcli.engines.policies import IMAGES, Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, probing
 from vtcli.engines.trials.learner import learner_of, nothing, rows
 from vtcli.engines.trials.outcome import Outcome, Trial
@@ -20,10 +21,12 @@ from vtcli.rollout.threads import EventLoop
 
 ENGINES = {
     "hf": Engine("hf"),
-    "vllm": Engine("vllm", max_batch=32, gpu_memory=0.4, cache_gib=4.0),
-    "vllm_server": Engine("vllm_server", max_batch=32, gpu_memory=0.4, cache_gib=4.0, gpus=[0]),
+    "vllm": Engine("vllm", max_batch=32, gpu_memory=0.4, cache_gib=4.0, sleep=2),
+    "vllm_server": Engine("vllm_server", max_batch=32, gpu_memory=0.4, cache_gib=4.0, gpus=[0], sleep=2),
 }
 """Engines as they are tried. A server shares the first GPU, so that one GPU is enough for this trial."""
+FREED = 0.9
+"""Share of weights and cache that an engine asleep must have given back at least."""
 GAP_AFTER_UPDATE = 1e-3
 """Smallest effect of the step on a log-probability, nats: less, and the update would not show."""
 
@@ -39,7 +42,7 @@ def engine(name: str, trial: Trial) -> Iterator[Outcome]:
     learner = learner_of(family, trial)
     options = ENGINES[name]
     if trial.cpu:
-        options = replace(options, cache_gib=1.0, gpus=None)
+        options = replace(options, cache_gib=1.0, gpus=None, sleep=0)
     begin = time.perf_counter()
     limits, place = Limits(max_tokens=LONG, max_images=IMAGES), Placement(trial.dtype, str(learner.engine.device))
     policy = open_policy(options, family, probing(nothing), limits, place)
@@ -49,19 +52,49 @@ def engine(name: str, trial: Trial) -> Iterator[Outcome]:
         with EventLoop() as loop:
             yield _agreement(f"{name}: parity at 1008 × 756, several turns", check, loop)
             learner.step(rows(family, cpu=trial.cpu))
+            check = replace(check, room=ROOM) if trial.cpu else check  # small rows: a CPU takes a minute for large ones
             stale = pooled(check.run(loop, 1)).largest
-            yield _update(name, policy, learner, stale)
+            weights = learner.weights()
+            size = sum(value.nbytes for value in weights.values()) / 2**30
+            before = _free()
+            if options.sleeps:
+                yield _asleep(name, policy, size + (options.cache_gib or 0.0))
+            yield _update(name, partial(policy.update, weights, 1), size, stale)
+            if options.sleeps:
+                yield _awake(name, policy, before)
             yield _agreement(f"{name}: parity after the update", check, loop)
     finally:
         policy.close()
 
 
-def _update(name: str, policy: TrainedPolicy, learner: DeepSpeedLearner, stale: float) -> Outcome:
-    """Seconds of one weight update; ``stale``: the largest difference before it, which the step has made."""
-    weights = learner.weights()
-    size = sum(value.nbytes for value in weights.values()) / 2**30
+def _free() -> float:
+    """GiB of the device that no process has."""
+    return torch.cuda.mem_get_info()[0] / 2**30 if torch.cuda.is_available() else 0.0
+
+
+def _asleep(name: str, policy: TrainedPolicy, held: float) -> Outcome:
+    """Memory that sleeping gives back; ``held``: GiB of weights and cache."""
+    before, begin = _free(), time.perf_counter()
+    policy.sleep()
+    seconds, freed = time.perf_counter() - begin, _free() - before
+    figure = f"{freed:.1f} of {held:.1f} GiB freed in {seconds:.2f} s"
+    if freed < FREED * held:
+        return Outcome(f"{name}: sleep", "broken", figure, "use engine.sleep=0, or servers with GPUs of their own")
+    return Outcome(f"{name}: sleep", "ok", figure)
+
+
+def _awake(name: str, policy: TrainedPolicy, before: float) -> Outcome:
+    """``before``: free GiB when the engine was awake last."""
     begin = time.perf_counter()
-    policy.update(weights, 1)
+    policy.wake()
+    seconds = time.perf_counter() - begin
+    return Outcome(f"{name}: wake", "ok", f"in {seconds:.2f} s, {before - _free():+.1f} GiB beside before")
+
+
+def _update(name: str, update: Callable[[], None], size: float, stale: float) -> Outcome:
+    """Seconds of one update of ``size`` GiB; ``stale``: the largest difference before it, which the step has made."""
+    begin = time.perf_counter()
+    update()
     seconds = time.perf_counter() - begin
     figure = f"{size:.2f} GiB in {seconds:.2f} s; the step had moved log-probabilities by up to {stale:.2g} nats"
     if stale < GAP_AFTER_UPDATE:

@@ -1,4 +1,7 @@
-"""Random models that the trials try with: ``python -m vtcli.engines.trials.model FOLDER FAMILY SIZES`` writes one."""
+"""Random models that the trials try with: ``python -m vtcli.engines.trials.model FOLDER FAMILY SIZES``.
+
+Sizes are JSON, or a name of ``NAMED``.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,21 @@ LIKE_7B: Mapping[str, Any] = {
 }
 """Two layers of Qwen2.5-VL-7B, text and vision, with its whole vocabulary."""
 
+LIKE_3B: Mapping[str, Any] = {
+    **LIKE_7B,
+    "embeddings": 151936,
+    "hidden_size": 2048,
+    "layers": 36,
+    "heads": 16,
+    "kv_heads": 2,
+    "intermediate_size": 11008,
+    "vision_depth": 32,
+    "vision_windows": 28,
+}
+"""Qwen2.5-VL-3B with random weights, to measure a training run where no hub is."""
+
+NAMED: Mapping[str, Mapping[str, Any]] = {"like_7b": LIKE_7B, "like_3b": LIKE_3B}
+
 POSITIONS = 8192
 """Length of a row that the other models take."""
 
@@ -46,4 +64,4 @@ def shared(family: str, tiny: Mapping[str, Any], *, cpu: bool) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))
+    build(Path(sys.argv[1]), sys.argv[2], NAMED.get(sys.argv[3]) or json.loads(sys.argv[3]))
