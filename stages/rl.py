@@ -25,11 +25,11 @@ from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.phases import Phases
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import (
@@ -226,6 +226,7 @@ class _Training:
     stage: StageRun
     start: Path  # the folder of the model that the run starts from
     family: Family
+    images: ImageStore
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
@@ -291,7 +292,8 @@ def _train(run: _Training) -> None:
 
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
     parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
-    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns)
+    claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
+    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims)
     collector = Collector(
         run.loop,
         stream,
@@ -434,15 +436,14 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
     phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
-    judged = oracle.judges(config.judge)
-    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
+    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {
         form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
     }
     return _Training(
-        config, stage, start, family, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+        config, stage, start, family, images, view, learner, policy, phases, worlds, measure, questions, EventLoop()
     )
 
 
