@@ -11,9 +11,9 @@ import typer
 
 from vtcli.cli import gpu
 from vtcli.cli.doctor import doctor
-from vtcli.cli.gpu import Check
+from vtcli.cli.gpu import MachineCheck
 from vtcli.config import machine
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 
 
 def nothing(what: str) -> None:
@@ -53,7 +53,7 @@ def test_outcomes_before_a_crash_are_kept_and_the_next_check_is_made(
         "if sys.argv[1] == 'dies': os.kill(os.getpid(), 11)\n"
         "if sys.argv[1] == 'fails': sys.exit('no memory on this device')\n"
     )
-    monkeypatch.setattr(gpu, "CHECKS", tuple(Check(name, name, 30) for name in ("dies", "fails", "works")))
+    monkeypatch.setattr(gpu, "CHECKS", tuple(MachineCheck(name, name, 30) for name in ("dies", "fails", "works")))
     found = list(gpu.examine(True, None, nothing))
     assert [(o.check, o.state) for o in found] == [
         ("start", "ok"),
@@ -83,7 +83,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(trials: Path, monk
         f"open({str(pid)!r}, 'w').write(str(child.pid))\n"
         "time.sleep(600)\n"
     )
-    monkeypatch.setattr(gpu, "CHECKS", (Check("hangs", "it", 3),))
+    monkeypatch.setattr(gpu, "CHECKS", (MachineCheck("hangs", "it", 3),))
     (found,) = gpu.examine(True, None, nothing)
     assert (found.state, found.figure) == ("broken", "no end within 3 s")
     deadline = time.monotonic() + 10
@@ -93,7 +93,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(trials: Path, monk
 
 
 def test_what_is_not_installed_is_no_failure_of_the_cpu_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "CHECKS", (Check("x", "its start", 3, package="vllm_that_is_not_there"),))
+    monkeypatch.setattr(gpu, "CHECKS", (MachineCheck("x", "its start", 3, package="vllm_that_is_not_there"),))
     (found,) = gpu.examine(True, None, nothing)
     assert (found.state, found.figure) == ("absent", "vllm_that_is_not_there is not installed")
 
@@ -145,7 +145,7 @@ def test_the_trials_run_on_a_cpu_with_the_miniature(capsys: pytest.CaptureFixtur
 
 
 def test_a_line_of_a_library_is_no_outcome() -> None:
-    outcome = Outcome("x", "ok", "1", "")
-    assert Outcome.read(outcome.line()) == outcome
-    assert Outcome.read("INFO start") is None
-    assert Outcome.read('{"some": "json"}') is None
+    outcome = TrialResult("x", "ok", "1", "")
+    assert TrialResult.read(outcome.line()) == outcome
+    assert TrialResult.read("INFO start") is None
+    assert TrialResult.read('{"some": "json"}') is None

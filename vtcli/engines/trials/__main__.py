@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from vtcli.engines.trials import attention, device, engine, learner
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.errors import VtcliError
 
-TRIALS: Mapping[str, Callable[[Trial], Iterator[Outcome]]] = {
+TRIALS: Mapping[str, Callable[[Trial], Iterator[TrialResult]]] = {
     "driver": device.driver,
     "collectives": device.collectives,
     "matmul": device.matmul,

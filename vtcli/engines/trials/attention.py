@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.varlen import SegmentBounds, attend, has_kernel, varlen_ref
 
 REPEATS = 5
@@ -20,7 +20,7 @@ ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
-class Shape:
+class AttentionCase:
     """Segments of one call."""
 
     name: str
@@ -42,18 +42,18 @@ class Shape:
 
 
 SHAPES = (
-    Shape("rows of 4096 after a prompt of 1024", 28, 4, 128, [(4096, 5120)] * 4, True),
-    Shape("63 windows of an image of 1008 × 756", 16, 16, 80, [(64, 64)] * 63, False),
-    Shape("one image of 1008 × 756", 16, 16, 80, [(3888, 3888)], False),
+    AttentionCase("rows of 4096 after a prompt of 1024", 28, 4, 128, [(4096, 5120)] * 4, True),
+    AttentionCase("63 windows of an image of 1008 × 756", 16, 16, 80, [(64, 64)] * 63, False),
+    AttentionCase("one image of 1008 × 756", 16, 16, 80, [(3888, 3888)], False),
 )
 
 
-def attention(trial: Trial) -> Iterator[Outcome]:
+def attention(trial: Trial) -> Iterator[TrialResult]:
     """Error against fp32, beside that of torch's SDPA in bf16, and TFLOP/s of a forward and a backward pass."""
     for shape in SHAPES:
         q, k, v, bounds = _inputs(shape, trial.device)
         if not has_kernel(q):
-            yield Outcome(f"attention, {shape.name}", "broken", "no kernel for bf16 on this device", "a newer GPU")
+            yield TrialResult(f"attention, {shape.name}", "broken", "no kernel for bf16 on this device", "a newer GPU")
             continue
         error, usual = _errors(shape, q, k, v, bounds)
         seconds = _seconds(shape, q, k, v, bounds)
@@ -61,10 +61,10 @@ def attention(trial: Trial) -> Iterator[Outcome]:
         figure = f"error {error:.1e} (SDPA's {usual:.1e}), {rate}"
         good = error <= 2 * usual + ROUNDING
         advice = "" if good else "the kernel of this torch is wrong on this GPU: report torch's version and the GPU"
-        yield Outcome(f"attention, {shape.name}", "ok" if good else "broken", figure, advice)
+        yield TrialResult(f"attention, {shape.name}", "ok" if good else "broken", figure, advice)
 
 
-def _errors(shape: Shape, q: Tensor, k: Tensor, v: Tensor, bounds: SegmentBounds) -> tuple[float, float]:
+def _errors(shape: AttentionCase, q: Tensor, k: Tensor, v: Tensor, bounds: SegmentBounds) -> tuple[float, float]:
     """Largest difference from fp32, of the kernel and of SDPA in bf16."""
     longest = bounds.longest_query, bounds.longest_key
 
@@ -79,7 +79,7 @@ def _errors(shape: Shape, q: Tensor, k: Tensor, v: Tensor, bounds: SegmentBounds
     return float((found.float() - exact).abs().max()), float((plain.float() - exact).abs().max())
 
 
-def _inputs(shape: Shape, device: str) -> tuple[Tensor, Tensor, Tensor, SegmentBounds]:
+def _inputs(shape: AttentionCase, device: str) -> tuple[Tensor, Tensor, Tensor, SegmentBounds]:
     generator = torch.Generator(device).manual_seed(0)
     queries, keys = (sum(pair[i] for pair in shape.lengths) for i in (0, 1))
     sizes = ((queries, shape.heads), (keys, shape.kv_heads), (keys, shape.kv_heads))
@@ -93,7 +93,7 @@ def _inputs(shape: Shape, device: str) -> tuple[Tensor, Tensor, Tensor, SegmentB
     return q, k, v, SegmentBounds(starts, ends, *longest)
 
 
-def _seconds(shape: Shape, q: Tensor, k: Tensor, v: Tensor, bounds: SegmentBounds) -> float:
+def _seconds(shape: AttentionCase, q: Tensor, k: Tensor, v: Tensor, bounds: SegmentBounds) -> float:
     times: list[float] = []
     for _ in range(REPEATS):
         torch.cuda.synchronize()

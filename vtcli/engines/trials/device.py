@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.cuda import nccl
 from torch.multiprocessing.spawn import spawn
 
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.plan.hardware import GPUS, Gpu
 
 DRIVERS = {13: 580, 12: 525}
@@ -30,18 +30,18 @@ def data_sheet() -> Gpu | None:
     return next((gpu for kind, gpu in GPUS.items() if kind.split("-")[0] in name), None)
 
 
-def driver(trial: Trial) -> Iterator[Outcome]:
+def driver(trial: Trial) -> Iterator[TrialResult]:
     """The driver is there and new enough for torch's CUDA."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        yield Outcome("driver", "absent", "no nvidia-smi", "install NVIDIA's driver, 580 or newer")
+        yield TrialResult("driver", "absent", "no nvidia-smi", "install NVIDIA's driver, 580 or newer")
         return
     query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     lines = [line.split(", ") for line in done.stdout.splitlines() if ", " in line]
     if done.returncode or not lines:
         said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-        yield Outcome(
+        yield TrialResult(
             "driver", "broken", f"nvidia-smi says: {said[0][:150]}", "load the driver, or restart the machine"
         )
         return
@@ -49,21 +49,21 @@ def driver(trial: Trial) -> Iterator[Outcome]:
     cuda = torch.version.cuda
     if cuda is None:
         advice = "this torch is built for CPUs: pip install 'vtcli[vllm]' in a new environment"
-        yield Outcome("driver", "broken", f"driver {version}, torch {torch.__version__} without CUDA", advice)
+        yield TrialResult("driver", "broken", f"driver {version}, torch {torch.__version__} without CUDA", advice)
         return
     needed = DRIVERS.get(int(cuda.split(".")[0]), max(DRIVERS.values()))
     figure = f"driver {version}, torch's CUDA {cuda}, {len(lines)} × {name}"
     if int(version.split(".")[0]) < needed:
-        yield Outcome("driver", "broken", figure, f"CUDA {cuda} needs driver {needed} or newer: update the driver")
+        yield TrialResult("driver", "broken", figure, f"CUDA {cuda} needs driver {needed} or newer: update the driver")
     elif not torch.cuda.is_available():
-        yield Outcome(
+        yield TrialResult(
             "driver", "broken", figure, "torch sees no device: look at CUDA_VISIBLE_DEVICES and the container"
         )
     else:
-        yield Outcome("driver", "ok", figure)
+        yield TrialResult("driver", "ok", figure)
 
 
-def collectives(trial: Trial) -> Iterator[Outcome]:
+def collectives(trial: Trial) -> Iterator[TrialResult]:
     """An all-reduce by one rank and by all GPUs of this machine; on a CPU by two ranks over gloo."""
     most = RANKS_ON_CPU if trial.cpu else torch.cuda.device_count()
     backend = "gloo" if trial.cpu else "nccl"
@@ -76,7 +76,7 @@ def collectives(trial: Trial) -> Iterator[Outcome]:
         version = "" if trial.cpu else " " + ".".join(map(str, nccl.version()))
         moved = f", {rate:.1f} GB/s a rank" if world > 1 else ""
         figure = f"{backend}{version}, {size / 2**20:.0f} MiB in {seconds * 1000:.1f} ms{moved}"
-        yield Outcome(f"all-reduce, {world} rank{'s' if world > 1 else ''}", "ok", figure)
+        yield TrialResult(f"all-reduce, {world} rank{'s' if world > 1 else ''}", "ok", figure)
 
 
 def _all_reduce(rank: int, world: int, backend: str, folder: str) -> None:
@@ -102,7 +102,7 @@ def _all_reduce(rank: int, world: int, backend: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def matmul(trial: Trial) -> Iterator[Outcome]:
+def matmul(trial: Trial) -> Iterator[TrialResult]:
     """TFLOP/s of a large product of bf16 matrices, against the data sheet; on a CPU a small one in fp32."""
     side = 1024 if trial.cpu else 8192
     dtype = torch.float32 if trial.cpu else torch.bfloat16
@@ -122,8 +122,10 @@ def matmul(trial: Trial) -> Iterator[Outcome]:
     share = "" if known is None else f", {tflops / known.bf16:.0%} of {known.kind}'s {known.bf16:g}"
     figure = f"{tflops:.1f} TFLOP/s in {str(dtype).removeprefix('torch.')}{share}, error {error:.1e}"
     if not error < 1e-2:
-        yield Outcome("matrix product", "broken", figure, "the result is wrong: this GPU or its memory is faulty")
+        yield TrialResult("matrix product", "broken", figure, "the result is wrong: this GPU or its memory is faulty")
     elif known is not None and tflops < 0.5 * known.bf16:
-        yield Outcome("matrix product", "slow", figure, "others use this GPU, or its clock is throttled: nvidia-smi -q")
+        yield TrialResult(
+            "matrix product", "slow", figure, "others use this GPU, or its clock is throttled: nvidia-smi -q"
+        )
     else:
-        yield Outcome("matrix product", "ok", figure)
+        yield TrialResult("matrix product", "ok", figure)

@@ -14,7 +14,7 @@ from vtcli.engines.parity import ParityCheck, disagreement, pooled
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, probing
 from vtcli.engines.trials.learner import learner_of, nothing, rows
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.table import in_environment, open_family
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop
@@ -31,12 +31,12 @@ GAP_AFTER_UPDATE = 1e-3
 """Smallest effect of the step on a log-probability, nats: less, and the update would not show."""
 
 
-def trial_of(name: str) -> partial[Iterator[Outcome]]:
+def trial_of(name: str) -> partial[Iterator[TrialResult]]:
     """The trial of one engine."""
     return partial(engine, name)
 
 
-def engine(name: str, trial: Trial) -> Iterator[Outcome]:
+def engine(name: str, trial: Trial) -> Iterator[TrialResult]:
     """Outcomes in the order in which they become known, so that a crash leaves those before it."""
     family = open_family(trial.folder, in_environment())
     learner = learner_of(family, trial)
@@ -47,7 +47,7 @@ def engine(name: str, trial: Trial) -> Iterator[Outcome]:
     limits, place = Limits(max_tokens=LONG, max_images=IMAGES), Placement(trial.dtype, str(learner.engine.device))
     policy = open_policy(options, family, probing(nothing), limits, place)
     try:
-        yield Outcome(f"{name}: start", "ok", f"{time.perf_counter() - begin:.1f} s")
+        yield TrialResult(f"{name}: start", "ok", f"{time.perf_counter() - begin:.1f} s")
         check = ParityCheck(policy, learner, family, probing(nothing), trial.dtype, ParityBounds(), LONG)
         with EventLoop() as loop:
             yield _agreement(f"{name}: parity at 1008 × 756, several turns", check, loop)
@@ -72,37 +72,37 @@ def _free() -> float:
     return torch.cuda.mem_get_info()[0] / 2**30 if torch.cuda.is_available() else 0.0
 
 
-def _asleep(name: str, policy: TrainedPolicy, held: float) -> Outcome:
+def _asleep(name: str, policy: TrainedPolicy, held: float) -> TrialResult:
     """Memory that sleeping gives back; ``held``: GiB of weights and cache."""
     before, begin = _free(), time.perf_counter()
     policy.sleep()
     seconds, freed = time.perf_counter() - begin, _free() - before
     figure = f"{freed:.1f} of {held:.1f} GiB freed in {seconds:.2f} s"
     if freed < FREED * held:
-        return Outcome(f"{name}: sleep", "broken", figure, "use engine.sleep=0, or servers with GPUs of their own")
-    return Outcome(f"{name}: sleep", "ok", figure)
+        return TrialResult(f"{name}: sleep", "broken", figure, "use engine.sleep=0, or servers with GPUs of their own")
+    return TrialResult(f"{name}: sleep", "ok", figure)
 
 
-def _awake(name: str, policy: TrainedPolicy, before: float) -> Outcome:
+def _awake(name: str, policy: TrainedPolicy, before: float) -> TrialResult:
     """``before``: free GiB when the engine was awake last."""
     begin = time.perf_counter()
     policy.wake()
     seconds = time.perf_counter() - begin
-    return Outcome(f"{name}: wake", "ok", f"in {seconds:.2f} s, {before - _free():+.1f} GiB beside before")
+    return TrialResult(f"{name}: wake", "ok", f"in {seconds:.2f} s, {before - _free():+.1f} GiB beside before")
 
 
-def _update(name: str, update: Callable[[], None], size: float, stale: float) -> Outcome:
+def _update(name: str, update: Callable[[], None], size: float, stale: float) -> TrialResult:
     """Seconds of one update of ``size`` GiB; ``stale``: the largest difference before it, which the step has made."""
     begin = time.perf_counter()
     update()
     seconds = time.perf_counter() - begin
     figure = f"{size:.2f} GiB in {seconds:.2f} s; the step had moved log-probabilities by up to {stale:.2g} nats"
     if stale < GAP_AFTER_UPDATE:
-        return Outcome(f"{name}: weight update", "broken", figure, "the step changed nothing, so nothing is shown")
-    return Outcome(f"{name}: weight update", "ok", figure)
+        return TrialResult(f"{name}: weight update", "broken", figure, "the step changed nothing, so nothing is shown")
+    return TrialResult(f"{name}: weight update", "ok", figure)
 
 
-def _agreement(what: str, check: ParityCheck, loop: EventLoop) -> Outcome:
+def _agreement(what: str, check: ParityCheck, loop: EventLoop) -> TrialResult:
     found = check.run(loop)
     figures = pooled(found)
     figure = (
@@ -111,7 +111,7 @@ def _agreement(what: str, check: ParityCheck, loop: EventLoop) -> Outcome:
     )
     problem = disagreement(found, check.dtype, check.bounds)
     if problem is None:
-        return Outcome(what, "ok", figure)
+        return TrialResult(what, "ok", figure)
     bounds = ", ".join(f"{name} ≤ {bound:g}" for name, bound in DEFAULTS[check.dtype].items())
     differs = sorted({line for a in found for line in a.differs})
-    return Outcome(what, "broken", figure, "; ".join([f"bounds: {bounds}", *differs[:2]]))
+    return TrialResult(what, "broken", figure, "; ".join([f"bounds: {bounds}", *differs[:2]]))

@@ -12,7 +12,7 @@ from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.probes import probe, probing
 from vtcli.engines.trials.device import data_sheet
-from vtcli.engines.trials.outcome import Outcome, Trial
+from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.family import Family
 from vtcli.families.table import in_environment, open_family
 from vtcli.plan.architecture import Architecture, from_folder
@@ -61,7 +61,7 @@ def _row(family: Family, nth: int, lengths: tuple[int, int], size: tuple[int, in
     return TrainRow(str(nth), ids, mask, (picture,), logprobs, advantages)
 
 
-def step(trial: Trial) -> Iterator[Outcome]:
+def step(trial: Trial) -> Iterator[TrialResult]:
     """Tokens a second, and the share of the data sheet's FLOP/s (MFU)."""
     family = open_family(trial.folder, in_environment())
     learner, batch = learner_of(family, trial), rows(family, cpu=trial.cpu)
@@ -76,17 +76,17 @@ def step(trial: Trial) -> Iterator[Outcome]:
     tokens, seconds = sum(len(row.token_ids) for row in batch), min(times)
     figure = f"{tokens} tokens of {len(batch)} rows in {seconds:.2f} s, {tokens / seconds:,.0f} tokens/s"
     if not metrics["updated"]:
-        yield Outcome("learner step", "broken", figure, "no update was made: the gradients were not finite")
+        yield TrialResult("learner step", "broken", figure, "no update was made: the gradients were not finite")
         return
     known = None if trial.cpu else data_sheet()
     if known is None:
-        yield Outcome("learner step", "ok", figure)
+        yield TrialResult("learner step", "ok", figure)
         return
     mfu = _flops(from_folder(trial.folder), batch) / seconds / (known.bf16 * 1e12)
     peak = torch.cuda.max_memory_allocated() / 2**30
     figure += f", MFU {mfu:.0%} of {known.kind} (optimiser included), {peak:.1f} GiB at most"
     advice = "" if mfu >= GOOD_MFU else "compare with docs/benchmarks.md; profile with `nsys profile` if far below"
-    yield Outcome("learner step", "ok" if mfu >= GOOD_MFU else "slow", figure, advice)
+    yield TrialResult("learner step", "ok" if mfu >= GOOD_MFU else "slow", figure, advice)
 
 
 def _flops(arch: Architecture, batch: Sequence[TrainRow]) -> float:

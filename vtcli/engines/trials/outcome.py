@@ -11,7 +11,7 @@ State = Literal["ok", "slow", "broken", "absent"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """A check with its figure, its verdict, and what to do unless it is ok."""
 
     check: str
@@ -24,10 +24,10 @@ class Outcome:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def read(line: str) -> Outcome | None:
+    def read(line: str) -> TrialResult | None:
         """The outcome of a line, or None for any other line, which a library has printed."""
         try:
-            return Outcome(**json.loads(line))
+            return TrialResult(**json.loads(line))
         except (ValueError, TypeError):
             return None
 
