@@ -145,8 +145,8 @@ class Config:
         if self.backend.batch_tokens < self.limits.max_tokens:
             raise ConfigError(
                 f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
-                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
-                "lower the second"
+                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split, over GPUs neither "
+                "(there is no sequence parallelism). Raise the first, or lower the second"
             )
         if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
             raise ConfigError(
