@@ -13,8 +13,8 @@ FLOPS_PER_WEIGHT = 6
 def throughput(row_tokens: float, seconds: float, weights: int, devices: int, peak: float | None) -> dict[str, float]:
     """Tokens of the trained rows per second, and the model FLOPs utilisation where the device's ``peak`` is known.
 
-    ``mfu`` counts 6 FLOPs a weight and token, as the field does: attention, the vision tower's own tokens and layers
-    that are computed twice are left out, and a prompt that rows share is counted for each. ``peak`` is in FLOP/s.
+    ``mfu`` counts 6 FLOPs a weight and token, as the field does. Attention, the vision tower's own tokens and layers
+    that are computed twice are left out. A prompt that rows share counts for each. ``peak`` is in FLOP/s.
 
     Example: 1000 tokens in 2 s on 1e9 weights and one device of 1e13 FLOP/s are 500 tokens/s and an ``mfu`` of 0.3.
     """
