@@ -6,7 +6,7 @@ import functools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
-from vtcli.algo.select import StepFill, filter_and_rank
+from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.phases import Phases
@@ -32,7 +32,15 @@ from vtcli.families.table import open_family
 from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    GroupRequest,
+    Limits,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    require_room,
+)
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
@@ -122,20 +130,14 @@ class Config:
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
-        function = _unbound(self.advantage)
+        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
         if self.group_size == 1 and function in GROUP_RELATIVE:
             raise OutOfBounds(
                 "group_size",
                 f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
                 "rollouts of a question, got 1.",
             )
-        if self.fill.stop_when_full and _unbound(self.select) is filter_and_rank:
-            rank = getattr(self.select, "keywords", {}).get("rank", "none")
-            if rank != "none":
-                raise ConfigError(
-                    f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves "
-                    "it only those that were finished first: give up one of the two"
-                )
+        refuse_early_stop(self.select, self.fill)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
         if self.backend.batch_tokens < self.limits.max_tokens:
@@ -160,12 +162,8 @@ class Config:
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
-def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a ``_target_`` node, without its keywords."""
-    return function.func if isinstance(function, functools.partial) else function
-
-
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
@@ -285,16 +283,15 @@ def _train(run: _Training) -> None:
         advantages = config.advantage(groups)  # one value per policy turn
         return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
 
+    # Some questions of each form leave room for an answer, or nothing is rolled out.
+    for found in run.questions.values():
+        places = found.kept[:: max(1, len(found.kept) // PROMPTS_TRIED)]
+        few = (run.worlds.offer(found.samples.load(i)) for i in places)
+        run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
+
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
-    stream = Stream(
-        policy,
-        run.family.chat,
-        run.worlds,
-        config.limits,
-        run.measure,
-        clock=policy.clock,
-        lockstep=config.lockstep_turns,
-    )
+    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
+    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns)
     collector = Collector(
         run.loop,
         stream,
