@@ -88,8 +88,8 @@ def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
     found = next((keys for keys, other in _frugal(backend) if needed(other) <= usable), None)
     helps = f"It would fit with: {' '.join(found)}" if found else "Lower sft.backend.batch_tokens or use more GPUs"
     raise ConfigError(
-        f"{_what(arch, cluster)} needs {size / GIB:.1f} GiB on each GPU to learn, of {usable / GIB:.1f} usable. {helps}; "
-        "plan.refuse=false starts in spite of it"
+        f"{_what(arch, cluster)} needs {size / GIB:.1f} GiB on each GPU to learn, of {usable / GIB:.1f} usable. "
+        f"{helps}; plan.refuse=false starts in spite of it"
     )
 
 
