@@ -89,7 +89,7 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
 
 
 def _roomier(plan: Plan) -> Iterator[tuple[Workload, int]]:
-    """What is given, then shorter limits above the usual trajectory, then more machines."""
+    """Yields the given limits and machines, then shorter limits above the usual trajectory, then more machines."""
     work, nodes, mean = plan.work, plan.cluster.nodes, plan.shape.total
     yield work, nodes
     shorter = work
