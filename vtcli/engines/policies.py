@@ -32,7 +32,7 @@ class Engine:
     max_batch: int = 256  # sequences that are sampled together
     step_tokens: int | None = None  # that one step reads and samples; null: 8192 on a GPU, 2048 on a CPU
     image_cache_gib: float = 4.0  # of host memory, for images that are ready for the vision tower
-    timeout_s: float = 600.0  # of every wait: for a completion, for a weight update
+    timeout_s: float = 600.0  # of the work at a completion, of a queue that does not move, of a weight update
     start_timeout_s: float = 1800.0  # loading, profiling, graphs
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU

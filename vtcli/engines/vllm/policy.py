@@ -23,7 +23,7 @@ from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, misread, same_tensors, sampling
-from vtcli.engines.vllm.queueing import StartOrder
+from vtcli.engines.vllm.queueing import StartOrder, WorkLimit
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.start import arguments, load, start, tensors
 from vtcli.errors import EngineError, InputError
@@ -42,6 +42,7 @@ class _Open:
 
     request: Request
     answer: Future[Completion]
+    inner: str = ""  # its name inside vLLM
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
 
@@ -57,7 +58,7 @@ class VllmPolicy:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
         self._count = self._looks = 0
-        self._order = StartOrder()
+        self._order, self._limit = StartOrder(), WorkLimit()
         self._broken: BaseException | None = None
         self._doing = "starting"
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
@@ -72,26 +73,31 @@ class VllmPolicy:
         """One completion.
 
         Raises:
-            EngineError: the engine has failed, or nothing came within ``engine.timeout_s``.
+            EngineError: the engine has failed, worked at it for ``engine.timeout_s`` or did nothing for as long.
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
         self.family.chat.check_images(request.token_ids, request.images)
         state = _Open(request, _future())
         self._count += 1
         name = str(self._count)
+        self._limit.open(name)
         self._submit(lambda: self._add(name, state))
-        limit = self.options.timeout_s
+        limit, answer = self.options.timeout_s, asyncio.wrap_future(state.answer)
         try:
-            async with asyncio.timeout(limit):  # not wait_for, which in Python 3.11 may lose a cancellation
-                return await asyncio.wrap_future(state.answer)
-        except TimeoutError as error:
+            while (left := limit - self._limit.waited(name)) > 0:
+                await asyncio.wait({answer}, timeout=left)
+                if answer.done():
+                    return answer.result()
+            work = "it worked at it" if self._limit.works(name) else "it is in the queue, which did not move"
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
-                f"tokens and {len(request.images)} images, {len(state.ids)} of {request.max_tokens} tokens said; "
-                f"{len(self._open)} requests are open, the engine is {self._doing}"
-            ) from error
+                f"tokens and {len(request.images)} images ({work}), {len(state.ids)} of {request.max_tokens} tokens "
+                f"said; {len(self._open)} requests are open, the engine is {self._doing}"
+            )
         finally:
+            self._limit.close(name)
             if not state.answer.done():  # abandoned: given up, or the rollout was cancelled
+                answer.cancel()
                 self._submit(lambda: self._drop(name))
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -145,6 +151,9 @@ class VllmPolicy:
         try:
             with self.clock.during("generate"):
                 outputs = self._engine.step()
+            scheduler = self._engine.engine_core.engine_core.scheduler
+            inner = {running.request_id for running in scheduler.running}
+            self._limit.computes({name for name, state in self._open.items() if state.inner in inner})
             for output in outputs:
                 self._deliver(output)
         except Exception as error:
@@ -167,7 +176,9 @@ class VllmPolicy:
         try:
             with self.clock.during("generate"):  # images are processed here
                 place = self._order.of(request.rollout)
-                self._engine.add_request(name, self._prompt(request), self._sampling(request), priority=place)
+                state.inner = self._engine.add_request(
+                    name, self._prompt(request), self._sampling(request), priority=place
+                )
         except Exception as error:  # this request's fault: the engine goes on
             state.answer.set_exception(InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}"))
             return
