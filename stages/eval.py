@@ -13,6 +13,7 @@ from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -29,6 +30,7 @@ from vtcli.rollout.loop import (
     RolloutRequest,
     refuse_broken,
     refuse_no_room,
+    require_room,
     why_broken,
 )
 from vtcli.rollout.stream import Stream
@@ -53,6 +55,7 @@ RUNTIME_KEYS = (
     *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
+PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -137,6 +140,8 @@ def run(config: Config) -> Artifact:
         offered, judged = config.tools == "offered", oracle.judges(config.judge)
         worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered, verify=judged)
         samples = _samples(config, data, images, worlds)
+        if config.policy == "oracle":
+            require_scripts(samples.values(), data.ref)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:
             found = loop.run(_Rollouts(config, stage, family, images, worlds, measure).collect(samples))
@@ -194,6 +199,8 @@ class _Rollouts:
         try:
             if unjudged or left:
                 await self.worlds.start()
+                few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
+                await require_room(few, self.family.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
@@ -211,8 +218,6 @@ class _Rollouts:
         opened: TrainedPolicy | None = None
         policy: Policy
         if config.policy == "oracle":
-            from vtcli.engines.scripted import OraclePolicy
-
             asked = {request.seed: request.sample for request in requests}
             policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
@@ -282,7 +287,7 @@ def _finish(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
         commands=[command] if (command := running()) else [],
-        lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
+        lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
         shown=content.choose(found, config.shown, config.seed),

@@ -18,23 +18,33 @@ from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
-from vtcli.algo.select import Selection, select
+from vtcli.algo.parity import ParityBounds
+from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.phases import Phases
+from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging import oracle
-from vtcli.protocols import Advantage, Reward, Sampling, Signal, TemperatureSpan
-from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
+from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
+from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    GroupRequest,
+    Limits,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    require_room,
+)
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.host.pool import PoolConfig
@@ -43,6 +53,7 @@ from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
 from vtcli.store.videos import portable
@@ -78,7 +89,8 @@ class Config:
     signals: Mapping[str, Any]
     env: BoundCard  # conf/env
     advantage: Advantage = group_mean
-    select: Selection = field(default_factory=Selection)
+    select: Select = filter_and_rank
+    fill: StepFill = field(default_factory=StepFill)
     steps_ahead: Literal[0, 1] = 0  # 1: rollouts of the next step go on while the learner works, one update older
     lockstep_turns: bool = False  # every trajectory's turn waits for all others': for comparisons alone
     updates_per_step: int = 1  # optimiser steps: mini-batches that the rollouts of a step are shared out to
@@ -106,6 +118,7 @@ class Config:
     optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     images: ImageLimits = field(default_factory=ImageLimits)
+    parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -124,6 +137,7 @@ class Config:
                 f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
                 "rollouts of a question, got 1.",
             )
+        refuse_early_stop(self.select, self.fill)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
         if self.backend.batch_tokens < self.limits.max_tokens:
@@ -131,6 +145,12 @@ class Config:
                 f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
                 f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
                 "lower the second"
+            )
+        if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
+            raise ConfigError(
+                f"rl.steps_ahead=1 with engine.sleep={self.engine.sleep} and rl.backend.sleep="
+                f"{str(self.backend.sleep).lower()}: the engine generates beside the learner, so neither can give its "
+                "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
             )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
@@ -143,6 +163,7 @@ class Config:
 
 
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
@@ -153,6 +174,7 @@ RUNTIME_KEYS = (
         "rl.max_unjudged",
         "rl.allow_no_update",
         "rl.limits.timeout_s",
+        "rl.parity",
         "engine",
     ),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
@@ -169,8 +191,8 @@ def run(config: Config) -> Artifact:
     """
     settings = RunSettings.of(config.job, "policy")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "dataset")
-    source = source_model(store, config.model)
+    data = store.resolve(config.data, "dataset", verify=first_rank())
+    source = source_model(store, config.model, verify=first_rank())
     parents = [data, *source.parents]
     free = (*RUNTIME_KEYS, *source.location_keys("rl"))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
@@ -207,6 +229,7 @@ class _Training:
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
+    phases: Phases  # whose turn it is on the device
     worlds: Worlds
     measure: Measuring
     questions: Mapping[str, _Questions]  # by form
@@ -250,7 +273,7 @@ class _Training:
 def _train(run: _Training) -> None:
     """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.learner.distributed import ranks
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
@@ -258,25 +281,24 @@ def _train(run: _Training) -> None:
 
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         advantages = config.advantage(groups)  # one value per policy turn
-        return select(groups, advantages, wanted, config.select)  # None keeps a trajectory out of the loss
+        return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
+
+    # Some questions of each form leave room for an answer, or nothing is rolled out.
+    for found in run.questions.values():
+        places = found.kept[:: max(1, len(found.kept) // PROMPTS_TRIED)]
+        few = (run.worlds.offer(found.samples.load(i)) for i in places)
+        run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
 
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
-    stream = Stream(
-        policy,
-        run.family.chat,
-        run.worlds,
-        config.limits,
-        run.measure,
-        clock=policy.clock,
-        lockstep=config.lockstep_turns,
-    )
+    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
+    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns)
     collector = Collector(
         run.loop,
         stream,
         functools.partial(_round, run),
         credit,
-        Fill(wanted, config.select.max_rounds, config.select.stop_when_full),
-        Ranks(rank, learner.world, gather),
+        Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
+        ranks("the rollouts of all ranks"),
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
@@ -287,10 +309,19 @@ def _train(run: _Training) -> None:
             index, within = locate(lengths, step)
             phase, begin = config.phases[index], time.perf_counter()
 
+            # The policy's turn: the learner's states make room, and its weights go to the engine.
+            run.phases.generate(step)
+            moved = time.perf_counter() - begin
+
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
             refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
+
+            # The learner's turn: the engine's cache and weights make room.
+            turned = time.perf_counter()
+            run.phases.learn()
+            moved += time.perf_counter() - turned
 
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
             learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
@@ -298,11 +329,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-
-            # New weights for the policy.
-            learnt = time.perf_counter()
-            policy.update(learner.weights(), step + 1)
-            metrics["time/learn_s"] += time.perf_counter() - learnt
+            metrics["time/move_s"] = moved
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -333,9 +360,9 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     config, (index, within) = run.config, locate(run.lengths, step)
     phase = config.phases[index]
     samples, kept = run.questions[phase.form].samples, run.questions[phase.form].kept
-    prompts = round(config.prompts_per_step * config.select.oversample)
+    prompts = round(config.prompts_per_step * config.fill.oversample)
     order = derive_seed(config.seed, index) % 2**32
-    picked = batch_indices(len(kept), prompts, within * config.select.max_rounds + number, order)
+    picked = batch_indices(len(kept), prompts, within * config.fill.max_rounds + number, order)
     seed = derive_seed(config.seed, "rollout", step, *([number] if number else []))
 
     def group(place: int) -> GroupRequest:
@@ -343,7 +370,13 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
         sample = run.worlds.offer(samples.load(kept[picked[place]]))
         return GroupRequest(sample, config.group_size, seed, config.sampling, repeat)
 
-    return RoundRequest(group, prompts, phase.reward)
+    def prefetch(places: Sequence[int]) -> None:
+        following = _round(run, step + 1, 0)
+        for place in places:
+            submit(functools.partial(following.group, place))
+
+    more = number == 0 and step + 1 < sum(run.lengths)
+    return RoundRequest(group, prompts, phase.reward, prefetch if more else None)
 
 
 def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
@@ -357,18 +390,22 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     found = run.checkpoints.resume()
     if found is None:
         return 0, None
+    run.phases.learn()
     run.learner.load_checkpoint(found[1])
-    run.policy.update(run.learner.weights(), found[0])
+    run.phases.generate(found[0])
     return found[0], collector.load(found[1])
 
 
 def _require_agreement(run: _Training) -> None:
     """Policy and learner compute the same, on every rank, or nothing is trained."""
-    from vtcli.engines import parity
-    from vtcli.engines.learner.distributed import gather
+    from vtcli.engines.parity import ParityCheck, require_at_start, starts
 
-    own = parity.agreements(run.loop, run.policy, run.learner, run.family, run.view, run.config.temperature)
-    parity.require([a for part in gather(own) for a in part], run.config.backend.dtype)
+    config, room = run.config, max(ROOM, run.config.limits.max_tokens)
+    engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
+    check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
+    sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    run.phases.learn()
+    require_at_start(check, sampled, log)
 
 
 def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
@@ -376,7 +413,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier
-    from vtcli.engines.parity import probing
+    from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
     images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
@@ -392,19 +429,29 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
+    if config.backend.sleep:
+        learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
+    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     judged = oracle.judges(config.judge)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
-    questions = {form: _questions(config, data, form, images) for form in {phase.form for phase in config.phases}}
-    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+    questions = {
+        form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
+    }
+    return _Training(
+        config, stage, start, family, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+    )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
-    found = SampleSet(data, form, "train", images, config.bad_rows)
-    kept = [i for i in range(len(found)) if config.tasks is None or found.task(i) in config.tasks]
+    from vtcli.engines.learner.distributed import ranks
+
+    found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
+    wanted = config.tasks
+    kept = [*range(len(found))] if wanted is None else [i for i, task in enumerate(found.tasks()) if task in wanted]
     if not kept:
         raise InputError(f"{data.ref} has no row of {form}-train of the tasks {config.tasks or 'that it may have'}.")
     if config.prompts_per_step > MAX_REPEATS * len(kept):
@@ -431,13 +478,15 @@ def _export(run: _Training, folder: Path) -> None:
 
 
 def _finish(run: _Training) -> Artifact:
+    from vtcli.engines.learner.distributed import first_rank_alive
+
     folder = run.stage.work / "model"
     _export(run, folder)  # with a barrier, so all ranks are in it
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
         _export(run, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage)
+        return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
         shutil.copyfile(path, folder / path.name)
     for name in ("phases", "images"):

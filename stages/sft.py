@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +16,16 @@ from vtcli.config.binding import convert
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
-from vtcli.families.messages import rows_from_demos
+from vtcli.families.messages import DemoRows
 from vtcli.families.table import find_family, open_family
+from vtcli.protocols import Ranks
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, open_run, wait_for_commit
+from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import DemoSet
 
@@ -93,9 +98,9 @@ def run(config: Config) -> Artifact:
     """
     settings = RunSettings.of(config.job, "base")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "demos")
+    data = store.resolve(config.data, "demos", verify=first_rank())
     parents = [data]
-    source = source_model(store, config.model) if config.model else None
+    source = source_model(store, config.model, verify=first_rank()) if config.model else None
     if source is not None:
         parents += source.parents
     # What RL or a generator would do changes nothing here, so that a finished model is found again.
@@ -109,9 +114,25 @@ def run(config: Config) -> Artifact:
         family = open_family(source.path, config.families) if source is not None else None
         sizing = (family or config.built()[0]).sizing(config.images)
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
-        train, held = (DemoSet(data, split, images) for split in ("train", "validation"))
+        ranks = _ranks()
+        train, held = (DemoSet(data, split, images, ranks=ranks) for split in ("train", "validation"))
+        demos = _Demos(train, held)
         family = family or open_family(_build(config, stage, train), config.families)
-        return _train(config, stage, family, (train, held), images)
+        return _train(config, stage, family, demos, images)
+
+
+@dataclass(frozen=True)
+class _Demos:
+    """Demonstrations of one artifact: those that are learnt, and those that are only measured."""
+
+    train: DemoSet
+    held_out: DemoSet
+
+
+def _ranks() -> Ranks:
+    from vtcli.engines.learner.distributed import ranks
+
+    return ranks("the check of the rows")
 
 
 def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
@@ -131,18 +152,18 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     return folder
 
 
-def _train(
-    config: Config, stage: StageRun, family: Family, demos: tuple[DemoSet, DemoSet], images: ImageStore
-) -> Artifact:
+def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, images: ImageStore) -> Artifact:
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.engines.learner.distributed import barrier
+    from vtcli.engines.learner.distributed import barrier, first_rank_alive
 
-    train, held = (rows_from_demos(part, family.chat) for part in demos)
-    schedule = Schedule.of(train, config)
+    train, held = (DemoRows(part, family.chat) for part in (demos.train, demos.held_out))
+    for rows in (train, held):
+        rows.check()
+    schedule = Schedule.of(train.ids, config)
     steps = schedule.steps
     learner = DeepSpeedLearner(
-        load_model(family),
+        load_model(family, config.backend.dtype),
         family,
         images.view,
         optim=config.optim,
@@ -156,13 +177,21 @@ def _train(
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
         done = found[0]
         learner.load_checkpoint(found[1])
-    known = bool(held) and config.checkpoint_best == "validation_nll"  # which is not measured in every step
+    own = slice(learner.rank, None, learner.world)
+
+    def begin(step: int) -> list[Future[TrainRow]]:
+        """Reads and encodes this rank's rows of a step, in threads."""
+        return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
+
+    coming = begin(done)
+    known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
-            metrics = learner.step(schedule.batch(step)[learner.rank :: learner.world])
+            here, coming = [row.result() for row in coming], begin(step + 1)
+            metrics = learner.step(here)
             last, due = step + 1 == steps, (step + 1) % config.checkpoint_every == 0
-            if held and (last or (due and config.checkpoint_best == "validation_nll")):
-                metrics["validation_nll"] = learner.evaluate(held)
+            if len(held) and (last or (due and config.checkpoint_best == "validation_nll")):
+                metrics["validation_nll"] = learner.evaluate([held[i] for i in range(len(held))[own]])
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
             known = known or require(metrics, config.checkpoint_best)
@@ -175,36 +204,37 @@ def _train(
         learner.load_checkpoint(best)
         learner.export(family.folder, folder / "best")
     if learner.rank != 0:
-        return wait_for_commit(stage)
+        return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
     return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Chooses the rows of each step. The choice is a pure function of the step, so a resumed run continues with the
-    same rows."""
+    """Chooses the rows of each step, by their places among ``count``. The choice is a pure function of the step, so a
+    resumed run continues with the same rows."""
 
-    rows: list[TrainRow]
-    alone: list[TrainRow]  # of the kind that comes first
+    count: int
+    alone: Sequence[int]  # of the kind that comes first
     alone_steps: int
     config: Config
 
     @classmethod
-    def of(cls, rows: list[TrainRow], config: Config) -> Schedule:
+    def of(cls, ids: Sequence[str], config: Config) -> Schedule:
         first = config.first
-        alone = [row for row in rows if row.id.endswith(f"-{first.kind}")] if first.epochs else []
+        alone = [i for i, name in enumerate(ids) if name.endswith(f"-{first.kind}")] if first.epochs else []
         if first.epochs and not alone:
             raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
-        return cls(rows, alone, round(first.epochs * len(alone) / first.rows_per_step), config)
+        return cls(len(ids), alone, round(first.epochs * len(alone) / first.rows_per_step), config)
 
     @property
     def steps(self) -> int:
-        return self.alone_steps + max(1, round(self.config.epochs * len(self.rows) / self.config.rows_per_step))
+        return self.alone_steps + max(1, round(self.config.epochs * self.count / self.config.rows_per_step))
 
-    def batch(self, step: int) -> list[TrainRow]:
+    def batch(self, step: int) -> list[int]:
+        rows: Sequence[int]
         if step < self.alone_steps:
             rows, size = self.alone, self.config.first.rows_per_step
         else:
-            rows, size, step = self.rows, self.config.rows_per_step, step - self.alone_steps
+            rows, size, step = range(self.count), self.config.rows_per_step, step - self.alone_steps
         return [rows[i] for i in batch_indices(len(rows), size, step, self.config.seed)]

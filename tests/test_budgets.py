@@ -23,9 +23,11 @@ DRIVERS: dict[str, str] = {
 MANY_PARAMETERS: dict[str, str] = {
     "vtcli/judging/model.py::open_judge": "keyword-only, filled in by conf/judge",
     "vtcli/data/importers/rows.py::generate": "keyword-only, filled in by conf/data",
+    "vtcli/algo/select.py::filter_and_rank": "keyword-only, filled in by conf/select",
+    "vtcli/families/varlen.py::varlen_ref": "has the signature of torch's varlen_attn, for which it stands in",
     "vtcli/engines/learner/deepspeed.py::DeepSpeedLearner.__init__": "keyword-only, filled in by the stages",
 }
-"""``path::function`` -> why; only keyword-only plug points that a config file fills."""
+"""``path::function`` -> why; keyword-only plug points that a config file fills, and signatures of others."""
 
 FILES = sorted(p for room in ("vtcli", "stages", "tests") for p in (ROOT / room).rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef

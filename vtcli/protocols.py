@@ -32,6 +32,19 @@ View = Callable[[ImageRef], Pixels]
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """Rank of this process, the number of ranks, and the function that gathers a value from all of them, in order."""
+
+    rank: int
+    world: int
+    gather: Callable[[Any], list[Any]]
+
+
+ALONE = Ranks(0, 1, lambda value: [value])
+"""One process."""
+
+
+@dataclass(frozen=True, slots=True)
 class TemperatureSpan:
     """A temperature of its own for what a turn holds between two strings, the closing one included."""
 
@@ -298,9 +311,20 @@ class Reward(Protocol):
 
 
 class Advantage(Protocol):
-    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group."""
+    """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group. The groups
+    are light (``rollout.light``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or
+    texts."""
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Credit]]: ...
+
+
+class Select(Protocol):
+    """Function from the groups of a whole batch, as an ``Advantage`` sees them, and their credit to the credit that is
+    learnt from. Members that are left out have None. ``wanted`` is the number of trajectories that fill the step."""
+
+    def __call__(
+        self, groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int
+    ) -> list[list[Credit]]: ...
 
 
 class Tracker(Protocol):

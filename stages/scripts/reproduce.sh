@@ -24,8 +24,8 @@ esac
 # six rows to learn from, and they undo what was learnt: two for the video.
 size=()
 case $recipe in
-pyvision_image) size=(rl.prompts_per_step=8 rl.select.max_rounds=1) ;;
-pyvision_video) size=(rl.prompts_per_step=8 rl.select.max_rounds=2) ;;
+pyvision_image) size=(rl.prompts_per_step=8 rl.fill.max_rounds=1) ;;
+pyvision_video) size=(rl.prompts_per_step=8 rl.fill.max_rounds=2) ;;
 esac
 [ "${COMPARE:-yes}" = yes ] || others=()
 

@@ -10,7 +10,7 @@ from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo.advantages import group_mean
 from vtcli.algo.monitor import why_no_update
-from vtcli.algo.select import Selection, chosen, correct_with_negative_credit, select
+from vtcli.algo.select import StepFill, chosen, correct_with_negative_credit, filter_and_rank
 from vtcli.errors import ConfigError
 from vtcli.schema import Group, Stop
 from vtcli.store.images import ImageStore
@@ -28,14 +28,14 @@ def group(*rewards: float | None, stops: tuple[Stop, ...] = ()) -> Group:
 
 
 def kept(groups: list[Group], wanted: int, **options) -> list[list[bool]]:
-    found = select(groups, group_mean(groups, std=False), wanted, Selection(**options))
+    found = filter_and_rank(groups, group_mean(groups, std=False), wanted, **options)
     return [[value is not None for value in values] for values in found]
 
 
 def test_by_default_everything_with_a_verdict_is_kept_with_its_credit() -> None:
     groups = [group(1, 0), group(1, 1), group(None, 2)]
     credit = group_mean(groups)
-    assert select(groups, credit, 6, Selection()) == credit
+    assert filter_and_rank(groups, credit, 6) == credit
     assert chosen(credit) == 5
 
 
@@ -56,7 +56,7 @@ def test_deviations_are_compared_over_n_members() -> None:
 
 def test_credit_is_of_the_full_group_before_filtering() -> None:
     one = group(1, 0, 0, stops=(Stop.ANSWERED, Stop.ANSWERED, Stop.MAX_TOKENS))
-    found = select([one], group_mean([one], std=False), 3, Selection(drop_stops=(Stop.MAX_TOKENS,)))
+    found = filter_and_rank([one], group_mean([one], std=False), 3, drop_stops=(Stop.MAX_TOKENS,))
     assert found == [[pytest.approx((2 / 3,)), pytest.approx((-1 / 3,)), None]]
 
 
@@ -87,20 +87,20 @@ def test_the_share_of_right_answers_with_negative_credit() -> None:
     groups = [group(1, 1.1, 1.2), group(0, 1)]
     credit = group_mean(groups, std=False)
     assert correct_with_negative_credit(groups, credit) == 0.25
-    assert correct_with_negative_credit(groups, select(groups, credit, 2, Selection(rank="std"))) == 0.0
+    assert correct_with_negative_credit(groups, filter_and_rank(groups, credit, 2, rank="std")) == 0.0
     assert correct_with_negative_credit([group(0, 0)], [[None, None]]) is None
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong in ({"oversample": 0.5}, {"max_rounds": 0}):
-        with pytest.raises(ConfigError, match=r"^(rl\.select|oversample|max_rounds): "):
-            Selection(**wrong)
+        with pytest.raises(ConfigError, match=r"^(oversample|max_rounds): "):
+            StepFill(**wrong)
 
 
 def test_why_nothing_was_learnt_counts_every_rollout_once() -> None:
     groups = [group(0, 0), group(None, 1), group(1, 0, stops=(Stop.MAX_TOKENS, Stop.MAX_TOKENS))]
     groups.append(group(None, stops=(Stop.BROKEN,)))
-    credit = select(groups, group_mean(groups), 9, Selection(drop_equal=True, drop_stops=(Stop.MAX_TOKENS,)))
+    credit = filter_and_rank(groups, group_mean(groups), 9, drop_equal=True, drop_stops=(Stop.MAX_TOKENS,))
     assert chosen(credit) == 0
     assert why_no_update(groups, credit) == (
         "7 rollouts: 3 in groups whose rewards are all equal, 2 left out by rl.select or by the advantage, 1 without a "

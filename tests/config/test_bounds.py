@@ -77,7 +77,7 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("rl", "rl.prompts_per_step=1000000000", "rl.prompts_per_step: must be at least 1 and at most 65536, got"),
         ("rl", "rl.group_size=1000000", "rl.group_size: must be at least 1 and at most 4096, got"),
         ("rl", "rl.group_size=1", "rl.group_size: must be at least 2 for the advantage group_mean, which compares"),
-        ("rl", "rl.select.oversample=1e9", "rl.select.oversample: must be at least 1 and at most 64, got"),
+        ("rl", "rl.fill.oversample=1e9", "rl.fill.oversample: must be at least 1 and at most 64, got"),
         ("rl", "rl.temperature=1e9", "rl.temperature: must be above 0 and at most 10, got"),
         ("eval", "eval.temperature=1e9", "eval.temperature: must be at least 0 and at most 10, got"),
         ("rl", "rl.optim.lr=1e30", "rl.optim.lr: must be at least 0 and at most 10, got 1e+30."),
@@ -123,8 +123,8 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ),
         ("rl", "rl.optim.grad_clip=-1", "rl.optim.grad_clip: must be at least 0, got -1.0."),
         ("rl", "rl.backend.batch_tokens=0", "rl.backend.batch_tokens: must be at least 1, got 0."),
-        ("rl", "rl.select.oversample=nan", "rl.select.oversample: expected a finite number"),
-        ("rl", "rl.select.oversample=0.5", "rl.select.oversample: must be at least 1 and at most 64, got 0.5."),
+        ("rl", "rl.fill.oversample=nan", "rl.fill.oversample: expected a finite number"),
+        ("rl", "rl.fill.oversample=0.5", "rl.fill.oversample: must be at least 1 and at most 64, got 0.5."),
         ("rl", "rl.phases.0.steps=0", "rl.phases.0.steps: must be at least 1, got 0."),
         ("rl", "images.max_pixels=0", "images.max_pixels: must be at least 1, got 0."),
         ("rl", "images.min_pixels=99999999", "images.min_pixels: must be at most max_pixels="),
@@ -143,3 +143,8 @@ def test_a_number_that_cannot_work_is_refused_by_its_key(stage: str, override: s
     said = refused(stage, override)
     assert said.startswith(message), said
     assert "set in command line: " in said or not override.startswith(f"{stage}.")
+
+
+def test_ranking_and_stopping_early_do_not_go_together() -> None:
+    said = refused("rl", "rl.select.rank=std", "rl.fill.stop_when_full=true")
+    assert "rl.select.rank=std" in said and "rl.fill.stop_when_full=true" in said and "give up one of the two" in said

@@ -81,18 +81,22 @@ def test_advantages(recipe: str, advantage: tuple[str, bool], variant: tuple[str
     assert rl("+recipe=codedance")["advantage"]["weight"] == 0.2
 
 
+FILL = {"oversample": 1.0, "max_rounds": 1, "stop_when_full": False}
+
+
 def test_pyvision_selects_what_it_learns_from() -> None:
     """Section 3.4: oversampling batch 32, training batch 16; 3.3: no variance out, broken ones out, ranked."""
-    chosen = rl("+recipe=pyvision_video")["select"]
-    assert (chosen["oversample"], chosen["drop_equal"], chosen["rank"]) == (2.0, True, "std")
+    values = rl("+recipe=pyvision_video")
+    chosen = values["select"]
+    assert (values["fill"]["oversample"], chosen["drop_equal"], chosen["rank"]) == (2.0, True, "std")
     assert {"call_failed", "max_images"} <= set(chosen["drop_stops"])
     code = rl("+recipe=pyvision_image", "variant=code")
     assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
     assert code["updates_per_step"] == 4  # train_batch_size 64 in mini-batches of 16
     limits = compose.load("eval", ["scale=paper", "+recipe=pyvision_video"]).values["eval"]["limits"]
     assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
-    others = [rl(f"+recipe={name}")["select"] for name in ("codev", "codevision", "codedance")]
-    assert all((s["oversample"], s["drop_equal"], s["max_rounds"]) == (1.0, False, 1) for s in others)
+    for other in (rl(f"+recipe={name}") for name in ("codev", "codevision", "codedance")):
+        assert (other["fill"], other["select"]["drop_equal"]) == (FILL, False)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import tiny_model
 
 from vtcli.algo.optim import Backend, Optim
-from vtcli.engines import parity
+from vtcli.engines import parity, probes
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner, export
 from vtcli.engines.vllm.start import tensors
@@ -55,7 +55,7 @@ def family(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Family:
 
 
 def picture(family: Family, nth: int) -> ImageRef:
-    return parity.probe(nth, family)
+    return probes.probe(nth, family)
 
 
 def test_the_tiny_version_is_found_again_by_its_config(family: Family) -> None:
@@ -102,10 +102,11 @@ def test_a_skeleton_has_the_tensors_of_the_model(family: Family) -> None:
 
 
 def test_policy_and_learner_agree_on_rows_of_every_kind(family: Family) -> None:
-    view = parity.probing(lambda ref: tiny_model.store().view(ref))
+    view = probes.probing(lambda ref: tiny_model.store().view(ref))
     learner = DeepSpeedLearner(load_model(family), family, view, optim=Optim(), backend=Backend(), total_steps=1)
     with EventLoop() as loop:
-        found = parity.agreements(loop, HfPolicy(load_model(family), family, view), learner, family, view)
+        policy = HfPolicy(load_model(family), family, view)
+        found = parity.ParityCheck(policy, learner, family, view).run(loop)
     assert [a.images for a in found] == [0, 1, 2, 2, 4]
     parity.require(found, "float32")
 

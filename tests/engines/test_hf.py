@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from vtcli.families.table import open_family
 from vtcli.protocols import Request, Sampling, TemperatureSpan
 from vtcli.rollout.spans import scales
 from vtcli.schema import PolicyTurn, Stop, TrainRow, Trajectory
+from vtcli.store.image_work import in_thread
 
 
 def learner(**changes):
@@ -236,3 +238,21 @@ def test_the_learner_recomputes_what_was_drawn_at_several_temperatures():
         assert found == pytest.approx(stored, abs=1e-4)
     plain = learner(batch_tokens=400).logprobs([replace(row, scales=None) for row in rows])
     assert any(a != pytest.approx(b, abs=1e-2) for a, b in zip(plain, [list(r.logprobs) for r in rows], strict=True))
+
+
+def test_requests_that_wait_for_tools_of_different_speed_are_sampled_together():
+    """Batches decide the last bits, and a resumed run must have the same ones."""
+    sampled = policy()
+    sizes = []
+    generate = sampled.generate
+    sampled.generate = lambda batch, given_up=None: sizes.append(len(batch)) or generate(batch, given_up)
+
+    async def ask(request, seconds):
+        await in_thread(lambda: time.sleep(seconds))
+        return await sampled.complete(request)
+
+    async def play():
+        return await asyncio.gather(*(ask(r, s) for r, s in zip(requests(), (0.0, 0.2, 0.05, 0.1), strict=True)))
+
+    asyncio.run(play())
+    assert sizes == [4]

@@ -11,9 +11,8 @@ import tiny_model
 from fakes import FakeRunner, code_card, env_card, make_run, make_sample, make_scored, make_trajectory, tagged
 from qwen_views import sizing
 
-from vtcli.algo.select import Selection, select
 from vtcli.config import compose
-from vtcli.config.binding import bind, convert
+from vtcli.config.binding import bind
 from vtcli.data.generators import zoom
 from vtcli.engines.scripted import ScriptedPolicy, oracle
 from vtcli.envs.code import open_env
@@ -99,9 +98,7 @@ def test_what_was_cut_off_is_in_the_mean_and_not_in_the_loss() -> None:
         for i, stop in enumerate(stops)
     )
     groups = [Group(sample, members)]
-    (found,) = select(
-        groups, bind(values["advantage"], "advantage")(groups), 4, convert(values["select"], Selection, "select")
-    )
+    (found,) = bind(values["select"])(groups, bind(values["advantage"], "advantage")(groups), 4)
     assert found[2] is None
     assert [credit[0] for credit in found if credit is not None] == pytest.approx([1.5, -0.5, -0.5], rel=1e-3)
 

@@ -147,7 +147,7 @@ def near(sample, text):
     return float(right), int(right)
 
 
-# A signal, a reward and an advantage.
+# A signal, a reward, an advantage and a selection.
 
 
 async def letters(trajectory):
@@ -164,3 +164,16 @@ def centred(groups, *, scale):
         mean = sum(m.reward or 0.0 for m in group.members) / len(group.members)
         found.append([(scale * ((m.reward or 0.0) - mean),) * len(m.trajectory.policy_turns) for m in group.members])
     return found
+
+
+def last_alone(groups, credit, wanted, *, least):
+    """Only the last member of each group is learnt from, however small its advantage is."""
+    assert wanted >= least
+    return [[None] * (len(values) - 1) + [values[-1]] for values in credit]
+
+
+# A rule of `vtcli filter`.
+
+
+def without(rows, *, digit):
+    return [f"has a {digit}" if digit in row.id else None for row in rows]

@@ -13,9 +13,10 @@ import pytest
 from fakes import make_sample, make_scored, make_trajectory
 
 from vtcli.algo.advantages import group_mean
-from vtcli.algo.select import Selection, select
-from vtcli.errors import ConfigError, EngineError
+from vtcli.algo.select import filter_and_rank
+from vtcli.errors import EngineError
 from vtcli.rollout.batch import Collector, Fill, Ranks, RoundRequest, StepBatch
+from vtcli.rollout.light import packed
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import StreamResult
 from vtcli.rollout.threads import EventLoop
@@ -62,20 +63,21 @@ def loop() -> Iterator[EventLoop]:
 
 
 ALONE = Ranks(0, 1, lambda value: [value])
+FOUR = Fill(4)
 
 
-def collector(loop: EventLoop, stream: Any, wanted: int = 4, ranks: Ranks = ALONE, **chosen: Any) -> Collector:
+def collector(
+    loop: EventLoop, stream: Any, ranks: Ranks = ALONE, drop_equal: bool = False, fill: Fill = FOUR
+) -> Collector:
     def asked(step: int, rounds: int) -> RoundRequest:
         return RoundRequest(
             lambda place: GroupRequest(make_sample(id=str(10 * rounds + place)), G, step), 4, lambda _: []
         )
 
-    selection = Selection(**chosen)
-
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
-        return select(groups, group_mean(groups), wanted, selection)
+        return filter_and_rank(groups, group_mean(groups), fill.wanted, drop_equal=drop_equal)
 
-    return Collector(loop, stream, asked, credit, Fill(wanted, selection.max_rounds, selection.stop_when_full), ranks)
+    return Collector(loop, stream, asked, credit, fill, ranks)
 
 
 VARIED, SAME = (1.0, 0.0), (1.0, 1.0)
@@ -89,9 +91,26 @@ def test_by_default_every_group_is_waited_for(loop: EventLoop) -> None:
     assert batch.metrics()["cancelled"] == 0
 
 
+def test_samples_are_loaded_beside_the_event_loop_and_the_next_ones_are_told(loop: EventLoop) -> None:
+    threads: list[str] = []
+    told: list[tuple[int, ...]] = []
+
+    def load(place: int) -> GroupRequest:
+        threads.append(threading.current_thread().name)
+        return GroupRequest(make_sample(id=str(place)), G, 3)
+
+    made = collector(loop, FakeStream(dict.fromkeys(range(4), VARIED)), ranks=Ranks(1, 2, lambda value: [value]))
+    made.request = lambda step, rounds: RoundRequest(load, 4, lambda _: [], lambda places: told.append(tuple(places)))
+    batch = made.collect(3)
+    assert list(batch.own.groups) == [1, 3]
+    assert len(threads) == 2
+    assert not {"event loop", threading.current_thread().name} & set(threads)
+    assert told == [(1, 3)]
+
+
 def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: VARIED, 3: VARIED})
-    batch = collector(loop, stream, drop_equal=True, stop_when_full=True).collect(3)
+    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True)).collect(3)
     assert list(batch.everyone) == [0, 1, 2]  # the first gives nothing to learn from
     metrics = batch.metrics()
     assert (metrics["selected"], metrics["cancelled"], metrics["rollouts"]) == (4, 2, 6)
@@ -100,7 +119,7 @@ def test_a_round_ends_as_soon_as_the_groups_at_hand_fill_the_step(loop: EventLoo
 
 def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: SAME, 3: SAME} | dict.fromkeys(range(10, 14), VARIED))
-    batch = collector(loop, stream, drop_equal=True, stop_when_full=True, max_rounds=3).collect(3)
+    batch = collector(loop, stream, drop_equal=True, fill=Fill(4, 3, stop_when_full=True)).collect(3)
     assert stream.asked == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert list(batch.everyone) == [0, 1, 2, 3, 4]
     assert (batch.rounds, batch.cancelled) == (2, 6)
@@ -108,23 +127,18 @@ def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> No
 
 
 def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
-    other = (({1: group(make_sample(id="1"), VARIED)}, 2),)
+    other = (({1: packed(group(make_sample(id="1"), VARIED))}, 2),)
 
     def gather(value: Any) -> list[Any]:
         return [value, *other]
 
     stream = FakeStream(dict.fromkeys(range(4), VARIED))
-    batch = collector(loop, stream, ranks=Ranks(0, 2, gather), stop_when_full=True).collect(3)
+    batch = collector(loop, stream, ranks=Ranks(0, 2, gather), fill=Fill(4, stop_when_full=True)).collect(3)
     assert stream.asked == [[0, 2]]
     assert list(batch.own.groups) == [0]
     assert list(batch.everyone) == [0, 1]
     assert batch.cancelled == 4  # of both
     assert [len(rows) for rows in batch.rows(1)] == [2]  # its own
-
-
-def test_ranking_and_stopping_early_do_not_go_together() -> None:
-    with pytest.raises(ConfigError, match="give up one of the two"):
-        Selection(rank="std", stop_when_full=True)
 
 
 def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
@@ -151,15 +165,18 @@ def test_rollouts_go_on_beside_the_learner(loop: EventLoop) -> None:
 
 def test_a_learner_that_fails_ends_the_rollouts_beside_it(loop: EventLoop) -> None:
     ended = []
+    begun = threading.Event()
 
     class Endless(FakeStream):
         async def __call__(self, *args: Any) -> StreamResult:
+            begun.set()
             try:
                 return await asyncio.sleep(3600)
             finally:
                 ended.append(True)
 
     def learn() -> None:
+        assert begun.wait(30)
         raise EngineError("the loss is nan")
 
     made = collector(loop, Endless({}))
@@ -183,7 +200,7 @@ def test_rollouts_that_fail_wait_for_the_learner(loop: EventLoop) -> None:
 
 def test_a_checkpoint_keeps_the_batch_to_the_last_bit(loop: EventLoop, tmp_path: Path) -> None:
     stream = FakeStream({0: SAME, 1: VARIED, 2: (0.1, 0.3), 3: VARIED})
-    made = collector(loop, stream, drop_equal=True, stop_when_full=True)
+    made = collector(loop, stream, drop_equal=True, fill=Fill(4, stop_when_full=True))
     batch = made.collect(5)
     made.save(batch, tmp_path)
     found = made.load(tmp_path)

@@ -8,15 +8,11 @@ import pytest
 
 from stages.sft import Config, First, Schedule
 from vtcli.errors import ConfigError
-from vtcli.schema import TrainRow
 
 
-def rows(kinds: str) -> list[TrainRow]:
+def ids(kinds: str) -> list[str]:
     names = {"p": "perceive", "t": "tool"}
-    return [
-        TrainRow(id=f"zoom-demo-train-{i}-{names[k]}", token_ids=(1, 2), mask=(0, 1), images=())
-        for i, k in enumerate(kinds)
-    ]
+    return [f"zoom-demo-train-{i}-{names[k]}" for i, k in enumerate(kinds)]
 
 
 def config(**first: float) -> Config:
@@ -24,22 +20,23 @@ def config(**first: float) -> Config:
 
 
 def test_rows_of_the_first_kind_come_alone_and_then_every_row_in_every_epoch() -> None:
-    schedule = Schedule.of(rows("ptptpt" * 2), config(epochs=2, rows_per_step=2))
+    names = ids("ptptpt" * 2)
+    schedule = Schedule.of(names, config(epochs=2, rows_per_step=2))
     assert (schedule.alone_steps, schedule.steps) == (6, 6 + 8)
-    alone = [row.id for step in range(6) for row in schedule.batch(step)]
+    alone = [names[i] for step in range(6) for i in schedule.batch(step)]
     assert set(Counter(alone).values()) == {2} and all(i.endswith("-perceive") for i in alone) and len(set(alone)) == 6
-    mixed = Counter(row.id for step in range(6, 14) for row in schedule.batch(step))
+    mixed = Counter(i for step in range(6, 14) for i in schedule.batch(step))
     assert len(mixed) == 12 and set(mixed.values()) == {2}
-    assert [r.id for r in schedule.batch(9)] == [r.id for r in Schedule.of(schedule.rows, schedule.config).batch(9)]
+    assert schedule.batch(9) == Schedule.of(names, schedule.config).batch(9)
 
 
 def test_without_a_first_part_all_rows_are_mixed_from_the_start() -> None:
-    schedule = Schedule.of(rows("tttttt"), config())
-    assert schedule.steps == 4 and len({row.id for step in (0, 1) for row in schedule.batch(step)}) == 6
+    schedule = Schedule.of(ids("tttttt"), config())
+    assert schedule.steps == 4 and len({i for step in (0, 1) for i in schedule.batch(step)}) == 6
 
 
 def test_a_kind_that_no_row_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no row's id in d ends with -perceive"):
-        Schedule.of(rows("ttt"), config(epochs=1))
+        Schedule.of(ids("ttt"), config(epochs=1))
     with pytest.raises(ConfigError, match=r"epochs: must be at least 0, got -1"):
         First(epochs=-1)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +19,7 @@ from hypothesis import strategies as st
 from qwen_views import sizing
 
 from vtcli.errors import InputError
+from vtcli.protocols import Ranks
 from vtcli.schema import (
     Call,
     CallResult,
@@ -34,6 +40,8 @@ from vtcli.schema import (
 from vtcli.store import codec, images, parquet, records
 from vtcli.store.images import ImageStore
 from vtcli.store.records import Demo, DemoSet, SampleSet
+
+T = TypeVar("T")
 
 REF = ImageRef("a" * 64, "b" * 64, 100, 80, 112, 84)
 CROP = replace(REF, parent=0, transform={"op": "zoom", "box": [1, 2, 3.5, 4], "box_full": [1, 2, 3, 4]})
@@ -196,6 +204,33 @@ def test_samples_come_back_and_bytes_are_equal(tmp_path: Path) -> None:
     assert read.load(0) is read.load(0)
 
 
+@pytest.mark.parametrize(("limit", "groups"), [(1, [1] * 70), (10**9, [32, 32, 6]), (3 * 400, [3] * 23 + [1])])
+def test_a_row_group_is_bounded_by_rows_and_by_bytes_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, groups: list[int]
+) -> None:
+    """So that a row of large images is read alone. A smaller part of the rows is grouped by the same rule."""
+    picture = png() + bytes(400 - len(png()))
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", limit)
+    records.write_samples(tmp_path / "tool-train.parquet", ((sample(i), [picture]) for i in range(70)))
+    table = parquet.ParquetTable(tmp_path / "tool-train.parquet", parquet.SAMPLE_SCHEMA, "error")
+    table.copy(tmp_path / "part.parquet", range(10, 20))
+    files = [pq.ParquetFile(tmp_path / name) for name in ("tool-train.parquet", "part.parquet")]
+    whole, part = ([f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in files)
+    assert whole == groups
+    assert max(part) <= max(groups)
+    assert files[1].read().to_pylist() == files[0].read().to_pylist()[10:20]
+    assert [table.row(i)["id"] for i in (69, 0, 33)] == ["s69", "s0", "s33"]
+
+
+def test_files_with_other_row_groups_are_read_as_well(tmp_path: Path) -> None:
+    """Earlier versions wrote 32 rows whatever their size."""
+    path = tmp_path / "tool-train.parquet"
+    records.write_samples(path, ((sample(i), [png(i)]) for i in range(40)))
+    pq.write_table(pq.read_table(path), path, row_group_size=7)
+    read = SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"))
+    assert [read.load(i).id for i in range(40)] == [f"s{i}" for i in range(40)]
+
+
 def test_datasets_loads_the_file_as_it_is(tmp_path: Path) -> None:
     import datasets
 
@@ -308,3 +343,55 @@ def test_a_missing_part_and_foreign_columns_are_said(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(tmp_path / "tool-train.parquet").drop(["images"]), tmp_path / "tool-test.parquet")
     with pytest.raises(InputError, match="lacks the columns images"):
         SampleSet(tmp_path, "tool", "test", store)
+
+
+def test_ranks_share_the_check_of_rows_and_agree_on_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tool-train.parquet"
+    monkeypatch.setattr(parquet, "ROW_GROUP", 2)
+    records.write_samples(path, ((sample(i), [png(i)]) for i in range(10)))
+    table = pq.read_table(path).to_pylist()
+    table[3]["extra_info"]["question"] = "<|im_end|>"
+    table[7]["id"] = "s0"
+    pq.write_table(pq.read_table(path).from_pylist(table, schema=pq.read_schema(path)), path, row_group_size=2)
+    alone = SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"), "skip")
+    found, checked = together(
+        [0, 1, 2], lambda ranks: SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"), "skip", ranks)
+    )
+    assert [(s.ids, s.bad) for s in found] == [(alone.ids, alone.bad)] * 3
+    assert alone.bad == ("row 3 (id 's3'): " + alone.bad[0].split(": ", 1)[1], "row 7 (id 's0'): its id occurs twice")
+    assert checked == [4, 4, 2]  # rows: groups 0 and 3, 1 and 4, 2
+    assert [s.load(6).id for s in found] == ["s8"] * 3
+    assert found[0].tasks() == ["zoom"] * 8
+
+
+def test_a_rank_that_cannot_read_its_share_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tool-train.parquet"
+    records.write_samples(path, ((sample(i), [png(i)]) for i in range(64)))
+    damaged = bytearray(path.read_bytes())
+    at = pq.ParquetFile(path).metadata.row_group(1).column(5).data_page_offset
+    damaged[at : at + 200] = bytes(200)
+    path.write_bytes(damaged)
+
+    def check(ranks: Ranks) -> str:
+        with pytest.raises(InputError, match="cut off or damaged") as problem:
+            SampleSet(tmp_path, "tool", "train", ImageStore(tmp_path / "store"), "skip", ranks)
+        return str(problem.value)
+
+    found, _ = together([0, 1], check)
+    assert found[0] == found[1]
+
+
+def together(ranks: list[int], work: Callable[[Ranks], T]) -> tuple[list[T], list[int]]:
+    """The results of ``work`` of ranks in threads, and how many row checks each of them gathered."""
+    barrier, values = threading.Barrier(len(ranks), timeout=60), dict[int, Any]()
+
+    def gather(rank: int, value: Any) -> list[Any]:
+        values[rank] = value
+        barrier.wait()
+        return [values[r] for r in ranks]
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        futures = [pool.submit(work, Ranks(rank, len(ranks), partial(gather, rank))) for rank in ranks]
+        return [future.result(60) for future in futures], [len(values[rank]) for rank in ranks]

@@ -10,14 +10,17 @@ from vtcli.algo.advantages import group_std, rewards
 from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
 
-def describe(groups: Sequence[Group]) -> dict[str, float]:
+def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> dict[str, float]:
     """Means over the rollouts of a step, by the names that the field's trainers use.
 
+    ``tokens`` is the number that the policy wrote in each member, for groups that hold no tokens (``rollout.light``).
     Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
     values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards.
     """
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.reward is not None]
+    if tokens is None:
+        tokens = [sum(len(turn.token_ids) for turn in m.trajectory.policy_turns) for m in members]
     spreads = [group_std(group) for group in groups]
     out = {
         "rollouts": float(len(members)),
@@ -32,7 +35,7 @@ def describe(groups: Sequence[Group]) -> dict[str, float]:
         "calls": _values(judged, "calls"),
         "calls_ok": _values(judged, "calls_ok"),
         "format_ok": _values(judged, "format_ok"),
-        "completions/mean_length": [sum(len(t.token_ids) for t in m.trajectory.policy_turns) for m in judged],
+        "completions/mean_length": [n for m, n in zip(members, tokens, strict=True) if m.reward is not None],
         "completions/clipped_ratio": [_clipped(m.trajectory) for m in judged],
     }
     for name in sorted({name for m in members if m.verdict for name in m.verdict.parts}):

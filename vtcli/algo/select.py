@@ -1,7 +1,11 @@
-"""Selection of rollouts to learn from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure."""
+"""Selection of rollouts to learn from: oversample, filter, rank (PyVision-RL, arXiv 2602.20739, algorithm 1). Pure.
+
+A selection is a plug point: any function of the form of ``protocols.Select``, bound by ``rl.select``.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,48 +14,69 @@ from typing import Literal
 from vtcli.algo.advantages import group_std, rewards
 from vtcli.config.bounds import within
 from vtcli.errors import ConfigError
+from vtcli.protocols import Select
 from vtcli.schema import Credit, Group, Stop, Trajectory
+
+Rank = Literal["none", "std"]
+"""Order of the groups. ``none``: as they came. ``std``: those of the largest deviation first; a group may be cut."""
+
+Imageless = Literal["none", "called", "all"]
+"""Trajectories in which no tool made an image. ``called``: of those that called one ("failing to render any image",
+PyVision-RL 3.3). ``all``: all of them (its released code, ``hasimage``)."""
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Settings of the selection. The defaults keep everything. Full groups are credited before anything is left out."""
+class StepFill:
+    """Rollouts of a step, from which the selection chooses."""
 
     oversample: float = 1.0  # prompts rolled out for each prompt of a step (alpha)
-    drop_equal: bool = False  # groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling")
-    drop_stops: tuple[Stop, ...] = ()  # trajectories with such a stop reason
-    drop_imageless: Literal["none", "called", "all"] = "none"  # trajectories in which no tool made an image: of those
-    # that called one ("failing to render any image", PyVision-RL 3.3), or all (its released code, ``hasimage``)
-    rank: Literal["none", "std"] = "none"  # groups of the largest deviation first; a group may be cut
     max_rounds: int = 1  # of rollouts, until a step is full; after the last one the step learns from what it has
     stop_when_full: bool = False  # cancel the rest of a round once its finished groups fill the step
 
     def __post_init__(self) -> None:
-        if self.stop_when_full and self.rank != "none":
-            raise ConfigError(
-                f"rl.select: rank={self.rank} chooses among all groups of a step, and stop_when_full=true leaves it "
-                "only those that were finished first: give up one of the two"
-            )
         within(self.oversample, "oversample", 1, 64)
         within(self.max_rounds, "max_rounds", 1, 1000)
 
 
-def select(
-    groups: Sequence[Group], credit: Sequence[Sequence[Credit]], wanted: int, selection: Selection
+def filter_and_rank(
+    groups: Sequence[Group],
+    credit: Sequence[Sequence[Credit]],
+    wanted: int,
+    *,
+    drop_equal: bool = False,
+    drop_stops: tuple[Stop, ...] = (),
+    drop_imageless: Imageless = "none",
+    rank: Rank = "none",
 ) -> list[list[Credit]]:
-    """Keep the credit of at most ``wanted`` trajectories; None for all others.
+    """Keep the credit of at most ``wanted`` trajectories; None for all others. The defaults keep all that there is
+    room for. Full groups are credited before anything is left out.
+
+    ``drop_equal`` leaves out groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling"),
+    ``drop_stops`` trajectories with such a stop reason.
 
     Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked: the third group and
     the first member of the first are kept.
     """
     kept: list[list[Credit]] = [[None] * len(values) for values in credit]
     room = wanted
-    for i in _ranked(groups, selection):
+    for i in _ranked(groups, drop_equal, rank):
         for j, (member, value) in enumerate(zip(groups[i].members, credit[i], strict=True)):
-            if room and value is not None and _fit(member.trajectory, selection):
+            fits = member.trajectory.stop not in drop_stops and _shows_enough(member.trajectory, drop_imageless)
+            if room and value is not None and fits:
                 kept[i][j] = value
                 room -= 1
     return kept
+
+
+def refuse_early_stop(select: Select, fill: StepFill) -> None:
+    """Raises ``ConfigError`` where ``filter_and_rank`` ranks groups of which ``fill`` cancels the slowest."""
+    bound = select if isinstance(select, functools.partial) else functools.partial(select)
+    rank = bound.keywords.get("rank", "none")
+    if bound.func is filter_and_rank and fill.stop_when_full and rank != "none":
+        raise ConfigError(
+            f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves it only "
+            "those that were finished first: give up one of the two"
+        )
 
 
 def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:
@@ -88,19 +113,17 @@ def correct_with_negative_credit(groups: Sequence[Group], credit: Sequence[Seque
     return sum(signs) / len(signs) if signs else None
 
 
-def _fit(trajectory: Trajectory, selection: Selection) -> bool:
-    if trajectory.stop in selection.drop_stops:
-        return False
+def _shows_enough(trajectory: Trajectory, drop_imageless: Imageless) -> bool:
     results = trajectory.results
-    if selection.drop_imageless == "none" or (selection.drop_imageless == "called" and not results):
+    if drop_imageless == "none" or (drop_imageless == "called" and not results):
         return True
     return any(result.images for result in results)
 
 
-def _ranked(groups: Sequence[Group], selection: Selection) -> list[int]:
+def _ranked(groups: Sequence[Group], drop_equal: bool, rank: Rank) -> list[int]:
     spreads = [group_std(group) for group in groups]
-    order = [i for i, spread in enumerate(spreads) if spread > 0 or not selection.drop_equal]
-    if selection.rank == "none":
+    order = [i for i, spread in enumerate(spreads) if spread > 0 or not drop_equal]
+    if rank == "none":
         return order
     # PyVision-RL's algorithm 1 divides by n. Between groups with and without unjudged members that gives another order
     # than n - 1. Values that differ by rounding alone are equal: the order of the data decides.

@@ -50,6 +50,7 @@ def doctor(
 
 def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
     """A line a row, and exit code 2 where policy and learner disagree."""
+    from vtcli.algo.parity import Dtype
     from vtcli.config.binding import convert
     from vtcli.engines import parity
     from vtcli.engines.policies import Engine
@@ -59,9 +60,17 @@ def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
     chosen = convert({"name": engine}, Engine, "--engine")
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
     family = open_family(source_model(store_in(home), model).path, in_environment())
-    found = parity.check(family, chosen, convert(dtype, parity.Dtype, "--dtype"))
+    computed = convert(dtype, Dtype, "--dtype")
+    found = parity.check(family, chosen, computed)
     for a in found:
-        state = "ok" if parity.agrees(a, dtype) else "differs"
-        typer.echo(f"{state:<8} {a.name:<16} {a.tokens:>3} tokens {a.images} images  gap {a.gap:.2g}  KL {a.kl:.2g}")
-    parity.require(found, dtype)
-    typer.echo(f"policy ({engine}) and learner agree on {len(found)} rows in {dtype}")
+        own = a.figures
+        typer.echo(
+            f"{a.name:<16} {a.length:>5} tokens, {own.tokens:>3} sampled, {a.images} images  "
+            f"largest {own.largest:<8.2g} mean KL {own.mean:.2g}"
+        )
+    parity.require(found, computed)
+    own = parity.pooled(found)
+    typer.echo(
+        f"policy ({engine}) and learner agree in {dtype} on {own.tokens} tokens of {len(found)} rows: "
+        f"mean KL {own.mean:.2g}, 99th percentile {own.p99:.2g}, largest {own.largest:.2g} nats"
+    )

@@ -31,6 +31,7 @@ from vtcli.rollout.clock import Clock
 from vtcli.rollout.spans import SpanReader
 from vtcli.rollout.threads import compute
 from vtcli.schema import Completion
+from vtcli.store import image_work
 
 GIVEN_UP_S = 600.0
 """Limit on the time for which a weight update waits for the current token of abandoned requests."""
@@ -105,6 +106,12 @@ class HfPolicy:
             self._drainer = asyncio.get_running_loop().create_task(self._drain())
         return await future
 
+    def sleep(self) -> None:
+        """Does nothing: weights and caches of this engine stay where they are."""
+
+    def wake(self) -> None:
+        """Does nothing, as ``sleep``."""
+
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over weights by name.
 
@@ -142,8 +149,10 @@ class HfPolicy:
     async def _drain(self) -> None:
         while self._waiting:
             seen = -1
-            while seen != len(self._waiting):  # wait until no rollout can add a request without an answer
+            # Wait until no rollout can add a request without an answer.
+            while seen != len(self._waiting) or image_work.busy():
                 seen = len(self._waiting)
+                await image_work.settled()  # a tool's answer begins a request, and batches decide the last bits
                 for _ in range(8):
                     await asyncio.sleep(0)
             # Sorted by length and seed: little padding, and the same batches whenever the run is repeated.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vtcli.engines.learner.attention import Block
+from vtcli.engines.learner.attention import Block, Blocks, Run, Spans
 from vtcli.engines.learner.packing import Segment
 from vtcli.families.family import Batch, Family
 from vtcli.protocols import View
@@ -33,7 +33,7 @@ class Padded(Batch):
 class Packed(Batch):
     """Segments of rows, one after the other in one line (B = 1)."""
 
-    blocks: tuple[Block, ...]  # what attention computes together
+    layout: Blocks | Spans  # for attention
     before: Tensor  # (N,): the place in the line whose state predicts each trained token, row by row
     targets: Tensor  # (N,): their ids
     rows: tuple[TrainRow, ...]  # whose tokens these are, in this order
@@ -66,9 +66,13 @@ def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
     return Padded(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order), attention_t, next_t)
 
 
-def collate_packed(parts: Sequence[Sequence[Segment]], family: Family, device: Any) -> Packed:
+def collate_packed(
+    parts: Sequence[Sequence[Segment]], family: Family, device: Any, *, one_call: bool | None = None
+) -> Packed:
     """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
     row, and sees what its row has before it and nothing of the others.
+
+    ``one_call``: attention takes the line in one call; null: on a GPU.
 
     Raises:
         InputError: placeholders and images of a row disagree.
@@ -87,9 +91,10 @@ def collate_packed(parts: Sequence[Sequence[Segment]], family: Family, device: A
     positions = np.concatenate(found, axis=1)[:, None]  # (P, 1, T)
     arrays = (ids, positions, *_trained(flat, starts))
     ids_t, positions_t, before_t, targets_t = (torch.from_numpy(array).to(device) for array in arrays)
-    blocks = _blocks(parts, starts.tolist(), device)
+    spans = torch.device(device).type == "cuda" if one_call is None else one_call
+    layout = (_spans if spans else _blocks)(parts, starts.tolist(), device)
     shown, rows = (tuple(gallery.refs), tuple(gallery.order)), tuple(s.row for s in flat if not s.shared)
-    return Packed(ids_t, positions_t, *shown, blocks, before_t, targets_t, rows)
+    return Packed(ids_t, positions_t, *shown, layout, before_t, targets_t, rows)
 
 
 def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -107,14 +112,27 @@ def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64
     return np.concatenate(before), np.concatenate(targets)
 
 
-def _blocks(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: Any) -> tuple[Block, ...]:
+def _blocks(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: Any) -> Blocks:
     out: list[Block] = []
     nth = 0
     for part in parts:
-        prompts = [(starts[s.after], starts[s.after + 1] - starts[s.after]) for s in part if s.after is not None]
-        out.append(Block.make(starts[nth : nth + len(part)], [len(s) for s in part], prompts, device))
+        runs = [(at, len(segment)) for at, segment in zip(starts[nth:], part, strict=False)]
+        prompts = [_prompt(segment, starts) for segment in part]
+        out.append(Block.make(runs, [run for run in prompts if run is not None], device))
         nth += len(part)
     return tuple(out)
+
+
+def _spans(parts: Sequence[Sequence[Segment]], starts: Sequence[int], device: Any) -> Spans:
+    flat = [segment for part in parts for segment in part]
+    runs = [(at, len(segment)) for at, segment in zip(starts, flat, strict=False)]
+    return Spans.make(runs, [_prompt(segment, starts) for segment in flat], device)
+
+
+def _prompt(segment: Segment, starts: Sequence[int]) -> Run | None:
+    """The segment's prompt in the line."""
+    nth = segment.after
+    return None if nth is None else (starts[nth], starts[nth + 1] - starts[nth])
 
 
 @dataclass(frozen=True)

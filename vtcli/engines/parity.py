@@ -7,34 +7,31 @@ refuses it.
 
 from __future__ import annotations
 
-import asyncio
+import json
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from vtcli.engines.inputs import seen
+from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
+from vtcli.engines.inputs import Seen, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.probes import LONG, Probes, probing, rows
 from vtcli.errors import EngineError
 from vtcli.families.family import Family
-from vtcli.protocols import Chat, Pixels, Request, Sampling, View
-from vtcli.rollout.loop import Limits
+from vtcli.protocols import Pixels, Request, Sampling, View
+from vtcli.rollout.loop import Limits, derive_seed
 from vtcli.rollout.threads import EventLoop, Runs
 from vtcli.schema import ImageRef, TrainRow
-from vtcli.store.images import ImageLimits
 
-GAP_FP32 = 1e-4
-"""Largest difference of a log-probability, nats, where both compute in fp32."""
-KL_BF16 = 5e-3
-"""Largest mean KL a token, nats, where one of them rounds to bf16."""
-TOKENS = 12
-"""Tokens of every policy turn."""
-
-Dtype = Literal["float32", "bfloat16"]
-
-_SHAPES = ((56, 56), (84, 56), (56, 112), (112, 84))  # (width, height), before the family's own rule
-_NAME = "parity-probe-"
+ROUNDS = 8
+"""Largest number of rounds of rows, where a model ends its turns early."""
+TURN_TOKENS = {"float32": 12, "bfloat16": 32}
+SHOWN = 5
+"""Number of rows that an error shows, the worst first."""
 
 
 class Logprobs(Protocol):
@@ -49,74 +46,151 @@ class EngineAgreement:
 
     name: str
     images: int
-    tokens: int  # sampled
-    gap: float  # largest difference of a log-probability, nats
-    kl: float  # mean over the tokens of k3(policy ‖ learner), nats
+    length: int  # of the row
+    gaps: tuple[float, ...]  # learner - policy at every sampled token, nats
     differs: tuple[str, ...]  # inputs, a sentence each
 
-
-def probing(view: View) -> View:
-    """``view``, and the pictures of the probes, which are made here and stored nowhere."""
-
-    def look(ref: ImageRef) -> Pixels:
-        if not ref.view.startswith(_NAME):
-            return view(ref)
-        random = np.random.default_rng(int(ref.view.removeprefix(_NAME)))
-        return random.integers(0, 256, (ref.view_height, ref.view_width, 3), dtype=np.uint8)
-
-    return look
+    @property
+    def figures(self) -> Gaps:
+        return Gaps.of(self.gaps)
 
 
-def probe(nth: int, family: Family) -> ImageRef:
-    """The n-th probe's picture; ``probing`` draws it."""
-    wide, high = _SHAPES[nth % len(_SHAPES)]
-    height, width = family.sizing(ImageLimits(1, 2**31))(high, wide)
-    return ImageRef(f"{_NAME}{nth}", f"{_NAME}{nth}", width, height, width, height)
+@dataclass(frozen=True)
+class SampledRow:
+    """A row that the policy sampled, and how it read the row: known of the first round's rows."""
+
+    row: TrainRow
+    reading: Seen | None
 
 
-def agreements(
-    loop: Runs, policy: TrainedPolicy, learner: Logprobs, family: Family, view: View, temperature: float = 1.0
-) -> list[EngineAgreement]:
-    """Rows with 0, 1, 2 and adjacent images and with several turns: sampled by the policy, computed by the learner.
+@dataclass(frozen=True)
+class ParityCheck:
+    """Engines to be compared. ``view`` and both engines must know the probes (``probing``), and the learner the
+    temperature."""
 
-    ``view`` and both engines must know the probes (``probing``), and the learner the temperature.
-    """
-    rows = loop.run(_rows(policy, family, temperature))
-    known = learner.logprobs(rows)
-    return [_compared(policy, row, found, family, view) for row, found in zip(rows, known, strict=True)]
+    policy: TrainedPolicy
+    learner: Logprobs
+    family: Family
+    view: View
+    dtype: Dtype = "float32"
+    bounds: ParityBounds = field(default_factory=ParityBounds)
+    room: int = ROOM  # tokens of a row, at most
+    temperature: float = 1.0
+
+    def sample(self, loop: Runs, seed: int = 0) -> list[SampledRow]:
+        """Rows of as many rounds as the bounds want tokens. The learner has no part in it, and may be asleep."""
+        found: list[SampledRow] = []
+        probes = Probes(seed, min(LONG, self.room), TURN_TOKENS[self.dtype], Sampling(self.temperature))
+        for nth in range(ROUNDS):
+            drawn = loop.run(rows(self.policy, self.family, replace(probes, seed=derive_seed(seed, nth))))
+            found += [SampledRow(row, self._reading(row) if nth == 0 else None) for row in drawn]
+            if sum(sum(each.row.mask) for each in found) >= self.bounds.pooled(self.dtype):
+                break
+        return found
+
+    def compare(self, sampled: Sequence[SampledRow]) -> list[EngineAgreement]:
+        """The same rows, computed by the learner. The policy has no part in it, and may be asleep."""
+        known = self.learner.logprobs([each.row for each in sampled])
+        return [self._compared(each, values) for each, values in zip(sampled, known, strict=True)]
+
+    def run(self, loop: Runs, seed: int = 0) -> list[EngineAgreement]:
+        """Both, where policy and learner are awake together."""
+        return self.compare(self.sample(loop, seed))
+
+    def _reading(self, row: TrainRow) -> Seen:
+        return self.policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
+
+    def _compared(self, sampled: SampledRow, known: Sequence[float]) -> EngineAgreement:
+        row = sampled.row
+        said = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
+        gaps = tuple((np.array(known) - np.array(said)).tolist())
+        differs: list[str] = []
+        if sampled.reading is not None:
+            differs = sampled.reading.differences(seen(row.token_ids, row.images, self.family, self.view))
+        return EngineAgreement(row.id, len(row.images), len(row.token_ids), gaps, tuple(differs))
 
 
-def require(found: Sequence[EngineAgreement], dtype: str) -> None:
-    """Refuse to go on where policy and learner disagree.
+def pooled(found: Sequence[EngineAgreement]) -> Gaps:
+    """Figures of all tokens of some rows."""
+    return Gaps.of(gap for a in found for gap in a.gaps)
 
-    Raises:
-        EngineError: says by how much on which rows, and which inputs differ.
-    """
-    bad = [a for a in found if not agrees(a, dtype)]
-    if not bad:
-        return
-    limit = f"{GAP_FP32:g} nats on any token" if dtype == "float32" else f"a mean KL of {KL_BF16:g} nats"
-    lines = [f"policy and learner disagree on {len(bad)} of {len(found)} rows by more than {limit} ({dtype}):"]
-    for a in bad:
-        lines.append(f"  - {a.name}: {a.tokens} tokens, {a.images} images: up to {a.gap:.3g}, mean KL {a.kl:.3g}")
+
+def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds, where: str = "") -> str | None:
+    """Message about what differs, by how much and what to do; None where policy and learner agree."""
+    figures, limits = pooled(found), bounds.bounds(dtype)
+    over = figures.exceeded(limits)
+    if not over:
+        return None
+    lines = [f"policy and learner disagree{where} ({dtype}, {figures.tokens} sampled tokens of {len(found)} rows):"]
+    for name in over:
+        measured, bound = getattr(figures, name), limits[name]
+        lines.append(f"  {NAMES[name]}: {measured:.3g} nats, and at most {bound:g} is accepted (rl.parity.{name})")
+    worst = sorted(found, key=lambda a: -np.nan_to_num(a.figures.mean, nan=np.inf))[:SHOWN]
+    for a in worst:
+        own = a.figures
+        lines.append(
+            f"  - {a.name}: {a.length} tokens, {own.tokens} of them sampled, {a.images} images: "
+            f"up to {own.largest:.3g}, mean KL {own.mean:.3g}"
+        )
         lines += [f"      {line} (policy and learner)" for line in a.differs]
-    if any(a.differs for a in bad):
+    if any(a.differs for a in found):
         lines.append("The inputs differ as said: mend the model's processor and tokenizer files, or use engine=hf.")
     else:
         lines.append(
             "All inputs are equal (ids, pixels, positions), so the weights or the arithmetic differ: check that both "
             "loaded the same model and dtype, or use engine=hf."
         )
-    raise EngineError("\n".join(lines))
+    lines.append(
+        "Another start compares other rows. If the figures are as expected of these engines, raise the bound named "
+        "above, or go on in spite of it with rl.parity.refuse=false."
+    )
+    return "\n".join(lines)
 
 
-def agrees(a: EngineAgreement, dtype: str) -> bool:
-    """Within the limit of the dtype; a difference that is not a number does not agree."""
-    return a.gap <= GAP_FP32 if dtype == "float32" else a.kl <= KL_BF16
+def require(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds | None = None) -> None:
+    """Refuse to go on where policy and learner disagree.
+
+    Raises:
+        EngineError: says by how much on which rows, and which inputs differ.
+    """
+    if (problem := disagreement(found, dtype, bounds or ParityBounds())) is not None:
+        raise EngineError(problem)
 
 
-def check(family: Family, engine: Engine, dtype: Dtype) -> list[EngineAgreement]:
-    """``agreements`` of a model, with engines opened for it."""
+def starts(log: Path) -> int:
+    """Number of earlier starts of a run, by which the rows of a start are drawn. All ranks call this together."""
+    from vtcli.engines.learner.distributed import gather, init_distributed
+
+    rank, _ = init_distributed()
+    return gather(len(log.read_text().splitlines()) if rank == 0 and log.is_file() else 0)[0]
+
+
+def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Path) -> None:
+    """``require`` on every rank at the start of a run, each with rows of its own. All ranks call this together; the
+    first one adds a line to ``log``.
+
+    Raises:
+        EngineError: on the rank with the largest disagreement, unless ``bounds.refuse`` is false.
+    """
+    from vtcli.engines.learner.distributed import gather, init_distributed
+
+    rank, world = init_distributed()
+    parts = gather(check.compare(sampled))
+    # Pooled over ranks, one rank with wrong weights among many would not show.
+    nth = max(range(world), key=lambda i: np.nan_to_num(pooled(parts[i]).mean, nan=np.inf))
+    problem = disagreement(parts[nth], check.dtype, check.bounds, f" on rank {nth}" if world > 1 else "")
+    if rank == 0:
+        line = {"dtype": check.dtype, "rank": nth, "agree": problem is None, **asdict(pooled(parts[nth]))}
+        with log.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    if problem is not None and check.bounds.refuse:
+        raise EngineError(problem)
+    if problem is not None and rank == 0:
+        sys.stderr.write(f"rl: {problem}\nrl: goes on in spite of it (rl.parity.refuse=false)\n")
+
+
+def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | None = None) -> list[EngineAgreement]:
+    """Agreement on a model, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
@@ -124,76 +198,19 @@ def check(family: Family, engine: Engine, dtype: Dtype) -> list[EngineAgreement]
     def nothing(ref: ImageRef) -> Pixels:
         raise KeyError(ref.view)
 
-    view = probing(nothing)
+    view, room = probing(nothing), max(ROOM, min(LONG, family.max_tokens))
     learner = DeepSpeedLearner(
         load_model(family, dtype),
         family,
         view,
         optim=Optim(),
-        backend=Backend(dtype=dtype),
+        backend=Backend(dtype=dtype, zero_stage=2 if dtype == "bfloat16" else 0),
         total_steps=1,
     )
     place = Placement(dtype, str(learner.engine.device))
-    policy = open_policy(engine, family, view, Limits(max_tokens=ROOM, max_images=IMAGES), place)
+    policy = open_policy(engine, family, view, Limits(max_tokens=room, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            return agreements(loop, policy, learner, family, view)
+            return ParityCheck(policy, learner, family, view, dtype, bounds or ParityBounds(), room).run(loop)
     finally:
         policy.close()
-
-
-@dataclass(frozen=True)
-class _Conversation:
-    """The question of a row, and the images of the observation of each further turn."""
-
-    name: str
-    question: str
-    images: tuple[ImageRef, ...] = ()
-    turns: tuple[tuple[ImageRef, ...], ...] = ()
-
-
-async def _rows(policy: TrainedPolicy, family: Family, temperature: float) -> list[TrainRow]:
-    chat, (a, b, c, d) = family.chat, [probe(nth, family) for nth in range(4)]
-    said = "What is it?"
-    conversations = [
-        _Conversation("no image", said),
-        _Conversation("one image", said, (a,)),
-        _Conversation("two images", f"First <image> and then <image>. {said}", (b, c)),
-        _Conversation("adjacent images", f"<image><image>{said}", (d, a)),
-        _Conversation("several turns", said, (b,), ((c,), (), (d, a))),
-    ]
-    return await asyncio.gather(*(_row(policy, chat, c, Sampling(temperature)) for c in conversations))
-
-
-async def _row(policy: TrainedPolicy, chat: Chat, conversation: _Conversation, sampling: Sampling) -> TrainRow:
-    turns = conversation.turns
-    ids = list(chat.prompt("Look closely.", conversation.question, conversation.images))
-    shown, mask, logprobs = list(conversation.images), [0] * len(ids), [0.0] * len(ids)
-    for nth in range(len(turns) + 1):
-        if nth:
-            seen_now = turns[nth - 1]
-            text = chat.observe("<image>" * len(seen_now) + f"seen {nth}", seen_now)
-            text = text if ids[-1] in chat.end_ids else (chat.end_ids[0], *text)
-            ids, mask, logprobs = ids + list(text), mask + [0] * len(text), logprobs + [0.0] * len(text)
-            shown += seen_now
-        done = await policy.complete(Request(tuple(ids), tuple(shown), TOKENS, sampling, nth))
-        ids, mask = ids + list(done.token_ids), mask + [1] * len(done.token_ids)
-        logprobs += done.logprobs
-    return TrainRow(conversation.name, tuple(ids), tuple(mask), tuple(shown), tuple(logprobs))
-
-
-def _compared(
-    policy: TrainedPolicy, row: TrainRow, known: Sequence[float], family: Family, view: View
-) -> EngineAgreement:
-    sampled = [value for value, m in zip(row.logprobs or (), row.mask, strict=True) if m]
-    gaps = np.array(known) - np.array(sampled)
-    ours = seen(row.token_ids, row.images, family, view)
-    theirs = policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
-    return EngineAgreement(
-        name=row.id,
-        images=len(row.images),
-        tokens=len(gaps),
-        gap=float(np.abs(gaps).max()),  # not a number where one is not
-        kl=float(np.mean(np.exp(gaps) - 1 - gaps)),
-        differs=tuple(theirs.differences(ours)),
-    )

@@ -7,7 +7,6 @@ of ours or an attack on the channel. These break the trajectory, which is then n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Decoded, Images, Syntax
 from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, RunResult, Setup
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
+from vtcli.store.image_work import in_thread
 from vtcli.store.images import MAX_ASPECT_RATIO, ImageStore, encode_png
 
 
@@ -116,9 +116,9 @@ class CodeEnv:
         source = f"{dedent(unfenced(code))}\n\n{place.after}" if place.after else code
         if index is None:
             if self._episode is None:
-                self._episode = await self._runner.open(self._setup(self.sample.images))
+                self._episode = await self._runner.open(await in_thread(partial(self._setup, self.sample.images)))
             return await self._checked(self._episode, source)
-        episode = await self._runner.open(self._setup([images[index]]))
+        episode = await self._runner.open(await in_thread(partial(self._setup, [images[index]])))
         try:
             return await self._checked(episode, source)
         finally:
@@ -130,6 +130,7 @@ class CodeEnv:
         return replace(result, images=await episode.verify(result.images, self.protocol.place.verify))
 
     def _setup(self, refs: Sequence[ImageRef]) -> Setup:
+        """Reads and decodes the images; in any thread."""
         place = self.protocol.place
         files = names(place.file, len(refs))
         videos = names(place.video, len(self.sample.videos))
@@ -182,7 +183,7 @@ class CodeEnv:
         made_from, how = parent(produced, index), transform(produced, index)
         if made_from is not None and self.protocol.place.pixels == "view":
             how["size"] = [images[made_from].view_width, images[made_from].view_height]
-        return await asyncio.to_thread(self._images.add, produced.pixels, made_from, how)
+        return await in_thread(partial(self._images.add, produced.pixels, made_from, how))
 
 
 def _fit_to_show(images: Sequence[OutputImage], dropped: int) -> tuple[tuple[OutputImage, ...], tuple[str, ...]]:

@@ -25,6 +25,7 @@ from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.templates import fill
 from vtcli.protocols import Decoded, Images, Syntax
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
+from vtcli.store.image_work import in_thread
 from vtcli.tools import arguments as args
 
 NAME = "grounding"
@@ -97,11 +98,18 @@ class Grounding:
         return system.strip(), fill(self.texts.question, {"question": self.sample.question}).strip()
 
     async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
-        """The crop. None without an action: the turn is final."""
+        """The crop, made beside the event loop. None without an action: the turn is final."""
         if not turn.calls:
             return None
         (call,), action = turn.calls, self._turn
         self._turn += 1
+        return await in_thread(partial(self._answer, call, tuple(images), action))
+
+    async def close(self) -> None:
+        return None
+
+    def _answer(self, call: Call, images: Sequence[ImageRef], action: int) -> Observation:
+        """Carries out one action; in any thread."""
         begin = time.perf_counter()
         try:
             ref = self._crop(call, images)
@@ -113,9 +121,6 @@ class Grounding:
         text = fill(self.texts.shown, {"action": str(action), "observation": number})
         wall_s = time.perf_counter() - begin
         return Observation(text, (ref,), (CallResult(NAME, call.arguments, "ok", text, wall_s, (len(images),)),))
-
-    async def close(self) -> None:
-        return None
 
     def _crop(self, call: Call, images: Sequence[ImageRef]) -> ImageRef:
         if not self.offered:

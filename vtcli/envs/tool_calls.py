@@ -21,6 +21,7 @@ from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.families.templates import fill
 from vtcli.protocols import Decoded, Images, Syntax, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
+from vtcli.store.image_work import in_thread
 from vtcli.tools.arguments import integer
 
 
@@ -43,7 +44,7 @@ class ToolCalls:
         return opening(self.sample, tuple(self.tools.values()), self.prompt, self.calls)
 
     async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
-        """Carry out the turn's call. None without a call: the turn is final.
+        """Carry out the turn's call, beside the event loop. None without a call: the turn is final.
 
         Two calls in a turn are refused, none of them is carried out (ToolsRL 3.1: at most one call per turn).
         """
@@ -53,6 +54,13 @@ class ToolCalls:
         if others:
             message = f"{len(turn.calls)} calls in one turn; make one call at a time. Nothing was done."
             return Observation(f"Error: {message}", (), tuple(_failed(each, message, 0.0) for each in turn.calls))
+        return await in_thread(partial(self._answer, call, tuple(images)))
+
+    async def close(self) -> None:
+        return None
+
+    def _answer(self, call: Call, images: Sequence[ImageRef]) -> Observation:
+        """Carries out one call; in any thread."""
         start = time.perf_counter()
         try:
             ref, text = self._act(call, images)
@@ -61,9 +69,6 @@ class ToolCalls:
         wall_s = time.perf_counter() - start
         result = CallResult(call.name, call.arguments, "ok", text, wall_s, (len(images),))
         return Observation(text, (ref,), (result,))
-
-    async def close(self) -> None:
-        return None
 
     def _act(self, call: Call, images: Sequence[ImageRef]) -> tuple[ImageRef, str]:
         """Returns the new image, with its parent and transform, and the observation's text."""

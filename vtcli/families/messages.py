@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -13,6 +15,10 @@ from vtcli.schema import ImageRef, TrainRow
 
 PLACEHOLDER = "<image>"
 """Stands for an image in the text of a message."""
+
+
+KEPT_TOKENS = 4_000_000
+"""Tokens of rows that stay in memory, about 70 bytes each."""
 
 
 class Demonstration(Protocol):
@@ -32,17 +38,14 @@ def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:
     Raises:
         InputError: roles in an order that no rollout has, or no assistant turn (an empty mask).
     """
+    require_turns(demo.id, demo.messages)
     messages = list(demo.messages)
-    system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
-    if not messages or messages[0]["role"] != "user":
-        raise InputError(f"demonstration {demo.id}: expected a user message first, got {_roles(demo.messages)}")
+    system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     images = list(demo.images)
     taken = messages[0]["content"].count(PLACEHOLDER)
     segments: list[tuple[Sequence[int], bool]] = [(chat.prompt(system, messages[0]["content"], images[:taken]), False)]
-    for before, message in pairwise(messages):
+    for message in messages[1:]:
         role, content = message["role"], message["content"]
-        if (role == "assistant") == (before["role"] == "assistant"):
-            raise InputError(f"demonstration {demo.id}: turns must alternate, got {_roles(demo.messages)}")
         if role == "assistant":
             segments.append((chat.encode_turn(content), True))
             continue
@@ -60,13 +63,65 @@ def _roles(messages: Sequence[Mapping[str, str]]) -> str:
     return ", ".join(message["role"] for message in messages) or "no message"
 
 
+def require_turns(name: str, messages: Sequence[Mapping[str, str]]) -> None:
+    """Refuses roles in an order that no rollout has; needs neither images nor a tokenizer.
+
+    Raises:
+        InputError: the first message, after the system's, is not the user's, or turns do not alternate.
+    """
+    turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
+    if not turns or turns[0]["role"] != "user":
+        raise InputError(f"demonstration {name}: expected a user message first, got {_roles(messages)}")
+    if any((one["role"] == "assistant") == (two["role"] == "assistant") for one, two in pairwise(turns)):
+        raise InputError(f"demonstration {name}: turns must alternate, got {_roles(messages)}")
+
+
 class Demonstrations(Protocol):
     """Interface of ``records.DemoSet``."""
 
-    def __len__(self) -> int: ...
+    @property
+    def ids(self) -> Sequence[str]: ...
     def load(self, index: int) -> Demonstration: ...
+    def every_messages(self) -> Iterable[Sequence[Mapping[str, str]]]: ...
 
 
-def rows_from_demos(demos: Demonstrations, chat: Chat) -> list[TrainRow]:
-    """Every demonstration as a row, in order."""
-    return [encode_demo(demos.load(i), chat) for i in range(len(demos))]
+class DemoRows:
+    """Demonstrations as rows. One is read and encoded when it is asked for, in any thread; the latest stay, up to
+    ``kept_tokens`` tokens."""
+
+    def __init__(self, demos: Demonstrations, chat: Chat, kept_tokens: int = KEPT_TOKENS) -> None:
+        self.ids = tuple(demos.ids)
+        self._demos, self._chat = demos, chat
+        self._room = kept_tokens
+        self._kept: OrderedDict[int, TrainRow] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> TrainRow:
+        """
+        Raises:
+            InputError: a demonstration that cannot be a row, see ``encode_demo``.
+        """
+        with self._guard:
+            if (kept := self._kept.get(index)) is not None:
+                self._kept.move_to_end(index)
+                return kept
+        row = encode_demo(self._demos.load(index), self._chat)
+        with self._guard:
+            if index not in self._kept:
+                self._kept[index] = row
+                self._room -= len(row.token_ids)
+            while self._room < 0 and len(self._kept) > 1:
+                self._room += len(self._kept.popitem(last=False)[1].token_ids)
+        return row
+
+    def check(self) -> None:
+        """Checks the order of turns of all demonstrations, so that a bad one is told before the first step.
+
+        Raises:
+            InputError: see ``require_turns``.
+        """
+        for name, messages in zip(self.ids, self._demos.every_messages(), strict=True):
+            require_turns(name, messages)

@@ -11,40 +11,39 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vtcli.algo import pack
 from vtcli.algo.monitor import describe
 from vtcli.algo.select import chosen, correct_with_negative_credit, minibatches
-from vtcli.protocols import Reward
+from vtcli.protocols import Ranks, Reward
+from vtcli.rollout.light import LightGroup, Wire, light, packed, unpacked
 from vtcli.rollout.loop import GroupRequest
 from vtcli.rollout.stream import Stream, StreamResult
 from vtcli.rollout.threads import Runs, compute
 from vtcli.schema import Credit, Group, Scored, TrainRow
 from vtcli.signals.measuring import unjudged_share
 from vtcli.store import disk, records
+from vtcli.store.image_work import in_thread
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """Rank of this process, the number of ranks, and the function that gathers a value from all of them."""
-
-    rank: int
-    world: int
-    gather: Callable[[Any], list[Any]]
-
-
-@dataclass(frozen=True)
 class RoundRequest:
-    """One round of a step: the groups of all its places, which ranks share out, and their reward."""
+    """One round of a step: the groups of all its places, which ranks share out, and their reward.
+
+    ``group`` loads a place's sample, in any thread. ``prefetch`` is told this rank's places once they are loaded. It
+    may begin to load what the next step will ask for.
+    """
 
     group: Callable[[int], GroupRequest]
     places: int
     reward: Reward
+    prefetch: Callable[[Sequence[int]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,20 @@ class Fill:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The rollouts of one step: this rank's own; the groups of all ranks by their places, in order and without images,
-    with the credit of what is learnt from; and how many rollouts all ranks cancelled."""
+    """The rollouts of one step: this rank's own; the light groups of all ranks by their places, in order, with the
+    credit of what is learnt from; and how many rollouts all ranks cancelled."""
 
     step: int
     own: StreamResult
-    everyone: Mapping[int, Group]
+    light: Mapping[int, LightGroup]
     credit: Mapping[int, Sequence[Credit]]
     rounds: int
     cancelled: int
+
+    @property
+    def everyone(self) -> dict[int, Group]:
+        """The groups of all ranks, without tokens, texts and images."""
+        return {place: each.group for place, each in self.light.items()}
 
     @property
     def scored(self) -> list[Scored]:
@@ -77,7 +81,8 @@ class StepBatch:
         """Metrics of the batch. ``staleness``: number of steps by which the sampling weights are older than the
         learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
-        out = describe(groups) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
+        tokens = [count for each in self.light.values() for count in each.tokens]
+        out = describe(groups, tokens) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
         out["cancelled"] = float(self.cancelled)
         members = [member for group in groups for member in group.members]
         versions = [turn.version for member in members for turn in member.trajectory.policy_turns]
@@ -167,8 +172,11 @@ class Collector:
     async def _round(self, step: int, number: int, lacking: int) -> StreamResult:
         """This rank's share of a round. It stops at its share of what is lacking: no rank waits for another here."""
         request, ranks = self.request(step, number), self.ranks
-        first = number * request.places
-        groups = {first + i: request.group(i) for i in range(ranks.rank, request.places, ranks.world)}
+        first, places = number * request.places, range(ranks.rank, request.places, ranks.world)
+        loaded = await asyncio.gather(*(in_thread(partial(request.group, place)) for place in places))
+        groups = {first + place: group for place, group in zip(places, loaded, strict=True)}
+        if request.prefetch is not None:
+            request.prefetch(places)
         share = math.ceil(lacking / ranks.world)
         return await self.stream(groups, request.reward, self._until(share) if self.fill.stop_when_full else None)
 
@@ -179,20 +187,19 @@ class Collector:
 
         def full(group: Group) -> bool:
             nonlocal room
-            room -= chosen(self.credit([group]))
+            room -= chosen(self.credit([light(group).group]))
             return room <= 0
 
         return full
 
     def _credited(self, step: int, own: StreamResult, rounds: int) -> StepBatch:
-        """Gathers the groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
+        """Gathers the light groups of all ranks and credits them. Credit may depend on the whole batch, but not on its
         division among ranks."""
-        light = {  # only its own rank needs the images
-            place: replace(group, sample=replace(group.sample, images=())) for place, group in own.groups.items()
-        }
-        shares: list[tuple[dict[int, Group], int]] = self.ranks.gather((light, own.cancelled))
-        everyone = dict(sorted(item for groups, _ in shares for item in groups.items()))
-        credit = dict(zip(everyone, self.credit(list(everyone.values())), strict=True))
+        mine = {place: packed(group) for place, group in own.groups.items()}
+        shares: list[tuple[dict[int, Wire], int]] = self.ranks.gather((mine, own.cancelled))
+        wires = dict(sorted(item for groups, _ in shares for item in groups.items()))
+        everyone = {place: unpacked(wire) for place, wire in wires.items()}
+        credit = dict(zip(everyone, self.credit([each.group for each in everyone.values()]), strict=True))
         return StepBatch(step, own, everyone, credit, rounds, sum(cancelled for _, cancelled in shares))
 
     def save(self, batch: StepBatch, folder: Path) -> None:

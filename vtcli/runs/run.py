@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli.config.binding import SECTION_OF, bind
-from vtcli.config.bounds import within
+from vtcli.config.binding import SECTION_OF, KeyProblem, bind
+from vtcli.config.bounds import OutOfBounds, within
 from vtcli.config.commandline import overrides
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
@@ -38,7 +38,7 @@ RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
 """Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
 rounding."""
 
@@ -63,12 +63,22 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
+        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node).
+
+        Raises:
+            KeyProblem: a name or a seed that cannot be one.
+        """
         node = job.get("tracker")
         seed = int(job.get("seed") or 0)
-        within(seed, "seed", 0, 2**63 - 1)
+        try:
+            within(seed, "seed", 0, 2**63 - 1)
+            name = require_name(default_name if job.get("name") is None else str(job["name"]))
+        except OutOfBounds as problem:
+            raise KeyProblem(problem.field, problem.message) from None
+        except InputError as problem:
+            raise KeyProblem("name", str(problem)) from None
         return cls(
-            name=require_name(default_name if job.get("name") is None else str(job["name"])),
+            name=name,
             home=Path(str(job.get("home") or "artifacts")),
             seed=seed,
             reuse=bool(job.get("reuse", True)),
@@ -124,6 +134,11 @@ class Scope:
     # its work is refused, or dropped
 
 
+def first_rank() -> bool:
+    """Returns True in the process that checks a run's inputs and commits its artifact."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def open_run(
     settings: RunSettings,
@@ -146,7 +161,7 @@ def open_run(
     request = fingerprint(stage, kind, settings, config, parents, runtime_keys=scope.runtime_keys)
     counted = _counted(stage, config, scope.runtime_keys)
     work = settings.home / ".work" / f"{stage}-{request[:12]}"
-    if os.environ.get("RANK", "0") != "0":
+    if not first_rank():
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
@@ -276,11 +291,16 @@ def _link(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def wait_for_commit(run: StageRun, timeout_s: float = 600.0) -> Artifact:
-    """The other ranks' view of what the first rank commits. Raises ``InputError`` when it does not within the limit."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+def wait_for_commit(run: StageRun, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
+    """The other ranks' view of what the first rank commits. ``alive`` raises once the first rank is given up."""
+    while True:
+        problem: Exception | None = None
+        try:
+            alive()
+        except Exception as error:  # it may have ended because it was done
+            problem = error
         if (artifact := run.store.find(run.identity.fingerprint)) is not None:
             return artifact
-        time.sleep(0.5)
-    raise InputError(f"The first rank committed no artifact within {timeout_s:.0f} s: see its messages.")
+        if problem is not None:
+            raise problem
+        time.sleep(pause_s)

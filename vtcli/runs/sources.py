@@ -35,9 +35,9 @@ class ModelSource:
         return () if inside else (f"{section}.model",)
 
 
-def source_model(store: ArtifactStore, model: str) -> ModelSource:
+def source_model(store: ArtifactStore, model: str, *, verify: bool = True) -> ModelSource:
     """Opens a model by artifact reference (``NAME:vN``, ``NAME@latest``, its folder), by a folder inside an artifact
-    (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name.
+    (``policy:v1/phases/tools``), by Hugging Face folder, or by hub name. ``verify=False`` does not hash its files.
 
     Raises:
         InputError: the model is missing, damaged, or of another kind.
@@ -47,7 +47,7 @@ def source_model(store: ArtifactStore, model: str) -> ModelSource:
     match = re.fullmatch(r"([^/]+(?::v\d+|@latest))(?:/(.+))?", model)
     if match or Path(model).exists() or ":" in model or "@" in model:
         reference, inside = match.groups() if match else (model, None)
-        artifact = store.resolve(reference, "model")
+        artifact = store.resolve(reference, "model", verify=verify)
         path = artifact.path / (inside or "")
         if not (path / "config.json").is_file():
             have = sorted(str(p.parent.relative_to(artifact.path)) for p in artifact.path.rglob("config.json"))

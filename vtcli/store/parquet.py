@@ -9,20 +9,28 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from vtcli.errors import InputError
+from vtcli.protocols import ALONE, Ranks
 from vtcli.store import disk, images, videos
 
+Row = TypeVar("Row")
+
 ROW_GROUP = 32
-"""Number of rows read together. It is small, because a row holds images and training reads rows at random."""
+"""Number of rows that are read together, at most. Training reads rows at random."""
+
+ROW_GROUP_BYTES = 4 * 2**20
+"""Bytes of images in a row group of more than one row, at most: of large images a row is read alone."""
 
 CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 """Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
@@ -92,10 +100,10 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                for batch in _batches(rows, ROW_GROUP):
+                for batch in _row_groups(rows, _image_bytes):
                     for row in batch:
                         _require_row(row, seen, schema, path)
-                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=ROW_GROUP)
+                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=len(batch))
             disk.fsync_file(temp)
             temp.replace(path)
         except BaseException:
@@ -112,15 +120,23 @@ def _require_row(row: Mapping[str, Any], seen: set[str], schema: pa.Schema, path
     seen.add(row["id"])
 
 
-def _batches(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
+def _row_groups(rows: Iterable[Row], image_bytes: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """The rows in row groups, by ``ROW_GROUP`` and ``ROW_GROUP_BYTES``: a function of the rows alone."""
+    group: list[Row] = []
+    size = 0
     for row in rows:
-        batch.append(row)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+        added = image_bytes(row)
+        if group and (len(group) == ROW_GROUP or size + added > ROW_GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += added
+    if group:
+        yield group
+
+
+def _image_bytes(row: Mapping[str, Any]) -> int:
+    return sum(len(image["bytes"] or b"") for image in row["images"] or () if image)
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
@@ -201,16 +217,29 @@ def _readable(path: Path) -> Generator[None]:
         ) from error
 
 
-class ParquetTable:
-    """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group."""
+@dataclass(frozen=True, slots=True)
+class _RowCheck:
+    """Result of the check of one row; ``problem`` is None for a usable one."""
 
-    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"]) -> None:
+    group: int
+    offset: int
+    id: str
+    problem: str | None
+
+
+class ParquetTable:
+    """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group.
+
+    Each of several ranks checks its share of the row groups; they open a table together.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"], ranks: Ranks = ALONE) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
-            self._read_group = lru_cache(maxsize=4)(self._file.read_row_group)
-            self.bad = self._scan()
+        self._read_group = lru_cache(maxsize=4)(self._read)
+        self.bad = self._merge(self._checked_by_all(ranks))
         if self.bad and bad_rows == "error":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
@@ -218,10 +247,21 @@ class ParquetTable:
                 f"Mend them, or set bad_rows=skip to leave them out."
             )
 
-    def row(self, index: int) -> dict[str, Any]:
+    def row(self, index: int, *columns: str) -> dict[str, Any]:
+        """One row, or some columns of it; images are read only with their column."""
         group, offset = self._places[index]
         with self._guard, _readable(self.path):
-            return self._read_group(group).slice(offset, 1).to_pylist()[0]
+            return self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
+
+    def _read(self, group: int, *columns: str) -> pa.Table:
+        return self._file.read_row_group(group, columns=list(columns) or None)
+
+    def column(self, name: str) -> list[Any]:
+        """One column of all usable rows; nothing else is read."""
+        groups = sorted({group for group, _ in self._places})
+        with self._guard, _readable(self.path):
+            found = {group: self._read(group, name).column(name).to_pylist() for group in groups}
+        return [found[group][offset] for group, offset in self._places]
 
     def copy(self, path: Path, indices: Iterable[int]) -> None:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
@@ -234,21 +274,21 @@ class ParquetTable:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                    waiting = schema.empty_table()
-                    for group, offsets in by_group.items():
-                        with self._guard, _readable(self.path):
-                            taken = self._read_group(group).take(pa.array(offsets))
-                        waiting = pa.concat_tables([waiting, taken])
-                        if waiting.num_rows >= ROW_GROUP:
-                            writer.write_table(waiting.slice(0, ROW_GROUP))
-                            waiting = waiting.slice(ROW_GROUP)
-                    writer.write_table(waiting)
+                    for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes):
+                        writer.write_table(pa.concat_tables(batch), row_group_size=len(batch))
                 disk.fsync_file(temp)
                 temp.replace(path)
             except BaseException:
                 temp.unlink(missing_ok=True)
                 raise
             disk.fsync_dir(path.parent)
+
+    def _rows(self, by_group: Mapping[int, Sequence[int]]) -> Iterator[pa.Table]:
+        """Tables of one row each."""
+        for group, offsets in by_group.items():
+            with self._guard, _readable(self.path):
+                table = self._read_group(group)
+            yield from (table.slice(offset, 1) for offset in offsets)
 
     def _require_columns(self) -> None:
         have = self._file.schema_arrow
@@ -263,22 +303,58 @@ class ParquetTable:
                 f"it needs {', '.join(self._schema.names)}. Make the artifact with this version of vtcli."
             )
 
-    def _scan(self) -> tuple[str, ...]:
+    def _checked_by_all(self, ranks: Ranks) -> list[_RowCheck]:
+        """The rows of the file in order. A rank that cannot read its share tells all."""
+        share = range(ranks.rank, self._file.num_row_groups, ranks.world)
+        own: list[_RowCheck] | str
+        try:
+            with _readable(self.path):
+                own = [check for group in share for check in self._checked(group)]
+        except InputError as error:
+            own = str(error)
+        everyone: list[list[_RowCheck] | str] = ranks.gather(own)
+        if problem := next((part for part in everyone if isinstance(part, str)), None):
+            raise InputError(problem)
+        found = [check for part in everyone if not isinstance(part, str) for check in part]
+        return sorted(found, key=lambda check: (check.group, check.offset))
+
+    def _checked(self, group: int) -> Iterator[_RowCheck]:
+        for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
+            problem = row_problem(row, self._schema) or videos.problem(self.path.parent, row.get("videos"))
+            yield _RowCheck(group, offset, row["id"], problem)
+
+    def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:
         """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
         self.ids: list[str] = []
         self._places: list[tuple[int, int]] = []
         bad: list[str] = []
         seen: set[str] = set()
-        number = 0
-        for group in range(self._file.num_row_groups):
-            for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
-                problem = "its id occurs twice" if row["id"] in seen else row_problem(row, self._schema)
-                problem = problem or videos.problem(self.path.parent, row.get("videos"))
-                if problem:
-                    bad.append(f"row {number} (id {row['id']!r}): {problem}")
-                else:
-                    seen.add(row["id"])
-                    self.ids.append(row["id"])
-                    self._places.append((group, offset))
-                number += 1
+        for number, check in enumerate(checks):
+            problem = "its id occurs twice" if check.id in seen else check.problem
+            if problem:
+                bad.append(f"row {number} (id {check.id!r}): {problem}")
+            else:
+                seen.add(check.id)
+                self.ids.append(check.id)
+                self._places.append((check.group, check.offset))
         return tuple(bad)
+
+
+def write_card(folder: Path) -> None:
+    """Writes ``README.md``, whose header names the folder's files by form and split for ``datasets.load_dataset``.
+
+    The two forms of a dataset are configurations of their own, because they are of the same images. Demonstrations are
+    one configuration.
+    """
+    forms: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        form, _, split = path.stem.rpartition("-")
+        forms.setdefault(form or "default", {})[split] = path.name
+    configs = [
+        {"config_name": form, "data_files": [{"split": split, "path": name} for split, name in splits.items()]}
+        for form, splits in forms.items()
+    ]
+    names = ", ".join(f'`load_dataset(FOLDER, "{form}")`' for form in forms)
+    header = yaml.safe_dump({"configs": configs}, sort_keys=False)
+    text = f"---\n{header}---\n\nMade by vtcli. The library datasets loads it: {names}.\n"
+    disk.write_atomic(folder / "README.md", text.encode())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vtcli.errors import InputError
+from vtcli.protocols import ALONE, Ranks
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
 from vtcli.store import codec, disk, parquet, videos
 from vtcli.store.images import ImageStore
@@ -183,8 +184,8 @@ class SampleSet:
 
     Every row is checked at the start: ``InputError`` for a missing or truncated file, and for a row without image or
     video, with a damaged image, a missing or shortened video, or chat markers in its text; with ``bad_rows="skip"``
-    such rows are left out and listed in ``bad``. Pixels go to ``store`` when a sample is loaded; a video's content is
-    compared with its name then.
+    such rows are left out and listed in ``bad``. Several ranks share the check. Pixels go to ``store`` when a sample
+    is loaded; a video's content is compared with its name then.
     """
 
     def __init__(
@@ -194,9 +195,10 @@ class SampleSet:
         split: str,
         store: ImageStore,
         bad_rows: Literal["error", "skip"] = "error",
+        ranks: Ranks = ALONE,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows)
+        self._table = parquet.ParquetTable(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows, ranks)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -209,9 +211,9 @@ class SampleSet:
         """Sample ``index``; asked for again it is the same object. Raises ``InputError`` for an undecodable image."""
         return self._load(index)
 
-    def task(self, index: int) -> str:
-        """The task of sample ``index``; no image is decoded."""
-        return str(self._table.row(index)["ability"])
+    def tasks(self) -> list[str]:
+        """The task of every sample; no image is read."""
+        return [str(task) for task in self._table.column("ability")]
 
     def _load_row(self, index: int) -> Sample:
         row = self._table.row(index)
@@ -234,10 +236,15 @@ class DemoSet:
     """The demonstrations of one split ("train" | "validation") of a demos artifact, checked like ``SampleSet``."""
 
     def __init__(
-        self, artifact: Artifact | Path, split: str, store: ImageStore, bad_rows: Literal["error", "skip"] = "error"
+        self,
+        artifact: Artifact | Path,
+        split: str,
+        store: ImageStore,
+        bad_rows: Literal["error", "skip"] = "error",
+        ranks: Ranks = ALONE,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows)
+        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -247,8 +254,12 @@ class DemoSet:
         return len(self.ids)
 
     def messages(self, index: int) -> tuple[Mapping[str, str], ...]:
-        """The messages alone; no image is decoded."""
-        return tuple(self._table.row(index)["messages"])
+        """The messages alone; no image is read."""
+        return tuple(self._table.row(index, "messages")["messages"])
+
+    def every_messages(self) -> list[Sequence[Mapping[str, str]]]:
+        """The messages of all demonstrations; no image is read."""
+        return self._table.column("messages")
 
     def load(self, index: int) -> Demo:
         """Demonstration ``index`` with its images in the store; asked for again it is the same object."""

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_learner import learner
 
-from vtcli.engines.inputs import collate_packed
+from vtcli.engines.inputs import Packed, collate_packed
 from vtcli.engines.learner import attention
+from vtcli.engines.learner.attention import Spans
 from vtcli.engines.learner.packing import ALIKE, batches, segments
 from vtcli.errors import InputError
+from vtcli.families import varlen
 from vtcli.schema import TrainRow
 
 FAMILY = tiny_model.family()  # of whose images rows without a model have none
@@ -105,10 +107,20 @@ def groups() -> list[TrainRow]:
     return [*out, *tiny_model.packed_rows()]
 
 
+def packed(rows: list[TrainRow], one_call: bool) -> Packed:
+    """As on a GPU (``one_call``: one line of keys, and the kernel's reference), or as on a CPU."""
+    return collate_packed(segments(rows, FAMILY), FAMILY, "cpu", one_call=one_call)
+
+
+@pytest.mark.parametrize("one_call", [False, True])
 @torch.no_grad()
-def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward() -> None:
-    model = tiny_model.reference()
-    found = {budget: learner(batch_tokens=budget).logprobs(groups()) for budget in (200, 4000)}
+def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward(one_call: bool) -> None:
+    model, ours = tiny_model.reference(), learner()
+    ours._packed = lambda chunk: packed(chunk, one_call)
+    found = {}
+    for budget in (200, 4000):
+        ours.backend = replace(ours.backend, batch_tokens=budget)
+        found[budget] = ours.logprobs(groups())
     for nth, each in enumerate(groups()):
         logits = model(**tiny_model.inputs(each.token_ids, each.images)).logits[0].float().log_softmax(-1)
         expected = [float(logits[t - 1, each.token_ids[t]]) for t, m in enumerate(each.mask) if m]
@@ -116,7 +128,8 @@ def test_rows_of_a_group_have_the_log_probabilities_of_a_plain_forward() -> None
             assert values[nth] == pytest.approx(expected, abs=1e-5)
 
 
-def test_their_gradient_is_the_sum_of_their_own() -> None:
+@pytest.mark.parametrize("one_call", [False, True])
+def test_their_gradient_is_the_sum_of_their_own(one_call: bool) -> None:
     """Of every weight, the vision tower's included, against transformers' own backward row by row."""
     plain, ours = tiny_model.reference(), learner(batch_tokens=4000)
     assert any(s.shared for part in segments(groups(), FAMILY) for s in part)
@@ -124,7 +137,7 @@ def test_their_gradient_is_the_sum_of_their_own() -> None:
     for each in groups():
         logits = plain(**tiny_model.inputs(each.token_ids, each.images)).logits[0].float().log_softmax(-1)
         sum(factor[each.id] * logits[t - 1, each.token_ids[t]] for t, m in enumerate(each.mask) if m).backward()
-    batch = ours._packed(groups())
+    batch = packed(groups(), one_call)
     logprobs, _ = ours.module(batch)
     weight = torch.tensor([factor[each.id] for each in batch.rows]).repeat_interleave(
         torch.tensor([sum(each.mask) for each in batch.rows])
@@ -136,6 +149,40 @@ def test_their_gradient_is_the_sum_of_their_own() -> None:
     for name, parameter in expected.items():
         largest = float(parameter.grad.abs().max())
         torch.testing.assert_close(found[name].grad, parameter.grad, atol=1e-5 * max(largest, 1e-3), rtol=1e-4)
+
+
+def test_a_layer_attends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with shared prompts and rows of many lengths."""
+    calls: list[tuple[int, int]] = []
+    kernel = varlen.varlen_ref
+    monkeypatch.setattr(varlen, "varlen_ref", lambda *a, **k: calls.append((len(a[0]), len(a[1]))) or kernel(*a, **k))
+    batch = packed(groups(), one_call=True)
+    assert isinstance(batch.layout, Spans)
+    learner().module(batch)
+    line = batch.ids.shape[1]
+    keys = sum(len(row.token_ids) for row in groups()) + sum(
+        s.stop for part in segments(groups(), FAMILY) for s in part if s.shared
+    )
+    assert calls[tiny_model.SIZES.vision_depth :] == [(line, keys)] * tiny_model.SIZES.layers  # after the vision tower
+
+
+def test_rows_that_share_nothing_are_their_own_keys() -> None:
+    layout = packed(tiny_model.rows(), one_call=True).layout
+    assert isinstance(layout, Spans)
+    assert layout.seen is None
+    assert torch.equal(layout.bounds.queries, layout.bounds.keys)
+    longest = max(len(r.token_ids) for r in tiny_model.rows())
+    assert (layout.bounds.longest_query, layout.bounds.longest_key) == (longest, longest)
+
+
+def test_spans_by_hand() -> None:
+    """A prompt of 3 tokens at 0, two rows after it, and a row of 4 that shares nothing."""
+    spans = Spans.make([(0, 3), (3, 4), (7, 2), (9, 1)], [None, None, (0, 3), (0, 3)], "cpu")
+    assert spans.bounds.queries.tolist() == [0, 3, 7, 9, 10]
+    assert spans.bounds.keys.tolist() == [0, 3, 7, 12, 16]
+    assert (spans.bounds.longest_query, spans.bounds.longest_key) == (4, 5)
+    assert spans.seen is not None
+    assert spans.seen.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 7, 8, 0, 1, 2, 9]
 
 
 def test_fewer_tokens_are_computed() -> None:

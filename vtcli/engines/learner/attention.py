@@ -1,9 +1,11 @@
 """Attention of rows that are packed into one line without padding; some follow a prompt that they share.
 
 Registered with transformers under ``NAME``, so that its model is used unchanged. All layers but attention treat tokens
-one by one. Attention gets the ``blocks`` that the caller passes to the model's forward.
+one by one. Attention gets the ``layout`` of the line, which the caller passes to the model's forward. On a GPU that is
+``Spans``, for one call of torch's kernel for sequences of any length. On a CPU it is ``Blocks``, segments of like
+length that are computed together; they are the reference.
 
-Without blocks it is transformers' own (``sdpa``), with one exception. On a CPU, keys and values are not copied for
+Without a layout it is transformers' own (``sdpa``), with one exception. On a CPU, keys and values are not copied for
 every query head that shares them.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,10 +24,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from vtcli.errors import EngineError
+from vtcli.families import varlen
 
 NAME = "vtcli_blocks"
 NO_MASKS = {"full_attention": None, "sliding_attention": None}
-"""The masks that the model gets where it is given blocks."""
+"""The masks that the model gets where it is given a layout."""
+
+Run = tuple[int, int]
+"""Tokens of a line: where they start, and how many they are."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,11 @@ class Block:
     mask: Tensor | None  # (n or 1, 1, L, P + L): what is seen, with ``before``
 
     @staticmethod
-    def make(starts: Sequence[int], lengths: Sequence[int], prompts: Sequence[tuple[int, int]], device: Any) -> Block:
-        """Makes the block of segments that are packed at ``starts``. ``prompts``: starts and lengths of their
-        prompts, or empty."""
-        width = max(lengths)
-        places, inside = _padded(torch.tensor(starts), torch.tensor(lengths), width)
+    def make(segments: Sequence[Run], prompts: Sequence[Run], device: Any) -> Block:
+        """Makes the block of ``segments`` and their prompts; where they have none, ``prompts`` is empty."""
+        starts, lengths = torch.tensor(segments).unbind(1)
+        width = int(lengths.max())
+        places, inside = _padded(starts, lengths, width)
         real = None if inside.all() else inside.flatten().nonzero().squeeze(1).to(device)
         if not prompts:
             return Block(places.to(device), real, None, None)
@@ -59,6 +66,33 @@ def _padded(start: Tensor, length: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return start[:, None] + steps.minimum(length[:, None] - 1), steps < length[:, None]
 
 
+Blocks = tuple[Block, ...]
+"""All segments of a line, in their order."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The segments of a line as ``varlen.attend`` takes them: each sees its prompt, if any, and itself."""
+
+    bounds: varlen.SegmentBounds  # in the line of keys the prompts stand before their segments
+    seen: Tensor | None  # (K,): where in the line the keys are; None: the lines are the same
+
+    @staticmethod
+    def make(segments: Sequence[Run], prompts: Sequence[Run | None], device: Any) -> Spans:
+        """``segments``: all of the line, in their order. ``prompts``: that of each, or None."""
+        own = [length for _, length in segments]
+        before = [0 if prompt is None else prompt[1] for prompt in prompts]
+        both = [mine + prompt for mine, prompt in zip(own, before, strict=True)]
+        seen = None
+        if any(before):
+            runs = [run for pair in zip(prompts, segments, strict=True) for run in pair if run is not None]
+            seen = torch.cat([torch.arange(start, start + length) for start, length in runs]).to(device)
+        queries, keys = (
+            torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device) for lengths in (own, both)
+        )
+        return Spans(varlen.SegmentBounds(queries, keys, max(own), max(both)), seen)
+
+
 def use(model: Any) -> Any:
     """The model with this attention in its language model; the vision tower keeps its own."""
     model.config.text_config._attn_implementation = NAME
@@ -74,11 +108,14 @@ def _attend(
     **given: Any,
 ) -> tuple[Tensor, None]:
     """(B, heads, T, size) each, fewer heads of keys and values → (B, T, heads, size)."""
-    blocks: Sequence[Block] | None = given.pop("blocks", None)
-    if blocks is not None:
+    layout: Blocks | Spans | None = given.pop("layout", None)
+    if layout is not None:
         if given.get("sliding_window") is not None:
             raise EngineError("rows without padding: models with sliding windows are not supported")
-        return _blockwise(query, key, value, given["scaling"], blocks), None
+        scaling: float = given["scaling"]
+        if isinstance(layout, Spans):
+            return _spanwise(query, key, value, scaling, layout), None
+        return _blockwise(query, key, value, scaling, layout), None
     if query.device.type != "cpu" or attention_mask is None:  # the CPU's kernel takes masks and fewer heads together
         return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
     return _heads_last(query, key, value, given["scaling"], attention_mask), None
@@ -94,7 +131,16 @@ def _heads_last(query: Tensor, key: Tensor, value: Tensor, scaling: float | None
     return out.transpose(1, 2)
 
 
-def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, blocks: Sequence[Block]) -> Tensor:
+def _spanwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, spans: Spans) -> Tensor:
+    """(1, heads, T, size) → (1, T, heads, size), in one call."""
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (T, heads, size)
+    if spans.seen is not None:  # an embedding's backward pass adds up in fp32 and in a fixed order
+        line = torch.cat([k, v], 1).flatten(1)  # (T, 2 kv size)
+        k, v = functional.embedding(spans.seen, line).unflatten(1, (-1, q.shape[2])).chunk(2, 1)
+    return varlen.attend(q, k, v, spans.bounds, scale=scaling, causal=True)[None]
+
+
+def _blockwise(query: Tensor, key: Tensor, value: Tensor, scaling: float, blocks: Blocks) -> Tensor:
     """(1, heads, T, size) → (1, T, heads, size): the blocks stand in the line in their order."""
     heads, kv, size = query.shape[1], key.shape[1], query.shape[3]
     line = torch.cat([query, key, value], 1)[0].transpose(0, 1).flatten(1)  # (T, (heads + 2 kv) size)

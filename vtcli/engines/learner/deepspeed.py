@@ -18,6 +18,7 @@ from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed, collate_packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches, segments
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.trained import merged, prepare
@@ -46,7 +47,7 @@ class TokenLogprobs(nn.Module):
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         blank = self.sharded or torch.is_grad_enabled()
-        packed = {"attention_mask": attention.NO_MASKS, "blocks": batch.blocks}
+        packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
             **self.family.embed(self.model, batch, self.view, blank=blank),
             position_ids=batch.position_ids,
@@ -134,6 +135,21 @@ class DeepSpeedLearner:
         self.engine = self._initialize()
         if self.reference is not None:
             self.reference.to(self.engine.device)
+        self._hosted = HostedStates(self.engine, self.reference)
+
+    def sleep(self, *, weights: bool = True) -> None:
+        """Moves all states to host memory, where ``backend.sleep`` allows it; without ``weights`` these stay on the
+        device. Safe to call twice."""
+        self._hosted.leave(weights=weights)
+
+    def wake(self) -> None:
+        """Moves all states back to the device. Safe to call twice."""
+        self._hosted.come_back()
+
+    def _require_awake(self, *, weights_only: bool = False) -> None:
+        away = self._hosted.away - ({"states"} if weights_only else set())
+        if away:
+            raise EngineError(f"the learner sleeps (its {', '.join(sorted(away))} are in host memory): wake() it first")
 
     def _initialize(self) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -153,6 +169,7 @@ class DeepSpeedLearner:
             InputError: empty masks everywhere, a row over the micro-batch budget, placeholders without images.
             EngineError: the loss is not finite; the weights are left as they were.
         """
+        self._require_awake()
         loss, rows = loss or LossConfig(), _numbered(rows)
         weights = self._weights(rows, loss)
         imitate = any(gather(any(row.logprobs is None for row in rows)))
@@ -197,11 +214,12 @@ class DeepSpeedLearner:
         return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
-        """Mean negative log-likelihood of the masked tokens of this rank's rows, in nats per token."""
+        """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
         total, count = 0.0, 0
         for _, logp in self._forwards(rows):
             total, count = total - float(logp.sum()), count + len(logp)
-        return total / max(count, 1)
+        totals, counts = zip(*gather((total, count)), strict=True)
+        return sum(totals) / max(sum(counts), 1)
 
     def logprobs(self, rows: Sequence[TrainRow]) -> list[list[float]]:
         """Log-probabilities of the masked tokens of every row, in the order of the rows, under the current weights."""
@@ -223,6 +241,7 @@ class DeepSpeedLearner:
             export(self.module.model, source, folder, weights)
 
     def _whole(self, *, keep: bool = True) -> Mapping[str, Tensor]:
+        self._require_awake(weights_only=True)
         found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
@@ -232,6 +251,7 @@ class DeepSpeedLearner:
         Raises:
             InputError: the disk is full, or does not take the files for another reason.
         """
+        self._require_awake()
         with storing(folder):
             self.engine.save_checkpoint(str(folder), tag="state")
             if self.rank == 0:
@@ -243,6 +263,7 @@ class DeepSpeedLearner:
         Raises:
             InputError: no checkpoint, or one of another number of ranks.
         """
+        self._require_awake()
         if not (folder / "learner.json").is_file():
             raise InputError(f"no checkpoint of a learner in {folder}")
         written = json.loads((folder / "learner.json").read_text())
@@ -285,6 +306,7 @@ class DeepSpeedLearner:
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
         """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
+        self._require_awake()
         micro = batches(rows, self.backend.batch_tokens, self.family)
         idle = largest(len(micro)) - len(micro) if self.sharded else 0
         found = [self._forward(chunk) for chunk in micro]

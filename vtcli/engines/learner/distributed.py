@@ -1,10 +1,17 @@
-"""Ranks: how they find each other, wait for each other and tell each other; one process alone needs no network."""
+"""Ranks: how they find each other, wait for each other and tell each other; one process alone needs no network.
+
+Tensors travel in the default group (NCCL on GPUs) between ranks that are in step, under a fixed limit. Python values
+travel over gloo, where a rank may be waited for as long as its heart beats (``heartbeat``).
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import random
 import warnings
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +20,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from vtcli.engines.learner import heartbeat
+from vtcli.engines.learner.heartbeat import Heart, RankWait
 from vtcli.errors import EngineError
+from vtcli.protocols import Ranks
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""Time limit of a collective."""
+"""Time limit of a collective of tensors."""
 
 
 def init_distributed() -> tuple[int, int]:
@@ -41,6 +51,8 @@ def init_distributed() -> tuple[int, int]:
         # DeepSpeed calls collectives by names that torch is about to change, several times a step.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
+        if dist.get_world_size() > 1:
+            _messages()
     _take_device()
     return dist.get_rank(), dist.get_world_size()
 
@@ -58,21 +70,88 @@ def _keep_from_compiling() -> None:
     compatible["deepspeed_shm_comm"] = False
 
 
-def barrier() -> None:
-    """Wait for all ranks; alone, nothing."""
-    init_distributed()
-    if dist.get_world_size() > 1:
-        dist.barrier()
+class Messages:
+    """Python values between ranks. All ranks make one at the same time."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        limit = timedelta(seconds=2 * heartbeat.LIMIT_S)  # ours, which names a rank, comes first
+        self._group: Any = dist.new_group(backend="gloo", timeout=limit)
+        self._world = world
+        store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented as public
+        host, port = os.environ.get("MASTER_ADDR", "localhost"), [0]
+        first = store(host, 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+        if first is not None:
+            port = [first.port]
+        dist.broadcast_object_list(port, 0, group=self._group)
+        self.heart = Heart(first or store(host, port[0], is_master=False, wait_for_workers=False), rank, world)
+        self.heart.start(heartbeat.PERIOD_S)
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """The value of every rank, in rank order. ``what`` names it for the error."""
+        self.heart.begun += 1
+        data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world)]
+        self._finish(dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group, async_op=True), what)
+        longest = max(int(size) for size in sizes)
+        found = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+        padded = torch.cat([data, torch.zeros(longest - len(data), dtype=torch.uint8)])
+        self._finish(dist.all_gather(found, padded, group=self._group, async_op=True), what)
+        parts = [part.numpy().tobytes()[: int(size)] for part, size in zip(found, sizes, strict=True)]
+        return [pickle.loads(part) for part in parts]  # noqa: S301  # from ranks of this run
+
+    def _finish(self, work: Any, what: str) -> None:
+        patience = self.patience(what)
+        while True:
+            try:
+                work.wait(timedelta(seconds=patience.period_s))
+                return
+            except RuntimeError as error:
+                if work.is_completed():  # it has failed; otherwise only this wait has ended
+                    raise EngineError(
+                        f"a rank ended while rank {self.heart.rank} waited for {what}: {error}"
+                    ) from error
+                patience.check()
+
+    def patience(self, what: str, ranks: Sequence[int] | None = None) -> RankWait:
+        """A wait for some ranks, or for all others."""
+        others = [rank for rank in range(self._world) if rank != self.heart.rank] if ranks is None else ranks
+        limits = heartbeat.PERIOD_S, heartbeat.SILENT_S, heartbeat.LIMIT_S
+        return RankWait(self.heart, what, others, *limits)
 
 
-def gather(value: Any) -> list[Any]:
-    """The value of every rank, in rank order, on every rank."""
+@functools.cache
+def _messages() -> Messages:
+    """Messages of this process's group; the first call is one of all ranks together."""
+    return Messages(dist.get_rank(), dist.get_world_size())
+
+
+def first_rank_alive(what: str) -> Callable[[], None]:
+    """A check to be made again and again while ``what`` of the first rank is waited for.
+
+    It raises ``EngineError`` once that rank gives no sign of life.
+    """
     _, world = init_distributed()
-    if world == 1:
-        return [value]
-    everyone: list[Any] = [None] * world
-    dist.all_gather_object(everyone, value)
-    return everyone
+    return (lambda: None) if world == 1 else _messages().patience(what, [0]).check
+
+
+def barrier(what: str = "all ranks") -> None:
+    """Wait for all ranks; alone, nothing."""
+    gather(None, what)
+
+
+def gather(value: Any, what: str = "the values of all ranks") -> list[Any]:
+    """The value of every rank, in rank order, on every rank.
+
+    Raises:
+        EngineError: a rank has ended, or gives no sign of life.
+    """
+    _, world = init_distributed()
+    return [value] if world == 1 else _messages().gather(value, what)
+
+
+def ranks(what: str) -> Ranks:
+    """This process among all of the learner's, to gather ``what``."""
+    return Ranks(*init_distributed(), functools.partial(gather, what=what))
 
 
 def largest(value: int) -> int:

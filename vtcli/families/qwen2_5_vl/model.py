@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -10,16 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import AttentionInterface, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+from vtcli.families import varlen
 from vtcli.families.family import Batch
-from vtcli.families.qwen2_5_vl.vision import MERGE, PATCH, TEMPORAL, grid, patches
+from vtcli.families.qwen2_5_vl.vision import MERGE, PATCH, TEMPORAL, Grid, grid, patches, tower_layout
 from vtcli.protocols import View
+
+WINDOWS = "vtcli_flash_windows"
+"""Name of the vision tower's attention. With "flash" in it, transformers passes all windows in one call."""
 
 
 def load(folder: Path, dtype: torch.dtype) -> Any:
     """The model of a folder with its weights."""
-    return with_linear_patches(Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder), dtype=dtype))
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(str(folder), dtype=dtype)
+    return with_whole_windows(with_linear_patches(model))
 
 
 def config(folder: Path) -> Any:
@@ -42,6 +48,23 @@ def with_linear_patches(model: Any) -> Any:
     return model
 
 
+def with_whole_windows(model: Any) -> Any:
+    """The model with one attention call per block of its vision tower, over all windows (``vtcli.families.varlen``).
+    transformers' own loops over them: 63 calls a block for an image of 1 008 x 756."""
+    model.config.vision_config._attn_implementation = WINDOWS
+    return model
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **given: Any
+) -> tuple[Tensor, None]:
+    """(1, heads, patches, size) each → (1, patches, heads, size)."""
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    lines = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
+    bounds = varlen.SegmentBounds(*lines, given["max_length_q"], given["max_length_k"])
+    return varlen.attend(q, k, v, bounds, scale=given["scaling"], causal=False)[None], None
+
+
 def _project(self: Any, patches: Tensor) -> Tensor:
     """(patches, 3, 2, 14, 14) -> (patches, vision hidden size)."""
     return functional.linear(patches.flatten(1), self.weight.flatten(1))
@@ -54,8 +77,7 @@ def embed(model: Any, batch: Batch, view: View, *, blank: bool = False) -> Tenso
     if not batch.unique:
         return embeds + _blank(model, embeds) if blank else embeds
     pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(embeds.device)
-    grids = torch.tensor([grid(ref) for ref in batch.unique], device=embeds.device)
-    features = model.model.get_image_features(pixels, grids).pooler_output  # tuple over images of (tokens, hidden)
+    features = _features(model, pixels, [grid(ref) for ref in batch.unique])
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
     mask = (batch.ids == model.config.image_token_id).unsqueeze(-1)
     return embeds.masked_scatter(mask, placed)
@@ -65,5 +87,23 @@ def _blank(model: Any, embeds: Tensor) -> Tensor:
     """Zero, through the vision tower. Its weights are gathered (ZeRO-3) and get gradients of zero in every pass. So
     ranks with and without images exchange the same tensors in the same order."""
     pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
-    grids = torch.tensor([(1, MERGE, MERGE)], device=embeds.device)
-    return 0.0 * model.model.get_image_features(pixels, grids).pooler_output[0].sum().to(embeds.dtype)
+    return 0.0 * _features(model, pixels, [(1, MERGE, MERGE)])[0].sum().to(embeds.dtype)
+
+
+def _features(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+    """(tokens, hidden) of each image. What transformers derives from the sizes is given: on a device it would wait."""
+    visual = model.model.visual
+    place = tower_layout(grids, visual.window_size)
+    tensors = {
+        "position_ids": place.positions,
+        "window_index": place.order,
+        "cu_seqlens": place.images,
+        "cu_window_seqlens": place.windows,
+    }
+    given = {name: torch.from_numpy(array).to(pixels.device) for name, array in tensors.items()}
+    longest = {"max_seqlen": place.longest_image, "max_window_seqlen": place.longest_window}
+    found = visual(pixels.to(visual.dtype), torch.tensor(grids), **given, **longest).pooler_output
+    return found.split([height * width // MERGE**2 for _, height, width in grids])
+
+
+AttentionInterface.register(WINDOWS, _attend)

@@ -42,11 +42,14 @@ class TinyModel:
     max_positions: int = 4096
     initializer_range: float = 0.02
     rope_theta: float = 10000.0
+    embeddings: int = 0  # ids that the model has at least, those of the tokenizer and more
+    vision_windows: int = 0  # first layers of the vision tower that see windows of 112 pixels, not the whole image
 
     def __post_init__(self) -> None:
         at_least(1, self, "hidden_size", "layers", "heads", "kv_heads", "intermediate_size", "max_positions")
         at_least(1, self, "vision_hidden_size", "vision_depth", "vision_heads", "vision_intermediate_size")
         at_least(SMALLEST_VOCABULARY, self, "vocab_size")
+        at_least(0, self, "embeddings", "vision_windows")
         above(0, self, "initializer_range", "rope_theta")
         for whole, part, each in (
             ("hidden_size", "heads", 2),  # rotary positions turn a head's numbers in pairs

@@ -125,7 +125,7 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
     # M-RoPE's sections share out head/2 frequencies to time, height and width as 16:24:24 of 64 in the 7B model.
     time = head // 8
     section = [time, (head // 2 - time) // 2, head // 2 - time - (head // 2 - time) // 2]
-    vocabulary = (tokenizer.get_vocab_size() + 63) // 64 * 64
+    vocabulary = (max(tokenizer.get_vocab_size(), sizes.embeddings) + 63) // 64 * 64
     text: dict[str, Any] = dict(
         vocab_size=vocabulary,
         hidden_size=sizes.hidden_size,
@@ -147,7 +147,7 @@ def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
         intermediate_size=sizes.vision_intermediate_size,
         num_heads=sizes.vision_heads,
         out_hidden_size=sizes.hidden_size,
-        fullatt_block_indexes=list(range(sizes.vision_depth)),
+        fullatt_block_indexes=list(range(sizes.vision_windows, sizes.vision_depth)),
         window_size=112,
         initializer_range=sizes.initializer_range,
     )

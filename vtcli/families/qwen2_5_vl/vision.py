@@ -6,6 +6,7 @@ Parity with transformers' image processor and ``get_rope_index`` is tested.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ FACTOR = PATCH * MERGE
 TEMPORAL = 2
 """A still image is shown to the vision tower as this many equal frames."""
 
+Grid = tuple[int, int, int]
+"""Size of a still image in patches: 1, height, width."""
+
 # CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
 _MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
 _STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
@@ -32,7 +36,7 @@ def image_tokens(ref: ImageRef) -> int:
     return (ref.view_height // FACTOR) * (ref.view_width // FACTOR)
 
 
-def grid(ref: ImageRef) -> tuple[int, int, int]:
+def grid(ref: ImageRef) -> Grid:
     """``image_grid_thw`` of an image, in patches."""
     return 1, ref.view_height // PATCH, ref.view_width // PATCH
 
@@ -62,6 +66,52 @@ def mrope_positions(
         positions[2, index : index + size] = at + np.tile(np.arange(columns), rows)
         at, index, nth = at + max(rows, columns), index + size, nth + 1
     return positions, at
+
+
+@dataclass(frozen=True)
+class TowerLayout:
+    """Places of the patches of images in the vision tower, and which attend to each other."""
+
+    positions: npt.NDArray[np.int64]  # (patches, 2): row and column in the image
+    order: npt.NDArray[np.int64]  # (tokens,): the merged token at each place of the tower's line
+    images: npt.NDArray[np.int32]  # (images + 1,): where the images begin in the line, in patches, and its end
+    windows: npt.NDArray[np.int32]  # (windows + 1,): the same of the windows
+    longest_image: int
+    longest_window: int
+
+
+def tower_layout(grids: Sequence[Grid], window: int) -> TowerLayout:
+    """The layout of still images; ``window`` is the side of a window, pixels.
+
+    Same windows as transformers' ``get_vision_window_index``. Those of an image stand in the order of their sizes,
+    largest first, so that equal ones are neighbours (``varlen.varlen_ref``). Attention does not depend on the order.
+    """
+    side = window // FACTOR
+    positions, order, images, windows = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]](), [0], [0]
+    start = 0
+    for _, height, width in grids:
+        rows, columns = height // MERGE, width // MERGE
+        places = np.indices((height, width)).reshape(2, rows, MERGE, columns, MERGE)
+        positions.append(places.transpose(1, 3, 2, 4, 0).reshape(-1, 2))
+        tokens = start + np.arange(rows * columns).reshape(rows, columns)
+        parts = [
+            tokens[row : row + side, column : column + side].ravel()
+            for row in range(0, rows, side)
+            for column in range(0, columns, side)
+        ]
+        parts.sort(key=len, reverse=True)
+        order += parts
+        windows += [len(part) * MERGE**2 for part in parts]
+        images.append(height * width)
+        start += rows * columns
+    return TowerLayout(
+        np.concatenate(positions),
+        np.concatenate(order),
+        np.cumsum(images, dtype=np.int32),
+        np.cumsum(windows, dtype=np.int32),
+        max(images),
+        max(windows),
+    )
 
 
 def patches(pixels: Pixels) -> npt.NDArray[np.float32]:
