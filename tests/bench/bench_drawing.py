@@ -32,11 +32,10 @@ PROMPT = 16
 
 
 def family_of(folder: Path, options: argparse.Namespace) -> Family:
-    """A model of random weights. Its vocabulary is larger than its tokenizer's, as Qwen's is."""
-    from tokenizers import AddedToken
-
+    """A model of random weights, with more embeddings than its tokenizer has tokens."""
     sizes = tiny.TinyModel(
-        vocab_size=options.vocabulary,
+        vocab_size=420,
+        embeddings=options.vocabulary,
         hidden_size=options.hidden,
         layers=options.layers,
         heads=options.hidden // 64,
@@ -44,10 +43,7 @@ def family_of(folder: Path, options: argparse.Namespace) -> Family:
         intermediate_size=4 * options.hidden,
         max_positions=512,
     )
-    tokenizer = tiny.train_tokenizer(tiny_model.TEXTS, 420)
-    missing = options.vocabulary - tokenizer.get_vocab_size()
-    tokenizer.add_tokens([AddedToken(f"<{number}>", special=False) for number in range(missing)])
-    tiny.build(folder, sizes, tokenizer, seed=3)
+    tiny.build(folder, sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
     return open_family(folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from wide_model import LIMITS, ask, changed, check, family, prompts, reference, 
 
 from vtcli.engines.policies import Engine, Placement, open_policy
 from vtcli.engines.vllm.policy import JOBS, VllmPolicy
+from vtcli.errors import EngineError, InputError
 from vtcli.protocols import Request, Sampling
 
 pytestmark = pytest.mark.skipif(
@@ -79,6 +81,29 @@ def test_open_requests_go_on_while_an_image_is_processed(policy: VllmPolicy, mon
     assert during[0] >= 3
 
 
+def test_a_request_whose_images_are_made_ready_is_open(policy: VllmPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its tokens would be of other weights than it was asked with."""
+    entered, go = threading.Event(), threading.Event()
+    apply = policy._engine.renderer.mm_processor.apply
+
+    def held(*given: Any) -> Any:
+        entered.set()
+        assert go.wait(60)
+        return apply(*given)
+
+    async def update_meanwhile() -> None:
+        asked = asyncio.ensure_future(policy.complete(about("one")))
+        assert await asyncio.to_thread(entered.wait, 60)
+        with pytest.raises(EngineError, match="1 requests are open during a weight update"):
+            policy.update(changed().state_dict(), 1)
+        go.set()
+        check(reference(), about("one"), await asked)
+
+    monkeypatch.setattr(policy._engine.renderer.mm_processor, "apply", held)
+    asyncio.run(update_meanwhile())
+    assert policy.version == 0
+
+
 def test_an_image_that_the_engine_has_is_not_read_again(policy: VllmPolicy) -> None:
     first = ask(policy, [about("turns")])
     assert sorted(seen) == sorted(ref.view for ref in about("turns").images)
@@ -108,8 +133,6 @@ def test_an_image_that_a_cache_has_dropped_is_read_again(policy: VllmPolicy, sid
 
 
 def test_a_prompt_that_the_processor_refuses_fails_alone(policy: VllmPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vtcli.errors import InputError
-
     def broken(*given: Any) -> Any:
         raise RuntimeError("a picture of nothing")
 
