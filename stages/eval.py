@@ -23,6 +23,7 @@ from vtcli.judging import oracle
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
     GroupRequest,
@@ -225,7 +226,9 @@ class _Rollouts:
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )
-        stream = Stream(policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None)
+        clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
+        places = None if room is None else Admission(room, config.limits.max_tokens)
+        stream = Stream(policy, chat, self.worlds, config.limits, self.measure, clock, admission=places)
         total = len(requests)
         try:
             with StepBar("eval", total, 0) as bar:

@@ -97,6 +97,11 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
         """Counts while it computes; None for an engine that computes elsewhere."""
         ...
 
+    @property
+    def cache_tokens(self) -> int | None:
+        """Tokens whose keys and values the engine has room for; None for one that does not say."""
+        ...
+
     def seen(self, request: Request) -> Seen:
         """The ids, pixels and positions that a prompt is read as."""
         ...

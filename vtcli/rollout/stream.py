@@ -15,6 +15,7 @@ from typing import Protocol
 
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
@@ -50,7 +51,8 @@ class Stream:
     """Parts that all rollouts of a run share.
 
     ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``lockstep`` is
-    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own.
+    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own. ``admission`` bounds how
+    many run at a time; None, or in lock-step: all of them.
     """
 
     policy: Policy
@@ -60,6 +62,7 @@ class Stream:
     measure: Measure
     clock: Clock | None = None
     lockstep: bool = False
+    admission: Admission | None = None
 
     async def __call__(
         self,
@@ -122,9 +125,15 @@ class _Run:
     async def member(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
         """One trajectory and what is measured of it, which waits for no other."""
         shared = self.stream
+        places = shared.admission if self.turns is None else None  # all wait for each other in lock-step
+        found: Trajectory | None = None
+        if places is not None:
+            await places.enter()
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
         finally:
+            if places is not None:
+                places.leave(found.length if found else None)
             if self.turns is not None:
                 self.turns.leave()
         with self.clock.during("judge"):

@@ -78,6 +78,11 @@ class VllmPolicy:
         self._engine = self._wait(lambda: start(given), "vLLM's start", engine.start_timeout_s)
         self._renderer = Renderer(self._engine.renderer, family, view, self.clock)
 
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens whose keys and values fit into the blocks that vLLM has after its start."""
+        return int(self._engine.vllm_config.cache_config.kv_cache_size_tokens)
+
     async def complete(self, request: Request) -> Completion:
         """One completion.
 

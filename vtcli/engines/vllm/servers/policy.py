@@ -48,6 +48,7 @@ class ServerPolicy:
     def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
         self.clock: Clock | None = None  # it computes in other processes
+        self.cache_tokens: int | None = None  # servers queue what does not fit
         self.family, self.view, self.options = family, view, engine
         self._names = tensors(family)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
