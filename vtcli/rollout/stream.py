@@ -126,14 +126,15 @@ class _Run:
         """One trajectory and what is measured of it, which waits for no other."""
         shared = self.stream
         places = shared.admission if self.turns is None else None  # all wait for each other in lock-step
-        found: Trajectory | None = None
+        length: int | None = None
         if places is not None:
             await places.enter()
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
+            length = found.length
         finally:
             if places is not None:
-                places.leave(found.length if found else None)
+                places.leave(length)
             if self.turns is not None:
                 self.turns.leave()
         with self.clock.during("judge"):
