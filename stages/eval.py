@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vtcli import judging
@@ -15,11 +16,11 @@ from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.judging import oracle
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -138,14 +139,15 @@ def run(config: Config) -> Artifact:
             return stage.reused
         family = open_family(source.path, config.families)
         images = ImageStore(stage.work / "images", family.sizing(config.images))
-        offered, judged = config.tools == "offered", oracle.judges(config.judge)
-        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered, verify=judged)
+        offered = config.tools == "offered"
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered)
         samples = _samples(config, data, images, worlds)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:
-            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure).collect(samples))
+            claims = Claims(images, worlds.sandbox.verify, measure)
+            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))
         refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
@@ -176,6 +178,7 @@ class _Rollouts:
     images: ImageStore
     worlds: Worlds
     measure: Measuring
+    claims: Claims
 
     async def collect(self, samples: Mapping[Key, Sample]) -> list[Scored]:
         """Scored trajectories in the order of the questions.
@@ -208,10 +211,11 @@ class _Rollouts:
                 keep(trajectory, signals)
             if left:
                 await self._roll_out(left, keep)
+            scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
+            return [member for group in scored for member in group]
         finally:
             await self.measure.close()
             await self.worlds.close()
-        return [scored for group in groups for scored in self._rewarded(group, found)]
 
     async def _roll_out(self, requests: Sequence[RolloutRequest], keep: Callable[[Trajectory, Signals], None]) -> None:
         """Loads the model and streams. Heavy libraries are imported here."""
@@ -228,7 +232,8 @@ class _Rollouts:
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        stream = Stream(policy, chat, self.worlds, config.limits, self.measure, clock, admission=places)
+        parts = (policy, chat, self.worlds, config.limits, self.measure)
+        stream = Stream(*parts, clock=clock, claims=self.claims, admission=places)
         total = len(requests)
         try:
             with StepBar("eval", total, 0) as bar:
@@ -242,11 +247,10 @@ class _Rollouts:
             if opened is not None:
                 await compute(opened.close)
 
-    def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
+    async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
         """The group's trajectories with their verdicts, by id."""
-        members = [found[request.id] for request in group.members]
-        verdicts = self.config.rewards[group.sample.form]([member.signals for member in members])
-        scored = [replace(member, verdict=verdict) for member, verdict in zip(members, verdicts, strict=True)]
+        members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
+        scored = await self.claims.rewarded(self.config.rewards[group.sample.form], members)
         return sorted(scored, key=lambda s: s.trajectory.id)
 
 

@@ -113,8 +113,7 @@ def _parts(config: Config) -> list[ParquetPart]:
     wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
     setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
-    # The code of a demonstration is trusted: its operations need no verification.
-    sandbox = replace(config.sandbox, verify=False) if card.runner else None
+    sandbox = config.sandbox if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 
