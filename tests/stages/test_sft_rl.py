@@ -177,7 +177,7 @@ POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:
     ("stage", "moment"),
     [
         ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
-        ("rl", f"{POLICY}.update:2:halfway"),  # in the second step's weight sync
+        ("rl", f"{POLICY}.update:1:halfway"),  # in the second step's weight sync
         ("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before"),  # at a phase's end, exported, not yet saved
         ("rl", "vtcli.store.checkpoints:Checkpoints.finish:2:before"),  # by the thread: written, and not yet renamed
         ("rl", f"{LEARNER}.export:3:before"),  # after both phases: all steps are done
@@ -204,7 +204,7 @@ def test_two_ranks_killed_in_a_weight_sync_end_as_if_they_had_not_been(home: Pat
     if not (home / "two").exists():
         run(home, "rl", TWO_RANKS_RL, TWO_RANKS)
     again = [*TWO_RANKS_RL, "reuse=false"]
-    process = start(home, "rl", again, (*TWO_RANKS, "-m", "dying", f"{POLICY}.update:2:halfway"))
+    process = start(home, "rl", again, (*TWO_RANKS, "-m", "dying", f"{POLICY}.update:1:halfway"))
     output, _ = process.communicate(timeout=240)
     assert process.returncode and "SIGKILL" in output, output[-4000:]
     assert not (home / "two" / "v2").exists()
