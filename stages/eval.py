@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vtcli import judging
@@ -13,12 +14,13 @@ from vtcli.algo.rows import make_row, summarise
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.judging import oracle
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
@@ -29,6 +31,7 @@ from vtcli.rollout.loop import (
     RolloutRequest,
     refuse_broken,
     refuse_no_room,
+    require_room,
     why_broken,
 )
 from vtcli.rollout.stream import Stream
@@ -53,6 +56,7 @@ RUNTIME_KEYS = (
     *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
+PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
@@ -134,12 +138,15 @@ def run(config: Config) -> Artifact:
             return stage.reused
         family = open_family(source.path, config.families)
         images = ImageStore(stage.work / "images", family.sizing(config.images))
-        offered, judged = config.tools == "offered", oracle.judges(config.judge)
-        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered, verify=judged)
+        offered = config.tools == "offered"
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered)
         samples = _samples(config, data, images, worlds)
+        if config.policy == "oracle":
+            require_scripts(samples.values(), data.ref)
         measure = Measuring(config.signals.values(), config.judge, images, settings.home)
         with EventLoop() as loop:
-            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure).collect(samples))
+            claims = Claims(images, worlds.sandbox.verify, measure)
+            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))
         refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
         _check_broken(found, config, stage)
         measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
@@ -170,6 +177,7 @@ class _Rollouts:
     images: ImageStore
     worlds: Worlds
     measure: Measuring
+    claims: Claims
 
     async def collect(self, samples: Mapping[Key, Sample]) -> list[Scored]:
         """Scored trajectories in the order of the questions.
@@ -194,16 +202,19 @@ class _Rollouts:
         try:
             if unjudged or left:
                 await self.worlds.start()
+                few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
+                await require_room(few, self.family.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
                 keep(trajectory, signals)
             if left:
                 await self._roll_out(left, keep)
+            scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
+            return [member for group in scored for member in group]
         finally:
             await self.measure.close()
             await self.worlds.close()
-        return [scored for group in groups for scored in self._rewarded(group, found)]
 
     async def _roll_out(self, requests: Sequence[RolloutRequest], keep: Callable[[Trajectory, Signals], None]) -> None:
         """Loads the model and streams. Heavy libraries are imported here."""
@@ -211,8 +222,6 @@ class _Rollouts:
         opened: TrainedPolicy | None = None
         policy: Policy
         if config.policy == "oracle":
-            from vtcli.engines.scripted import OraclePolicy
-
             asked = {request.seed: request.sample for request in requests}
             policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
         else:
@@ -220,7 +229,9 @@ class _Rollouts:
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )
-        stream = Stream(policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None)
+        stream = Stream(
+            policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None, claims=self.claims
+        )
         total = len(requests)
         try:
             with StepBar("eval", total, 0) as bar:
@@ -234,11 +245,10 @@ class _Rollouts:
             if opened is not None:
                 await compute(opened.close)
 
-    def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
+    async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
         """The group's trajectories with their verdicts, by id."""
-        members = [found[request.id] for request in group.members]
-        verdicts = self.config.rewards[group.sample.form]([member.signals for member in members])
-        scored = [replace(member, verdict=verdict) for member, verdict in zip(members, verdicts, strict=True)]
+        members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
+        scored = await self.claims.rewarded(self.config.rewards[group.sample.form], members)
         return sorted(scored, key=lambda s: s.trajectory.id)
 
 
@@ -282,7 +292,7 @@ def _finish(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
         commands=[command] if (command := running()) else [],
-        lineage="\n".join(folder.lineage_text(stage.store.lineage(str(p.path))) for p in parents.values()),
+        lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
         shown=content.choose(found, config.shown, config.seed),

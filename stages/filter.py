@@ -270,6 +270,7 @@ def _finish(
                 shutil.copyfile(path, out / path.name)
         if (data.path / videos.FOLDER).is_dir():
             shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
+    parquet.write_card(out)
     account.write(out, found, said)
     counts = {name: sum(row.file == name for row in found.kept) for name in tables}
     dropped = {step.name: len(step.dropped) for step in found.steps}

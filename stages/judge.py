@@ -19,6 +19,7 @@ from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
 from vtcli.report import scores, tables
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Signals
 from vtcli.scoring import agreement, matrix, stored, verdicts
 from vtcli.scoring.collect import How, SignalSet, collect
@@ -53,6 +54,7 @@ class Config:
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # of the trajectories that it is asked about, without a verdict
+    sandbox: PoolConfig = field(default_factory=PoolConfig)  # where claims of code are tested, if a reward asks
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -102,7 +104,9 @@ def _score(config: Config, source: TrajectorySource) -> Artifact:
             tables.print_all(scores.summary(found, config.seed))
             return stage.reused
         scorer = verdicts.Scorer(rewards, config.signals)
-        facts, (signals,) = asyncio.run(collect(source, [SignalSet(config.signals, scorer.wants)], _how(config)))
+        facts, (signals,) = asyncio.run(
+            collect(source, [SignalSet(config.signals, scorer.wants, scorer.reads)], _how(config))
+        )
         groups = stored.groups(facts, config.group_size or source.group_size)
         found = list(scorer.score(facts, signals, groups))
         if not any(score.reward for score in found):
@@ -177,7 +181,10 @@ def _rows(
         for name, job in jobs.items()
     }
     wanted = {kind: [scorer for name, scorer in scorers.items() if kinds[name] == kind] for kind in bound}
-    asked = [SignalSet(signals, functools.partial(_wants, wanted[kind])) for kind, signals in bound.items()]
+    asked = [
+        SignalSet(signals, functools.partial(_wants, wanted[kind]), functools.partial(_reads, wanted[kind]))
+        for kind, signals in bound.items()
+    ]
     facts, found = asyncio.run(collect(source, asked, _how(config)))
     signals = dict(zip(bound, found, strict=True))
     groups = stored.groups(facts, config.group_size or source.group_size)
@@ -191,6 +198,10 @@ def _rows(
 
 def _wants(scorers: Sequence[verdicts.Scorer], facts: Facts, signals: Signals) -> set[str]:
     return set[str]().union(*(scorer.wants(facts, signals) for scorer in scorers))
+
+
+def _reads(scorers: Sequence[verdicts.Scorer], facts: Facts, signals: Signals) -> set[str]:
+    return set[str]().union(*(scorer.reads(facts, signals) for scorer in scorers))
 
 
 def _bind(nodes: Mapping[str, Any]) -> dict[str, Signal]:
@@ -210,7 +221,8 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
         measure = "missing" if oracle else "never"
-        b = _judged(other, judged, How(_home(config), measure=measure, again=tuple(judged)))
+        how = How(_home(config), measure=measure, again=tuple(judged), sandbox=config.sandbox)
+        b = _judged(other, judged, how)
         found = agreement.compare(a, b, config.compared, config.seed)
         out = _fresh(stage)
         disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
@@ -226,7 +238,7 @@ def _judged(source: TrajectorySource, signals: Mapping[str, Signal], how: How) -
 
 def _how(config: Config) -> How:
     given = config.measure, config.again, config.concurrency, config.max_unjudged
-    return How(_home(config), config.judge, *given)
+    return How(_home(config), config.judge, *given, sandbox=config.sandbox)
 
 
 def _home(config: Config) -> Path:

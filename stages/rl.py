@@ -6,7 +6,7 @@ import functools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,19 +19,28 @@ from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
-from vtcli.algo.select import StepFill, filter_and_rank
+from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
 from vtcli.config.binding import KeyProblem, bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+from vtcli.engines.phases import Phases
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
-from vtcli.judging import oracle
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, derive_seed, refuse_broken, refuse_no_room
+from vtcli.rollout.loop import (
+    MAX_TEMPERATURE,
+    GroupRequest,
+    Limits,
+    derive_seed,
+    refuse_broken,
+    refuse_no_room,
+    require_room,
+)
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.progress import StepBar, log_step
@@ -121,20 +130,14 @@ class Config:
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
-        function = _unbound(self.advantage)
+        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
         if self.group_size == 1 and function in GROUP_RELATIVE:
             raise OutOfBounds(
                 "group_size",
                 f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
                 "rollouts of a question, got 1.",
             )
-        if self.fill.stop_when_full and _unbound(self.select) is filter_and_rank:
-            rank = getattr(self.select, "keywords", {}).get("rank", "none")
-            if rank != "none":
-                raise ConfigError(
-                    f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves "
-                    "it only those that were finished first: give up one of the two"
-                )
+        refuse_early_stop(self.select, self.fill)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
         if self.backend.batch_tokens < self.limits.max_tokens:
@@ -142,6 +145,12 @@ class Config:
                 f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
                 f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
                 "lower the second"
+            )
+        if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
+            raise ConfigError(
+                f"rl.steps_ahead=1 with engine.sleep={self.engine.sleep} and rl.backend.sleep="
+                f"{str(self.backend.sleep).lower()}: the engine generates beside the learner, so neither can give its "
+                "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
             )
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
@@ -153,12 +162,8 @@ class Config:
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
 
-def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a ``_target_`` node, without its keywords."""
-    return function.func if isinstance(function, functools.partial) else function
-
-
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
+PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
@@ -221,9 +226,11 @@ class _Training:
     stage: StageRun
     start: Path  # the folder of the model that the run starts from
     family: Family
+    images: ImageStore
     view: View
     learner: DeepSpeedLearner
     policy: TrainedPolicy
+    phases: Phases  # whose turn it is on the device
     worlds: Worlds
     measure: Measuring
     questions: Mapping[str, _Questions]  # by form
@@ -277,16 +284,16 @@ def _train(run: _Training) -> None:
         advantages = config.advantage(groups)  # one value per policy turn
         return config.select(groups, advantages, wanted)  # None keeps a trajectory out of the loss
 
+    # Some questions of each form leave room for an answer, or nothing is rolled out.
+    for found in run.questions.values():
+        places = found.kept[:: max(1, len(found.kept) // PROMPTS_TRIED)]
+        few = (run.worlds.offer(found.samples.load(i)) for i in places)
+        run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
+
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
-    stream = Stream(
-        policy,
-        run.family.chat,
-        run.worlds,
-        config.limits,
-        run.measure,
-        clock=policy.clock,
-        lockstep=config.lockstep_turns,
-    )
+    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
+    claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
+    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims)
     collector = Collector(
         run.loop,
         stream,
@@ -304,10 +311,19 @@ def _train(run: _Training) -> None:
             index, within = locate(lengths, step)
             phase, begin = config.phases[index], time.perf_counter()
 
+            # The policy's turn: the learner's states make room, and its weights go to the engine.
+            run.phases.generate(step)
+            moved = time.perf_counter() - begin
+
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
             refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
+
+            # The learner's turn: the engine's cache and weights make room.
+            turned = time.perf_counter()
+            run.phases.learn()
+            moved += time.perf_counter() - turned
 
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
             learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
@@ -315,11 +331,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-
-            # New weights for the policy.
-            learnt = time.perf_counter()
-            policy.update(learner.weights(), step + 1)
-            metrics["time/learn_s"] += time.perf_counter() - learnt
+            metrics["time/move_s"] = moved
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -380,8 +392,9 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     found = run.checkpoints.resume()
     if found is None:
         return 0, None
+    run.phases.learn()
     run.learner.load_checkpoint(found[1])
-    run.policy.update(run.learner.weights(), found[0])
+    run.phases.generate(found[0])
     return found[0], collector.load(found[1])
 
 
@@ -393,6 +406,7 @@ def _require_agreement(run: _Training) -> None:
     engines, log = (run.policy, run.learner, run.family, run.view), run.stage.work / "parity.jsonl"
     check = ParityCheck(*engines, config.backend.dtype, config.parity, room, config.temperature)
     sampled = check.sample(run.loop, derive_seed(config.seed, "parity", starts(log), run.learner.rank))
+    run.phases.learn()
     require_at_start(check, sampled, log)
 
 
@@ -417,16 +431,20 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         reference=load_model(family, dtype) if config.reference else None,
     )
     barrier()  # the first rank has made the work folder
+    if config.backend.sleep:
+        learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
-    judged = oracle.judges(config.judge)
-    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, verify=judged)
+    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
+    worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = Measuring(signals, config.judge, images, stage.store.root)
     questions = {
         form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
     }
-    return _Training(config, stage, start, family, view, learner, policy, worlds, measure, questions, EventLoop())
+    return _Training(
+        config, stage, start, family, images, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+    )
 
 
 def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:

@@ -114,9 +114,19 @@ def run(config: Config) -> Artifact:
         family = open_family(source.path, config.families) if source is not None else None
         sizing = (family or config.built()[0]).sizing(config.images)
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
-        train, held = (DemoSet(data, split, images, ranks=_ranks()) for split in ("train", "validation"))
+        ranks = _ranks()
+        train, held = (DemoSet(data, split, images, ranks=ranks) for split in ("train", "validation"))
+        demos = _Demos(train, held)
         family = family or open_family(_build(config, stage, train), config.families)
-        return _train(config, stage, family, (train, held), images)
+        return _train(config, stage, family, demos, images)
+
+
+@dataclass(frozen=True)
+class _Demos:
+    """Demonstrations of one artifact: those that are learnt, and those that are only measured."""
+
+    train: DemoSet
+    held_out: DemoSet
 
 
 def _ranks() -> Ranks:
@@ -142,14 +152,12 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     return folder
 
 
-def _train(
-    config: Config, stage: StageRun, family: Family, demos: tuple[DemoSet, DemoSet], images: ImageStore
-) -> Artifact:
+def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, images: ImageStore) -> Artifact:
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, first_rank_alive
 
-    train, held = (DemoRows(part, family.chat) for part in demos)
+    train, held = (DemoRows(part, family.chat) for part in (demos.train, demos.held_out))
     for rows in (train, held):
         rows.check()
     schedule = Schedule.of(train.ids, config)

@@ -33,7 +33,7 @@ from vtcli.protocols import Pixels
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
-from vtcli.store import disk, records, shards
+from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits
 from vtcli.store.records import Demo
@@ -113,8 +113,7 @@ def _parts(config: Config) -> list[ParquetPart]:
     wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
     setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
-    # The code of a demonstration is trusted: its operations need no verification.
-    sandbox = replace(config.sandbox, verify=False) if card.runner else None
+    sandbox = config.sandbox if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 
 
@@ -140,6 +139,7 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
             if part.held_out:
                 held_out |= _digests(path)
     _report_dropped(parts, dropped, folder)
+    parquet.write_card(folder)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
     counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
     stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)

@@ -236,19 +236,20 @@ class SmolagentsSession:
     async def close(self) -> None: ...
 
 
-CARDS = Path(__file__).parents[1] / "conf" / "env"
+CARDS = Path(__file__).parents[2] / "conf" / "env"
 
 
 class Sandbox:
     """vtcli's own, at the strongest tier of this machine, with the choices of a card of conf/env that cost time, or
-    with ``changes`` to them."""
+    with ``changes`` to them. ``verify``: a reward asks, so the claims of an episode are tested at its end."""
 
-    def __init__(self, pixels: Pixels, card: str, **changes: bool) -> None:
+    def __init__(self, pixels: Pixels, card: str, *, verify: bool = False, **changes: bool) -> None:
         place = yaml.safe_load((CARDS / f"{card}.yaml").read_text())["protocol"]["place"] | changes
         self.pixels = pixels
         self.name = f"vtcli sandbox, {card}" + "".join(f", {k}={v}" for k, v in changes.items())
+        self.name += ", verify" if verify else ""
         self.persist, self.transactions = place.get("persist", True), place.get("transactions", True)
-        self.verify, self.each_call = place.get("verify", False), place.get("scope") == "call"
+        self.verify, self.each_call = verify, place.get("scope") == "call"
 
     async def start(self) -> None:
         from vtcli.sandbox.host.pool import Pool, PoolConfig
@@ -271,23 +272,26 @@ class Sandbox:
 class SandboxSession:
     def __init__(self, sandbox: Sandbox, episode: Any) -> None:
         self.sandbox, self.episode = sandbox, episode
+        self.made: list[Any] = []
 
     async def turn(self, source: str) -> Pixels:
         episode = self.episode or await self.sandbox.episode()
         done = await episode.run(source)
         if len(done.images) != 1:
             raise RuntimeError(f"{done.status}: {done.error}")
-        if self.sandbox.verify:
-            (image,) = await episode.verify(done.images)
-            if image.verified is not True:
-                raise RuntimeError("an honest crop was not verified")
+        self.made += done.images if self.sandbox.verify else ()
         if self.episode is None:
             await episode.close()
         return done.images[0].pixels
 
     async def close(self) -> None:
+        from vtcli.sandbox.types import Picture
+
         if self.episode is not None:
             await self.episode.close()
+        sure = await self.sandbox.pool.verify([Picture(self.sandbox.pixels)], self.made)
+        if not all(image.verified for image in sure):
+            raise RuntimeError("an honest crop was not verified")
 
 
 def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
@@ -297,6 +301,7 @@ def everyone(pixels: Pixels, folder: Path) -> list[Contender]:
         *(Sandbox(pixels, card) for card in ("codev", "codevision", "codedance", "pyvision_image")),
         Sandbox(pixels, "codev", transactions=True),
         Sandbox(pixels, "codev", verify=True),
+        Sandbox(pixels, "codevision", verify=True),
         Smolagents(pixels),
         Subprocess(pixels, folder, held=False),
         Subprocess(pixels, folder),

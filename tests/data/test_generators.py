@@ -25,6 +25,7 @@ from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
 from vtcli.data.generators.zoom import PALE
 from vtcli.errors import ConfigError
+from vtcli.signals.rules import rule_of, score
 from vtcli.store.images import resize
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
@@ -62,6 +63,18 @@ def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> N
         assert json.loads(json.dumps(item.truth)) == item.truth  # plain Python values, no numpy scalars or tuples
         assert item.answer and item.tool_answer and "<" not in item.question + item.tool_question
         assert canvas.png(item.pixels) == canvas.png(item.pixels)
+
+
+@pytest.mark.parametrize("name", [p.stem for p in sorted(CONF.glob("*_tiny.yaml")) if "\ntasks:" in p.read_text()])
+def test_every_item_names_the_rule_of_its_answer(name: str) -> None:
+    """It is the rule that rows without one, as older versions stored them, have by what their truth holds."""
+    for make in generators(name).values():
+        for item in (make(seed=0, item=i, split="train", form="answer") for i in range(6)):
+            sample = item.sample("answer", "train")
+            assert item.truth["rule"] == rule_of(sample)
+            older = {key: value for key, value in item.truth.items() if key != "rule"}
+            assert rule_of(replace(sample, truth=older)) == item.truth["rule"]
+            assert score(sample, item.answer) == (1.0, 1)
 
 
 @pytest.mark.parametrize("task", TASKS)

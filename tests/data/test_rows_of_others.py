@@ -55,12 +55,12 @@ def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: P
         (tmp_path / name).mkdir()
         path = parquet(tmp_path / name, rows(2, boxes=boxes))
         found.append(generate(0, 0, "train", path=path, name="own").truth)
-    assert found == [{"boxes": []}, {}]
+    assert found == [{"rule": "judge", "boxes": []}, {"rule": "judge"}]
 
 
 def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
     item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
-    assert item.task == "seal" and item.truth == {"boxes": [BOX]} and item.tool_answer == '"sign": 1'
+    assert item.task == "seal" and item.truth == {"rule": "judge", "boxes": [BOX]} and item.tool_answer == '"sign": 1'
     assert np.array_equal(item.pixels, PICTURE) and item.answer == "6"
 
 
@@ -155,9 +155,12 @@ def test_a_generator_without_an_end_has_no_all() -> None:
 def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
     said = {"choices": ["0", "1"], "required": ["rotate_90", "crop"], "search": True}
     path = parquet(tmp_path, [{**row, **said} for row in rows(2)])
-    assert generate(0, 1, "train", path=path, name="own").truth == said
+    assert generate(0, 1, "train", path=path, name="own").truth == {"rule": "choices", **said}
     (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), "numeric": True, "answer": "2.5"}))
-    assert generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own").truth == {"number": 2.5}
+    assert generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own").truth == {
+        "rule": "mra",
+        "number": 2.5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,8 @@ def film_row(folder: Path, **more: Any) -> str:
 
 def test_a_row_may_have_a_video(tmp_path: Path) -> None:
     item = generate(0, 0, "train", path=film_row(tmp_path), name="rooms")
-    assert (item.task, item.answer, item.truth, item.pictures) == ("rooms", "2.5", {"number": 2.5}, ())
+    assert (item.task, item.answer, item.pictures) == ("rooms", "2.5", ())
+    assert item.truth == {"rule": "mra", "number": 2.5}
     assert isinstance(item.clip, film.Footage)
     assert item.clip.file() == (tmp_path / "room.MKV").read_bytes()
     assert item.clip.ref() == VideoRef("room.MKV", 64, 48, 12, 8.0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny_model
 import yaml
-from fakes import code_card, env_card, make_pixels, make_sample
+from fakes import code_card, env_card, make_pixels, make_sample, sure
 from qwen_views import sizing
 
 from vtcli.config.binding import bind
@@ -27,7 +27,7 @@ from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.host.pool import Pool, PoolConfig
-from vtcli.schema import Stop, Trajectory
+from vtcli.schema import EnvTurn, Stop, Trajectory
 from vtcli.signals import answer, boxes, code, measure_all, orientation, usage
 from vtcli.store.images import ImageStore
 
@@ -57,7 +57,8 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
     world = partial(open_env, protocol=protocol, runner=pool, images=images, style="compact")
     policy = oracle(tiny_model.chat(), images, 0, env_card(name), sample)
     limits = Limits(max_turns=4, max_tokens=20_000, max_turn_tokens=2000, max_images=6)
-    return await rollout(RolloutRequest(sample, 1), policy, tiny_model.chat(), world, limits)
+    found = await rollout(RolloutRequest(sample, 1), policy, tiny_model.chat(), world, limits)
+    return await sure(found, images, pool.verify)
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:
@@ -72,7 +73,7 @@ def played(tmp_path_factory) -> dict[str, Any]:
     images = ImageStore(tmp_path_factory.mktemp("images"), sizing(10000, 12600))
 
     async def run() -> dict[str, Any]:
-        async with await Pool.start(PoolConfig(verify=True)) as pool:
+        async with await Pool.start(PoolConfig()) as pool:
             cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
             demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
             acts = [(name, act) for name in ("codev", "codevision", "thyme") for act in ACTS]
@@ -92,7 +93,9 @@ def played(tmp_path_factory) -> dict[str, Any]:
         seen = await env.step(turn(env_card(name).spoken.act(tool, arguments, 0)), sample.images)
         await env.close()
         assert seen is not None
-        return [(images.full(ref), ref.transform) for ref in seen.images], seen.text
+        found = Trajectory("a", sample, (), (*sample.images, *seen.images), (EnvTurn(seen, ()),), Stop.ANSWERED, 0)
+        found = await sure(found, images, pool.verify)
+        return [(images.full(ref), ref.transform) for ref in found.images[1:]], seen.text
 
     return asyncio.run(asyncio.wait_for(run(), 300))
 
@@ -106,8 +109,8 @@ def test_the_best_script_solves_each_tiny_task_with_verified_operations(played, 
         assert found["answer_correct"] == 1, (trajectory.answer, trajectory.sample.answer)
         assert found["calls_ok"] == found["calls"] == len(trajectory.images) - 1
         # A figure is a claim that is not done again.
-        sure = (True, None) if task == "search" else (True,)
-        done = [entry["name"] for entry in found["operations"] if entry["verified"] in sure]
+        kept = (True, None) if task == "search" else (True,)
+        done = [entry["name"] for entry in found["operations"] if entry["verified"] in kept]
         assert [act for act in done if act in found["required"]] == found["required"] * (2 if task == "search" else 1)
         if found["orientations"] is not None:
             assert found["orientations"][-1] == "none"

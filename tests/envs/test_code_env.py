@@ -209,15 +209,15 @@ def test_our_fault_and_forged_replies_break_the_trajectory(status, sample):
     assert (found.stop, found.error) == (Stop.BROKEN, "OSError: no pool")
 
 
-@pytest.mark.parametrize("verified", [True, False, None])
-def test_images_keep_what_made_them(verified, sample):
+def test_images_keep_what_made_them_as_a_claim(sample):
     crop = Operation("crop", {"box": [1, 2, 30, 40]}, "pil", 0, (1, 2, 30, 40))
-    images = (OutputImage(IMAGE, "show", "", (crop,), verified),)
+    images = (OutputImage(IMAGE, "show", "", (crop,)),)
     env, _ = env_of("pyvision_image", sample("pyvision_image"), make_run("ok", images=images, operations=(crop,)))
     observation = step(env, tagged("x"))
     (ref,), (result,) = observation.images, observation.results
-    assert ref.parent == (0 if verified else None)
-    assert (ref.transform["op"], ref.transform["verified"]) == ("code", verified)
+    assert ref.parent is None
+    assert (ref.transform["op"], ref.transform["verified"]) == ("code", None)
+    assert ref.transform["picture"] == env.sample.images[0].full and "size" not in ref.transform
     assert ref.transform["operations"] == result.details["operations"]
     assert ref.transform["operations"][0]["arguments"] == {"box": [1, 2, 30, 40]}
     assert np.array_equal(tiny_model.store().full(ref), IMAGE)
@@ -225,11 +225,12 @@ def test_images_keep_what_made_them(verified, sample):
 
 
 def test_in_codevision_the_chain_starts_at_the_image_of_the_call(sample):
-    made = OutputImage(IMAGE, "result", "", (Operation("rotate", {"degrees": 90}, "pil", 0),), True)
+    made = OutputImage(IMAGE, "result", "", (Operation("rotate", {"degrees": 90}, "pil", 0),))
     env, _ = env_of("codevision", sample("codevision"), make_run("ok", images=(made,)))
     images = (*env.sample.images, tiny_model.image(1), tiny_model.image(2))
     (ref,) = step(env, called("codevision", code="x", image_index=2), images).images
-    assert (ref.parent, ref.transform["operations"][0]["image"]) == (2, 2)
+    assert ref.transform["operations"][0]["image"] == 2
+    assert ref.transform["picture"] == tiny_model.image(2).full
 
 
 def test_images_that_the_model_cannot_be_shown_are_left_out_and_counted(sample):

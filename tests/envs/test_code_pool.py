@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 import tiny_model
-from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, tagged
+from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, sure, tagged
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
@@ -40,13 +40,14 @@ def play_all(plays):
     """``(card, sample, turns)`` rolled out together over one pool."""
 
     async def run():
-        async with await Pool.start(PoolConfig(verify=True)) as pool:
+        async with await Pool.start(PoolConfig()) as pool:
             return await asyncio.gather(*(play(pool, *each) for each in plays))
 
     async def play(pool, name, sample, turns):
         env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, chat = ScriptedPolicy(tiny_model.chat(), turns), tiny_model.chat()
-        return await rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, LIMITS)
+        found = await rollout(RolloutRequest(sample, 5), policy, chat, lambda _: env, LIMITS)
+        return await sure(found, tiny_model.store(), pool.verify)
 
     return asyncio.run(asyncio.wait_for(run(), 200))
 

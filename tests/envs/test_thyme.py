@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tiny_model
-from fakes import FakeRunner, code_card, env_card, make_run, make_sample, make_scored, make_trajectory, tagged
+from fakes import FakeRunner, code_card, env_card, make_run, make_sample, make_scored, make_trajectory, sure, tagged
 from qwen_views import sizing
 
 from vtcli.config import compose
@@ -130,10 +130,11 @@ def test_the_oracle_finds_the_tag_by_code(tmp_path_factory: pytest.TempPathFacto
     chat, limits = tiny_model.chat(), Limits(3, 20_000, 2000, 6)
 
     async def play() -> Any:
-        async with await Pool.start(PoolConfig(verify=True)) as pool:
+        async with await Pool.start(PoolConfig()) as pool:
             world = partial(open_env, protocol=code_card("thyme"), runner=pool, images=images)
             policy = oracle(chat, images, 0, env_card("thyme"), sample)
-            return await rollout(RolloutRequest(sample, 0), policy, chat, world, limits)
+            found = await rollout(RolloutRequest(sample, 0), policy, chat, world, limits)
+            return await sure(found, images, pool.verify)
 
     found = asyncio.run(asyncio.wait_for(play(), 120))
     assert found.stop is Stop.ANSWERED, found.error

@@ -170,3 +170,10 @@ def last_alone(groups, credit, wanted, *, least):
     """Only the last member of each group is learnt from, however small its advantage is."""
     assert wanted >= least
     return [[None] * (len(values) - 1) + [values[-1]] for values in credit]
+
+
+# A rule of `vtcli filter`.
+
+
+def without(rows, *, digit):
+    return [f"has a {digit}" if digit in row.id else None for row in rows]

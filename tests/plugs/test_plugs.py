@@ -18,6 +18,7 @@ import tiny_model
 from fakes import make_sample, make_trajectory
 
 from stages import eval as evaluate
+from stages import filter as filtering
 from stages import judge, rl, synth
 from vtcli.config import compose
 from vtcli.engines.scripted import ScriptedPolicy
@@ -68,6 +69,7 @@ synth:
   demos: {rows: {my-shades: {answer: 1, perceive: 1}}, validation: 0.0, teacher: {direct: 0.0}}
 """,
     "select/mine.yaml": "# @package rl.select\n_target_: somebody.last_alone\nleast: 2\n",
+    "filter/mine.yaml": "rules:\n  digit: {_target_: somebody.without, digit: '1'}\n",
     "advantage/mine.yaml": "# @package _global_\nrl:\n  advantage: {_target_: somebody.centred, scale: 2.0}\n",
 }
 SMALL = [
@@ -272,3 +274,24 @@ def test_a_rule_of_ones_own_scores_its_answers(own: Path, tmp_path: Path) -> Non
     sample = make_sample(truth={"rule": "near", "shade": 100}, answer="100")
     for text, expected in (("104", 1), ("106", 0)):
         assert asyncio.run(signal(make_trajectory(sample, [f"<answer>{text}</answer>"])))["answer_correct"] == expected
+
+
+def test_a_filter_rule_drops_what_it_says_and_is_part_of_the_identity(own: Path, home: Path) -> None:
+    words = ["data=data:v1", "filter=mine", "name=some", "scale=tiny"]
+    artifact = filtering.run(made(filtering.Config, "filter", own, home, *words))
+    dropped = [json.loads(line) for line in (artifact.path / "dropped.jsonl").read_text().splitlines()]
+    assert {(row["id"], row["rule"], row["why"]) for row in dropped} == {("zoom-train-000001", "digit", "has a 1")}
+    for form in ("answer", "tool"):
+        rows = pq.read_table(artifact.path / f"{form}-train.parquet").to_pylist()
+        assert [row["id"] for row in rows] == ["zoom-train-000000"]
+    assert "somebody" in artifact.manifest.identity["code"]
+
+
+def test_the_oracle_refuses_tasks_without_a_script_before_it_plays(own: Path, home: Path) -> None:
+    words = ["scale=tiny", "synth.workers=1", "data=mine", "name=scriptless"]
+    synth.run(made(synth.Config, "synth", own, home, *words))
+    with pytest.raises(ConfigError, match=r"scriptless:v1.*my-shades.*eval\.policy=model") as found:
+        evaluated(own, home, "data=scriptless:v1", "name=unplayed", "eval.forms=[answer]")
+    assert "zoom" in str(found.value)  # which it can play
+    (work,) = (home / ".work").glob("eval-*")
+    assert not (work / "trajectories.jsonl").exists()

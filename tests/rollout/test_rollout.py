@@ -24,10 +24,11 @@ from vtcli.rollout.loop import (
     derive_seed,
     refuse_broken,
     refuse_no_room,
+    require_room,
     rollout,
     why_broken,
 )
-from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Stop, Trajectory
+from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory
 
 CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
 DONE = "<answer>K</answer>"
@@ -248,6 +249,28 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
         refuse_broken(0.75, 0.5, [answered, *broken], "rl", "step 3 (log)")
     assert str(caught.value).startswith("step 3 (log): 75% of the rollouts broke, at most rl.max_broken=50% may.")
     assert "The commonest reason, of 2 of 3: A: x. Mend that" in str(caught.value)
+
+
+def test_room_for_an_answer_is_looked_for_before_anything_is_sampled() -> None:
+    opened = list[str]()
+
+    class Asking(World):
+        def __init__(self, sample: Sample) -> None:
+            super().__init__()
+            self.words = 400 if sample.id == "long" else 1
+            opened.append(sample.id)
+
+        async def reset(self) -> tuple[str, str]:
+            return "You are kind.", "word " * self.words
+
+    def tried(limits: Limits) -> None:
+        samples = [make_sample(id=name) for name in ("long", "short", "never")]
+        asyncio.run(require_room(samples, tiny_model.chat(), Asking, limits, "rl.limits.max_tokens"))
+
+    tried(Limits(max_tokens=300))
+    assert opened == ["long", "short"]  # one with room is enough
+    with pytest.raises(KeyProblem, match=r"^rl.limits.max_tokens: is 3, but the shortest of 3 prompts has \d+ tokens"):
+        tried(Limits(max_tokens=3))
 
 
 def test_limits_without_room_for_one_token_after_the_prompt_are_refused() -> None:

@@ -213,5 +213,5 @@ def test_settings_come_from_the_composed_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mlfow"):
         RunSettings.of(job | {"tracker": {"_target_": "vtcli.runs.track.mlfow"}}, "charts")
     for name in ("a/b", ""):
-        with pytest.raises(InputError, match="cannot name"):
+        with pytest.raises(ConfigError, match=r"^name: .*cannot name"):
             RunSettings.of(job | {"name": name}, "charts")

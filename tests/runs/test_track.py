@@ -145,7 +145,6 @@ def test_mlflows_variables_are_honoured(started, tmp_path: Path, monkeypatch: py
     attached = track.mlflow(track.Context(tmp_path, "eval", "q"))
     assert attached.run_id == tracker.run_id
     attached.close()
-    assert track.tracking_uri(tmp_path) in track.view_command(tmp_path)
 
 
 @pytest.mark.parametrize("trouble", ["dead server", "corrupt database", "no such run", "home is a file"])

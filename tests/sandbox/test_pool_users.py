@@ -30,7 +30,8 @@ async def main():
             "print(x)",
         ):
             result = await one.run(source)
-            print(result.status, result.output.strip(), [i.verified for i in await one.verify(result.images)])
+            sure = await pool.verify(setup.pictures, result.images)
+            print(result.status, result.output.strip(), [i.verified for i in sure])
         print([(await e.run("print(5)")).output for e in episodes[1:]])
 
 asyncio.run(main())

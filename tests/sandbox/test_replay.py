@@ -196,7 +196,7 @@ def test_a_pool_that_is_full_can_still_verify() -> None:
     try:
         episode = world.open(capture=("result",))
         result = world.do(episode.run("result = image.crop((1, 2, 30, 40))"))
-        (image,) = world.do(episode.verify(result.images))
+        (image,) = world.do(world.pool.verify(episode.setup.pictures, result.images))
         assert image.verified is True and world.pool.stats.peak_live == 2
     finally:
         world.close()

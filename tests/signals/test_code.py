@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_model
-from fakes import called, code_card, make_pixels, make_sample, make_trajectory, tagged
+from fakes import called, code_card, make_pixels, make_sample, make_trajectory, sure, tagged
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
@@ -85,10 +85,11 @@ def played():
         sample = replace(make_sample(tiny_model.store(), pixels=make_pixels(3, 150, 100)), truth=truth)
         env = open_env(sample, protocol=code_card(name), runner=pool, images=tiny_model.store())
         policy, limits = ScriptedPolicy(tiny_model.chat(), [*turns, DONE]), Limits(10, 20_000, 4000, 32)
-        return await rollout(RolloutRequest(sample, 5), policy, tiny_model.chat(), lambda _: env, limits)
+        found = await rollout(RolloutRequest(sample, 5), policy, tiny_model.chat(), lambda _: env, limits)
+        return await sure(found, tiny_model.store(), pool.verify)
 
     async def run():
-        async with await Pool.start(PoolConfig(verify=True)) as pool:
+        async with await Pool.start(PoolConfig()) as pool:
             return await asyncio.gather(*(play(pool, *each) for each in PLAYS.values()))
 
     return dict(zip(PLAYS, asyncio.run(asyncio.wait_for(run(), 200)), strict=True))

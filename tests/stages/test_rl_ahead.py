@@ -1,4 +1,5 @@
-"""``rl.steps_ahead=1``: rollouts beside the learner, by weights one update older, and a resume that changes nothing."""
+"""``rl.steps_ahead=1``: rollouts beside the learner, by weights one update older, and a resume that changes nothing.
+And the other way: policy and learner take turns, and what sleeps meanwhile changes nothing either."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ import pytest
 from fakes import native_card
 
 from stages import rl as stage
-from vtcli.algo.optim import Optim
+from vtcli.algo.optim import Backend, Optim
 from vtcli.data.generators import rotflip
+from vtcli.engines.hf import HfPolicy
+from vtcli.engines.policies import Engine, open_policy
+from vtcli.errors import ConfigError
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Verdict
 from vtcli.store import records
@@ -133,3 +137,56 @@ def test_a_turn_tells_the_weights_that_sampled_it(home: Path) -> None:
     mismatch = [line["mismatch_kl"] for line in lines(ahead)]
     assert mismatch[0] < 1e-6 < min(mismatch[1:])  # stale, which the importance weights are told
     assert max(line["mismatch_kl"] for line in lines(plain)) < 1e-6
+
+
+class SleepyPolicy(HfPolicy):
+    """Its weights are worth nothing after sleep, as vLLM's at level 2."""
+
+    asleep = False
+
+    async def complete(self, request: Any) -> Any:
+        assert not self.asleep
+        return await super().complete(request)
+
+    def sleep(self) -> None:
+        self.asleep = True
+        for parameter in self.model.parameters():
+            parameter.data.fill_(float("nan"))
+
+    def wake(self) -> None:
+        self.asleep = False
+
+
+def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awake = run(home, "awake", steps_ahead=0, backend=Backend(zero_stage=1))
+
+    def opened(engine: Engine, *given: Any) -> SleepyPolicy:
+        plain = open_policy(Engine("hf"), *given)
+        assert isinstance(plain, HfPolicy)
+        return SleepyPolicy(plain.model, plain.family, plain.view)
+
+    monkeypatch.setattr(stage, "open_policy", opened)
+    settings = {"engine": Engine("vllm", sleep=2), "backend": Backend(zero_stage=1, sleep=True), "steps_ahead": 0}
+    kept = stage.log_step
+
+    def die(*given: Any) -> None:
+        if given[3] == 2:
+            raise KilledError
+        kept(*given)
+
+    monkeypatch.setattr(stage, "log_step", die)
+    with pytest.raises(KilledError):
+        run(home, "asleep", **settings)
+    monkeypatch.setattr(stage, "log_step", kept)
+    asleep = run(home, "asleep", **settings)
+    assert (asleep.path / "model.safetensors").read_bytes() == (awake.path / "model.safetensors").read_bytes()
+    assert lines(asleep) == lines(awake)
+    assert turns(asleep) == turns(awake)
+
+
+@pytest.mark.parametrize("asleep", [{"engine": Engine("vllm", sleep=1)}, {"backend": Backend(2, sleep=True)}])
+def test_what_generates_beside_the_learner_cannot_sleep(home: Path, asleep: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"rl\.steps_ahead=1 with engine\.sleep=. .* or rl\.steps_ahead=0"):
+        run(home, "refused", **asleep)

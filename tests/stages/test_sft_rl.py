@@ -54,6 +54,17 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     assert not [p for p in (home / ".work").iterdir() if p.is_dir()]
 
 
+def test_a_policy_stores_each_of_its_models_once(home: Path) -> None:
+    """The model is its last phase's, and the best one may be a phase's too: equal files are one on the disk."""
+    policy = home / "policy" / "v1"
+    files = list(policy.rglob("model.safetensors"))
+    places = {path.parent.relative_to(policy).as_posix() for path in files}
+    assert places == {".", "best", "phases/tools", "phases/answers"}
+    contents = {path.read_bytes() for path in files}
+    assert len({path.stat().st_ino for path in files}) == len(contents) < len(files)
+    assert len({path.stat().st_ino for path in policy.rglob("tokenizer.json")}) == 1
+
+
 def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     """Each rank takes half of the prompts; what is sampled depends on the sample and the step, not on the rank."""
     from safetensors.torch import load_file
@@ -106,6 +117,22 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     assert not (home / name / "v2").exists()
     run(home, stage, again)
     assert_same(home / name / "v2", home / name / "v1")
+
+
+@pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])
+def test_a_run_that_slurm_ends_says_so_leaves_nothing_half_and_goes_on(
+    home: Path, stage: str, arguments: list[str], name: str
+) -> None:
+    again = [*arguments, "reuse=false", f"name={name}-ended"]
+    done = kill_after_checkpoint(home, stage, again, signal.SIGTERM)
+    assert done.returncode == 143, done.stdout[-4000:]
+    assert done.stdout.rstrip().endswith("terminated; the same command continues where it stopped.")
+    assert "Traceback" not in done.stdout
+    assert not (home / f"{name}-ended").exists()
+    (work,) = (home / ".work").glob(f"{stage}-*/")
+    assert not [path for path in work.rglob("*") if path.suffix == ".draft" or path.name.startswith(".tmp")]
+    run(home, stage, again)
+    assert_same(home / f"{name}-ended" / "v1", home / name / "v1")
 
 
 def test_memory_engine_and_time_outs_can_change_when_a_killed_run_goes_on(home: Path) -> None:

@@ -95,6 +95,26 @@ def test_datasets_loads_it_as_it_is(whole: Artifact, tmp_path: Path) -> None:
     assert row["images"][0].size == (112, 112) and row["prompt"][0]["content"].startswith("<image>")
 
 
+def test_datasets_loads_each_form_by_its_name(whole: Artifact, tmp_path: Path) -> None:
+    """The forms are of the same images, so nothing may merge them."""
+    folder, cache = str(whole.path), str(tmp_path)
+    assert datasets.get_dataset_config_names(folder) == ["answer", "tool"]
+    with pytest.raises(ValueError, match=r"(?s)Config name is missing.*answer.*tool"):
+        datasets.load_dataset(folder, cache_dir=cache)
+    rows = whole.manifest.summary["rows"]
+    for form in ("answer", "tool"):
+        loaded: Any = datasets.load_dataset(folder, form, cache_dir=cache)
+        assert set(loaded) == {"train", "validation", "test"}
+        for split in loaded:
+            assert len(loaded[split]) == sum(rows[f"{form}-{split}"].values())
+            assert {info["form"] for info in loaded[split]["extra_info"]} == {form}
+
+
+def test_datasets_loads_demonstrations_without_a_name(demos: Artifact, tmp_path: Path) -> None:
+    loaded: Any = datasets.load_dataset(str(demos.path), cache_dir=str(tmp_path))
+    assert {split: len(loaded[split]) for split in loaded} == {"train": 24, "validation": 12}
+
+
 def test_demonstrations_load_with_their_images(demos: Artifact, tmp_path: Path) -> None:
     assert demos.kind == "demos"
     for split, rows in (("train", 24), ("validation", 12)):

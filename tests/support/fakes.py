@@ -15,6 +15,7 @@ import yaml
 from vtcli.config.binding import bind
 from vtcli.envs import code, tool_calls
 from vtcli.envs.card import EnvCard, EnvInputs
+from vtcli.envs.claims import Claims, Verify
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import format_call, parse_answer, parse_calls
@@ -33,6 +34,7 @@ from vtcli.schema import (
     Turn,
     Verdict,
 )
+from vtcli.signals.measuring import Measuring
 from vtcli.store.images import ImageStore
 
 ALL_TOOLS = (
@@ -127,6 +129,11 @@ def make_run(status: str = "ok", *shown: Pixels, **fields: Any) -> RunResult:
     return RunResult(Status(status), **({"images": images} | fields))
 
 
+async def sure(trajectory: Trajectory, images: Images, verify: Verify) -> Trajectory:
+    """The trajectory with its claims tested, as a reward that asks gets it."""
+    return await Claims(images, verify, Measuring([], None, images, Path())).tested(trajectory)
+
+
 class FakeRunner:
     """A ``Runner`` whose runs end as told, one after the other, and without output past the script; what it was asked
     is kept."""
@@ -147,9 +154,6 @@ class FakeRunner:
         if isinstance(result, Exception):
             raise result
         return result
-
-    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]:
-        return tuple(images)
 
     async def close(self) -> None:
         self.closed += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -63,16 +64,19 @@ def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str
     return output
 
 
-def kill_after_checkpoint(home: Path, stage: str, arguments: Sequence[str]) -> None:
-    """Starts a stage and kills it as soon as its first checkpoint is whole; it must not have finished."""
+def kill_after_checkpoint(
+    home: Path, stage: str, arguments: Sequence[str], number: int = signal.SIGKILL
+) -> subprocess.CompletedProcess[str]:
+    """Starts a stage and sends a signal as soon as its first checkpoint is whole; it must not have finished."""
     process = start(home, stage, arguments)
     deadline = time.monotonic() + 240
     while not list((home / ".work").glob(f"{stage}-*/checkpoints/step-*/done.json")):
         assert process.poll() is None, process.communicate()[0][-4000:]
         assert time.monotonic() < deadline, "no checkpoint"
         time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
 def made_by_every_stage(folder: Path) -> Path:

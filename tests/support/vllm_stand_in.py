@@ -45,6 +45,7 @@ class StandIn:
             "images": 16,
             "tensors": tensors(open_family(folder)),
         }
+        self.asleep, self.asked = set[str](), list[dict[str, str]]()  # parts of its memory; queries about them
         self.calls, self.generated, self.views = list[str](), list[Body](), set[str]()
         self.pictures = dict[str, int]()  # tokens, by view
         self.slow: Mapping[str, float] = {}
@@ -124,6 +125,12 @@ class StandIn:
         await asyncio.sleep(self.slow.get(request.path, 0))
         if request.path in self.refuse:
             return web.json_response({"error": {"message": f"{request.path} does not work here"}}, status=500)
+        if request.path in ("/sleep", "/wake_up"):
+            self.asked.append(dict(request.query))
+            parts = set(request.query.getall("tags", []))
+            self.asleep = {"weights", "kv_cache"} if request.path == "/sleep" else self.asleep - parts
+            return web.json_response({"status": "sleeping" if self.asleep else "awake"})
+        assert not self.asleep or request.path != GENERATE
         if request.path == GENERATE:
             return self._generate(await request.json())
         if request.path == "/vtcli/bucket":

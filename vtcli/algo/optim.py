@@ -65,6 +65,7 @@ class Backend:
     batch_tokens: int = 16384
     offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: the optimiser's state; the weights, too
     activation_checkpointing: bool = False  # layers are computed again in the backward pass instead of kept
+    sleep: bool = False  # states are in host memory while the engine generates
 
     def __post_init__(self) -> None:
         at_least(1, self, "batch_tokens")
@@ -73,6 +74,11 @@ class Backend:
             raise ValueError(
                 f"offload={self.offload} needs zero_stage {needed}, got {self.zero_stage}: "
                 "below it DeepSpeed does not move them"
+            )
+        if self.sleep and self.zero_stage not in (1, 2):
+            raise ValueError(
+                f"sleep=true needs zero_stage 1 or 2, got {self.zero_stage}: DeepSpeed does not move the states of "
+                "other stages (docs/decisions/learner.md). At zero_stage 3 use offload=optimizer or weights instead"
             )
         if self.dtype == "bfloat16" and self.zero_stage < 2:
             raise ValueError(

@@ -5,6 +5,7 @@ A selection is a plug point: any function of the form of ``protocols.Select``, b
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Literal
 
 from vtcli.algo.advantages import group_std, rewards
 from vtcli.config.bounds import within
+from vtcli.errors import ConfigError
+from vtcli.protocols import Select
 from vtcli.schema import Credit, Group, Stop, Trajectory
 
 Rank = Literal["none", "std"]
@@ -63,6 +66,17 @@ def filter_and_rank(
                 kept[i][j] = value
                 room -= 1
     return kept
+
+
+def refuse_early_stop(select: Select, fill: StepFill) -> None:
+    """Raises ``ConfigError`` where ``filter_and_rank`` ranks groups of which ``fill`` cancels the slowest."""
+    bound = select if isinstance(select, functools.partial) else functools.partial(select)
+    rank = bound.keywords.get("rank", "none")
+    if bound.func is filter_and_rank and fill.stop_when_full and rank != "none":
+        raise ConfigError(
+            f"rl.select.rank={rank} chooses among all groups of a step, and rl.fill.stop_when_full=true leaves it only "
+            "those that were finished first: give up one of the two"
+        )
 
 
 def minibatches(credit: Sequence[Sequence[Credit]], count: int) -> list[list[int | None]]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from vtcli.attacks import judge
 from vtcli.attacks.case import Attack, AttackFinding, AttackVerdict, CaseRecord, Facts, over, preamble, program, reports
 from vtcli.attacks.scene import Scene, picture, processes_below
-from vtcli.sandbox.types import Episode, Help, Picture, Runner, RunResult, Setup, Status, Tier
+from vtcli.sandbox.host.pool import Pool
+from vtcli.sandbox.types import Episode, Help, Picture, RunResult, Setup, Status, Tier
 
 PATIENCE_S = 120.0
 """A call that has not come back by then is called stuck."""
@@ -36,7 +37,7 @@ def base_setup() -> Setup:
 class AttackRound:
     """One round over some cases. ``runner`` is open; ``scene`` was there before it."""
 
-    runner: Runner
+    runner: Pool
     scene: Scene
     tier: Tier
     seen: Callable[[AttackFinding], None] = lambda _: None
@@ -84,7 +85,8 @@ class AttackRound:
 
     async def _observe(self, case: Attack, bystander: Episode, facts: Facts, quiet: int) -> CaseRecord:
         setup = base_setup()
-        episode = await self.runner.open(case.setup(setup) if case.setup else setup)
+        setup = case.setup(setup) if case.setup else setup
+        episode = await self.runner.open(setup)
         first = await episode.run(judge.FIRST)
         start = time.monotonic()
         attack = asyncio.ensure_future(asyncio.wait_for(episode.run(program(case, facts)), PATIENCE_S))
@@ -97,8 +99,8 @@ class AttackRound:
         then_s = time.monotonic() - start
         start = time.monotonic()
         if case.extra is not None:  # a judge of its own may look at what the host says of the claims
-            run = replace(run, images=await episode.verify(run.images))
-            then = replace(then, images=await episode.verify(then.images))
+            run = replace(run, images=await self.runner.verify(setup.pictures, run.images))
+            then = replace(then, images=await self.runner.verify(setup.pictures, then.images))
         verify_s = time.monotonic() - start
         await episode.close()
         visitor = await self.runner.open(base_setup())

@@ -11,7 +11,7 @@ import typer
 from vtcli.errors import InputError
 
 if TYPE_CHECKING:
-    from vtcli.store.artifacts import ArtifactStore, Lineage
+    from vtcli.store.artifacts import ArtifactStore
 
 app = typer.Typer(help="List, show and verify what stages have made.", no_args_is_help=True)
 
@@ -88,7 +88,7 @@ def gc(
 @app.command("lineage")
 def lineage(ref: str, home: Home = Path("artifacts")) -> None:
     """Print what REF was made from, down to the generator's seed."""
-    _print_lineage(store_in(home).lineage(ref), "", "")
+    typer.echo(store_in(home).lineage(ref).text())
 
 
 @app.command("verify")
@@ -112,13 +112,3 @@ def verify(
 def _say_if_none(found: Sequence[object], home: Path) -> None:
     if not found:
         typer.echo(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder", err=True)
-
-
-def _print_lineage(tree: Lineage, first: str, rest: str) -> None:
-    facts = [tree.kind, f"by {tree.stage}" if tree.stage else "", "" if tree.seed is None else f"seed {tree.seed}"]
-    facts += [f"commit {tree.git_commit[:12]}" if tree.git_commit else "", f"digest {tree.digest[:12]}"]
-    trouble = f"  ! {tree.problem}" if tree.problem else ""
-    typer.echo(f"{first}{tree.ref}  {', '.join(f for f in facts if f)}{trouble}")
-    for n, parent in enumerate(tree.parents, 1):
-        last = n == len(tree.parents)
-        _print_lineage(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}")

@@ -29,7 +29,7 @@ MEASURED = "plan.json"
 
 
 @dataclass(frozen=True)
-class Measured:
+class Calibration:
     """Output of ``vtcli plan --measure``: constants, and a device that the table does not know (a CPU)."""
 
     kind: str
@@ -134,12 +134,12 @@ def layout(values: Mapping[str, Any]) -> Layout:
     return convert(section, Layout, "plan.layout")
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path) -> Calibration:
     """Raises ``InputError`` for a file that ``--measure`` did not write."""
     try:
         found = json.loads(path.read_text())
         gpu = Gpu(**found["gpu"]) if found.get("gpu") else None
-        return Measured(str(found["kind"]), f"{found['kind']}, {path}", dict(found["constants"]), gpu)
+        return Calibration(str(found["kind"]), f"{found['kind']}, {path}", dict(found["constants"]), gpu)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} holds no measured constants ({error}): make it with `vtcli plan --measure`."
@@ -147,7 +147,7 @@ def read_measured(path: Path) -> Measured:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """Options of the command."""
 
     json: bool
@@ -156,30 +156,30 @@ class Asked:
     constants: Path | None
 
 
-def command(argv: Sequence[str], asked: Asked) -> int:
+def command(argv: Sequence[str], options: PlanOptions) -> int:
     """Prints the plan, and returns the exit code: 3 for a run that does not fit."""
     from rich.console import Console
 
     from vtcli.plan import published, show
 
     console = Console()
-    if asked.measure:
+    if options.measure:
         from vtcli.engines import calibrate
 
         tiny = compose.load("plan", ["scale=tiny", *(a for a in argv if a.startswith("home="))]).values
-        path = asked.constants or Path(str(tiny["home"])) / MEASURED
+        path = options.constants or Path(str(tiny["home"])) / MEASURED
         calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
-        if not any(a.startswith("cluster=") for a in argv) and not asked.check:
+        if not any(a.startswith("cluster=") for a in argv) and not options.check:
             console.print(show.constants(_constants(path)))
             return 0
-    if asked.check:
+    if options.check:
         rows = published.compare(Constants())
         found = [{**vars(r), "case": r.case.name, "source": r.case.source, "ratio": r.ratio} for r in rows]
-        console.print_json(json.dumps(found)) if asked.json else console.print(show.comparison(rows))
+        console.print_json(json.dumps(found)) if options.json else console.print(show.comparison(rows))
         return 0
-    made = run(argv, asked.constants)
-    if asked.json:
+    made = run(argv, options.constants)
+    if options.json:
         console.print_json(json.dumps(made.as_json()))
     else:
         for part in show.tables(made):

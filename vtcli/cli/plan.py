@@ -29,4 +29,4 @@ def plan(
     """
     from vtcli.cli import cost
 
-    raise typer.Exit(cost.command(ctx.args, cost.Asked(json, check, measure, constants)))
+    raise typer.Exit(cost.command(ctx.args, cost.PlanOptions(json, check, measure, constants)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -54,6 +55,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
     from vtcli.config import compose, machine
     from vtcli.runs import slurm
+    from vtcli.runs.run import RunSettings
 
     slurm.adopt_ranks()
     plan = compose.plan(stage, argv)
@@ -65,6 +67,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
         if stage in ON_ACCELERATOR:
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
         compose.build(stage_parts(stage)[0], job)
+        compose.located(job, partial(RunSettings.of, job.values, stage))
     for line in compose.run(plan, work):
         typer.echo(line)
 

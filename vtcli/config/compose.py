@@ -190,8 +190,13 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
 
 def build(cls: type[T], job: Job) -> T:
     """The stage's config dataclass; a wrong value's message also says where it was set."""
+    return located(job, lambda: stage(cls, job.values, job.stage))
+
+
+def located(job: Job, check: Callable[[], T]) -> T:
+    """Result of ``check``. A ``ConfigError`` that it raises is raised again with the place that set the key's value."""
     try:
-        return stage(cls, job.values, job.stage)
+        return check()
     except KeyProblem as problem:
         raise ConfigError(_with_origin(problem, job.origins)) from None
     except ConfigError as problem:  # of several keys: the message names them

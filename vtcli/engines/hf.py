@@ -106,6 +106,12 @@ class HfPolicy:
             self._drainer = asyncio.get_running_loop().create_task(self._drain())
         return await future
 
+    def sleep(self) -> None:
+        """Does nothing: weights and caches of this engine stay where they are."""
+
+    def wake(self) -> None:
+        """Does nothing, as ``sleep``."""
+
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over weights by name.
 

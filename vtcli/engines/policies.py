@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from vtcli.engines.phases import Sleeper
 from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
 from vtcli.rollout.clock import Clock
@@ -12,8 +13,6 @@ from vtcli.rollout.loop import Limits
 from vtcli.store.images import ImageLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vtcli.engines.inputs import Seen
     from vtcli.families.family import Family
     from vtcli.protocols import Request, View
@@ -36,6 +35,7 @@ class Engine:
     start_timeout_s: float = 1800.0  # loading, profiling, graphs
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
+    sleep: Literal[0, 1, 2] = 0  # while the learner works: 1 keeps weights in host memory, 2 keeps nothing
     eager: bool = False  # no compiled graphs: starts at once, and is slower on a GPU
     tensor_parallel: int = 1  # GPUs that share a model: in process, of the one rank that there may be then
     bucket_mb: int = 512  # of weights, on their way to other processes at a time
@@ -62,6 +62,8 @@ class Engine:
                 "engine.max_batch, engine.timeout_s, engine.start_timeout_s, engine.silence_s and engine.bucket_mb "
                 "must be above 0, engine.gpu_memory between 0 and 1"
             )
+        if self.sleep not in (0, 1, 2):
+            raise ConfigError(f"engine.sleep must be 0, 1 or 2, got {self.sleep}")
         if min(self.servers, self.tensor_parallel) < 1 or min(self.retries, self.restarts) < 0:
             raise ConfigError(
                 "engine.servers and engine.tensor_parallel must be at least 1, engine.retries and engine.restarts "
@@ -71,6 +73,11 @@ class Engine:
             raise ConfigError(f"engine.urls: expected http://HOST:PORT, got {bad}")
         if len(set(self.urls)) < len(self.urls):
             raise ConfigError(f"engine.urls names a server twice: {self.urls}")
+
+    @property
+    def sleeps(self) -> bool:
+        """True if the engine gives memory up while the learner works. ``hf`` cannot."""
+        return self.sleep > 0 and self.name != "hf"
 
 
 @dataclass(frozen=True)
@@ -82,16 +89,12 @@ class Placement:
     images: ImageLimits = field(default_factory=ImageLimits)
 
 
-class TrainedPolicy(Policy, Protocol):
+class TrainedPolicy(Policy, Sleeper, Protocol):
     """A policy whose weights are ours: what every engine is. Rollouts need the ``Policy`` in it and nothing else."""
 
     @property
     def clock(self) -> Clock | None:
         """Counts while it computes; None for an engine that computes elsewhere."""
-        ...
-
-    def update(self, weights: Mapping[str, Any], version: int) -> None:
-        """Take over weights by name."""
         ...
 
     def seen(self, request: Request) -> Seen:

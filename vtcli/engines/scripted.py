@@ -6,15 +6,16 @@ It bounds what any policy can reach on a data set, and exercises a pipeline with
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from vtcli.data.generators.item import NO_PIXELS, Item
-from vtcli.data.teachers.plans import plan
+from vtcli.data.teachers.plans import SCRIPTS, known_script, plan
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.card import EnvCard
+from vtcli.errors import ConfigError
 from vtcli.protocols import Chat, Images, Request
 from vtcli.schema import Completion, Sample
 
@@ -67,13 +68,23 @@ class OraclePolicy:
         return await self._scripts[name].complete(request)
 
 
+def require_scripts(samples: Iterable[Sample], source: str) -> None:
+    """Raises ``ConfigError`` if the oracle cannot play some tasks of ``source``, an artifact's reference."""
+    unknown = sorted({sample.task for sample in samples if known_script(sample.task, sample.truth) is None})
+    if unknown:
+        raise ConfigError(
+            f"eval.policy=oracle plays from scripts, and {source} has tasks without one: {', '.join(unknown)}. "
+            f"Tasks with a script are {', '.join(SCRIPTS)}. Evaluate a model instead (eval.policy=model), or data of "
+            "these tasks alone."
+        )
+
+
 def oracle(chat: Chat, images: Images, seed: int, card: EnvCard, sample: Sample) -> ScriptedPolicy:
     """A policy that solves ``sample`` perfectly; ``images`` has the sample's full pixels. ``card``: the
     environment that its turns are written for.
 
     Raises:
-        KeyError: a task that has no script.
-        ConfigError: an environment that does not say how its turns are written.
+        ConfigError: a task that has no script, or an environment that does not say how its turns are written.
     """
     ref, answer = next(iter(sample.images), None), sample.answer  # a video has none
     item = Item(

@@ -16,7 +16,7 @@ from textwrap import dedent
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.code_protocol import CodeProtocol, names, opening
 from vtcli.envs.code_reading import read, unfenced
-from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, parent, transform
+from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, start_of, transform
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Decoded, Images, Syntax
 from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, RunResult, Setup
@@ -117,17 +117,12 @@ class CodeEnv:
         if index is None:
             if self._episode is None:
                 self._episode = await self._runner.open(await in_thread(partial(self._setup, self.sample.images)))
-            return await self._checked(self._episode, source)
+            return await self._episode.run(source)
         episode = await self._runner.open(await in_thread(partial(self._setup, [images[index]])))
         try:
-            return await self._checked(episode, source)
+            return await episode.run(source)
         finally:
             await episode.close()
-
-    async def _checked(self, episode: Episode, source: str) -> RunResult:
-        """A run, its images verified where the card or the run's configuration asks for it."""
-        result = await episode.run(source)
-        return replace(result, images=await episode.verify(result.images, self.protocol.place.verify))
 
     def _setup(self, refs: Sequence[ImageRef]) -> Setup:
         """Reads and decodes the images; in any thread."""
@@ -179,11 +174,16 @@ class CodeEnv:
         )
 
     async def _store(self, produced: OutputImage, images: Sequence[ImageRef], index: int | None) -> ImageRef:
-        """Encoding takes a while and is done beside the event loop."""
-        made_from, how = parent(produced, index), transform(produced, index)
-        if made_from is not None and self.protocol.place.pixels == "view":
-            how["size"] = [images[made_from].view_width, images[made_from].view_height]
-        return await in_thread(partial(self._images.add, produced.pixels, made_from, how))
+        """Encoding takes a while and is done beside the event loop. The picture that the chain started from is kept by
+        its content, with its size where it was a view: ``envs.claims`` tests the claim where somebody asks."""
+        how, given = transform(produced, index), self.sample.images if index is None else images
+        start = start_of(produced, index)
+        if start is not None and 0 <= start < len(given):
+            ref, view = given[start], self.protocol.place.pixels == "view"
+            how["picture"] = ref.view if view else ref.full
+            if view:
+                how["size"] = [ref.view_width, ref.view_height]
+        return await in_thread(partial(self._images.add, produced.pixels, None, how))
 
 
 def _fit_to_show(images: Sequence[OutputImage], dropped: int) -> tuple[tuple[OutputImage, ...], tuple[str, ...]]:

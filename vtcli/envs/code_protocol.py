@@ -55,7 +55,6 @@ class CodePlace:
     capture: tuple[Capture, ...] = ("show", "pil_show")
     persist: bool = True
     transactions: bool = True
-    verify: bool = False  # do the operations behind returned images again, where the reward counts what was verified
     max_code_chars: int | None = None
     limits: RunLimits = field(default_factory=RunLimits)
     help: Help = field(default_factory=Help)

@@ -147,7 +147,8 @@ def details(shown: Shown) -> dict[str, Json]:
 def transform(produced: OutputImage, image: int | None) -> dict[str, Json]:
     """``ImageRef.transform`` of an image that code made. ``verified`` as ``sandbox.types.OutputImage`` says; ``image``
     is the trajectory's image that stands for all input of the run, None where each operation names its own. The boxes
-    are in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views."""
+    are in the original pixels of that image, or of the ``size`` that an environment adds where its code gets views. An
+    environment adds the ``picture`` too, by its sha256: the start of a replay (``envs.claims``)."""
     return {
         "op": "code",
         "origin": produced.origin,
@@ -157,10 +158,10 @@ def transform(produced: OutputImage, image: int | None) -> dict[str, Json]:
     }
 
 
-def parent(produced: OutputImage, image: int | None) -> int | None:
-    """The input image that a verified chain started from; None for unverified claims."""
+def start_of(produced: OutputImage, image: int | None) -> int | None:
+    """The one input image that a chain starts from, by its claim; None for several, or none."""
     started = {operation.image for operation in produced.operations}
-    if produced.verified is not True or len(started) != 1:
+    if len(started) != 1:
         return None
     (index,) = started
     return index if index is None or image is None else image

@@ -10,13 +10,12 @@ from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError
 from vtcli.protocols import Env, Images
-from vtcli.sandbox.host.pool import Pool, PoolConfig
+from vtcli.sandbox.host.pool import LazyPool, PoolConfig
 from vtcli.schema import Json, Sample
 
 
 class Worlds:
-    """An ``OpenEnv``. Without ``offered`` no tool and no code is on offer. ``verify``: the run's judge looks at what
-    code showed, so images are verified even where the card does not ask (``sandbox.verify`` overrules both).
+    """An ``OpenEnv``. Without ``offered`` no tool and no code is on offer.
 
     A pool belongs to one event loop: ``start``, every rollout and ``close`` must run on the same one.
     """
@@ -29,26 +28,23 @@ class Worlds:
         sandbox: PoolConfig,
         *,
         offered: bool = True,
-        verify: bool = False,
     ) -> None:
         self.card = card
         self._inputs = EnvInputs(images, read_prompt(prompt), offered=offered)
-        self._sandbox = replace(sandbox, verify=True) if verify and sandbox.verify is None else sandbox
-        self._pool: Pool | None = None
+        self.sandbox = LazyPool(sandbox)
 
     async def start(self) -> None:
         """Starts the sandbox where the card asks for one. Raises ``ConfigError`` for a machine that cannot hold it as
         firmly as the configuration asks, ``EngineError`` when it does not start."""
-        if self.card.runner and self._pool is None:
-            self._pool = await Pool.start(self._sandbox)
-            self._inputs = replace(self._inputs, runner=self._pool)
+        if self.card.runner:
+            self._inputs = replace(self._inputs, runner=await self.sandbox.start())
 
     def offer(self, sample: Sample) -> Sample:
         """The sample as it is asked here: with the tools that its prompt offers, see ``EnvCard.offer``."""
         return self.card.offer(sample, self._inputs.offered)
 
     def __call__(self, sample: Sample) -> Env:
-        assert self._pool is not None or not self.card.runner, "start() comes first"
+        assert self._inputs.runner is not None or not self.card.runner, "start() comes first"
         if sample.videos and not self.card.videos and self._inputs.offered:
             raise ConfigError(
                 f"sample {sample.id} has videos, which the environment {self.card.name} does not show; "
@@ -59,10 +55,8 @@ class Worlds:
     @property
     def facts(self) -> dict[str, Json]:
         """Facts for the record of a run: the sandbox's tier; nothing without a sandbox."""
-        return {} if self._pool is None else {"sandbox": self._pool.report["tier"]}
+        return {} if self.sandbox.pool is None else {"sandbox": self.sandbox.pool.report["tier"]}
 
     async def close(self) -> None:
-        if self._pool is not None:
-            pool, self._pool = self._pool, None
-            self._inputs = replace(self._inputs, runner=None)
-            await pool.close()
+        self._inputs = replace(self._inputs, runner=None)
+        await self.sandbox.close()

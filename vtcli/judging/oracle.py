@@ -128,7 +128,7 @@ class Oracle:
 
 
 def judges(judge: Callable[..., Any] | None) -> bool:
-    """True when the oracle is the run's judge. It looks at images that code made, so they must be verified."""
+    """True when the oracle is the run's judge. It looks at images that code made, so their claims must be tested."""
     return judge is None or getattr(judge, "func", judge) is open_judge
 
 

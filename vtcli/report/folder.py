@@ -19,7 +19,6 @@ from vtcli.report.content import Evaluation, Training, read_training
 from vtcli.report.tables import HEADLINES
 from vtcli.schema import Scored
 from vtcli.store import codec, disk, records
-from vtcli.store.artifacts import Lineage
 from vtcli.store.images import ImageStore
 
 
@@ -110,15 +109,3 @@ def load_training(model: Path) -> Training:
         raise InputError(
             f"{path} is no training log, one JSON object a line ({error}). Train the model again."
         ) from error
-
-
-def lineage_text(tree: Lineage, first: str = "", rest: str = "") -> str:
-    """An artifact and what it was made from, one a line."""
-    facts = [tree.kind, f"by {tree.stage}" if tree.stage else "", "" if tree.seed is None else f"seed {tree.seed}"]
-    facts += [f"code {tree.git_commit[:12]}" if tree.git_commit else "", f"digest {tree.digest[:12]}"]
-    trouble = f"  ! {tree.problem}" if tree.problem else ""
-    lines = [f"{first}{tree.ref}  {', '.join(f for f in facts if f)}{trouble}"]
-    for n, parent in enumerate(tree.parents, 1):
-        last = n == len(tree.parents)
-        lines.append(lineage_text(parent, f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
-    return "\n".join(lines)

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vtcli.errors import ConfigError
+from vtcli.protocols import Reward
 from vtcli.schema import Signals, Verdict
+
+
+class ReadLog(Mapping[str, Any]):
+    """Signals that note which of them were read. One log serves a whole group."""
+
+    def __init__(self, values: Mapping[str, Any], log: set[str]) -> None:
+        self._values, self._log = values, log
+
+    def __getitem__(self, name: str) -> Any:
+        self._log.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def apply(reward: Reward, signals_G: Sequence[Signals]) -> tuple[list[Verdict | None], set[str]]:
+    """The verdicts on a group, and the names of the signals that the reward read for them."""
+    log: set[str] = set()
+    verdicts = reward([Signals(ReadLog(signals.values, log)) for signals in signals_G])
+    return verdicts, log
 
 
 def need(signals: Signals, name: str) -> Any:

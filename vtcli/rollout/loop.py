@@ -152,6 +152,30 @@ def refuse_no_room(found: Sequence[Trajectory], limits: Limits, key: str) -> Non
         )
 
 
+class _Mute:
+    """A policy that says nothing: the rollout ends as broken where its prompt leaves room for a token."""
+
+    version = 0
+
+    async def complete(self, request: Request) -> Completion:
+        raise RuntimeError("the room of a prompt is tried without a policy")
+
+
+async def require_room(samples: Iterable[Sample], chat: Chat, open_env: OpenEnv, limits: Limits, key: str) -> None:
+    """Raises ``KeyProblem`` for ``key`` where no prompt of ``samples`` leaves room for a single token.
+
+    Nothing is sampled. A few questions show a limit that is far too small before a model answers the first one. The
+    first question with room ends the search.
+    """
+    found: list[Trajectory] = []
+    for sample in samples:
+        tried = await rollout(RolloutRequest(sample, 0), _Mute(), chat, open_env, limits)
+        if tried.stop is not Stop.MAX_TOKENS:
+            return
+        found.append(tried)
+    refuse_no_room(found, limits, key)
+
+
 def why_broken(found: Iterable[Trajectory]) -> str:
     """A sentence with the commonest reason among the broken ones; empty where none broke."""
     reasons = Counter((t.error or "unknown").splitlines()[0] for t in found if t.stop is Stop.BROKEN)

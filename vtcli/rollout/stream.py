@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from vtcli.envs.claims import Claims
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
 from vtcli.rollout.clock import Clock
@@ -49,6 +50,7 @@ class StreamResult:
 class Stream:
     """Parts that all rollouts of a run share.
 
+    ``claims`` are tested where a reward or a judge asks; None: never (environments without code of the policy).
     ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``lockstep`` is
     for comparisons alone: a turn begins when every unfinished trajectory is ready for its own.
     """
@@ -60,6 +62,7 @@ class Stream:
     measure: Measure
     clock: Clock | None = None
     lockstep: bool = False
+    claims: Claims | None = None
 
     async def __call__(
         self,
@@ -128,6 +131,8 @@ class _Run:
             if self.turns is not None:
                 self.turns.leave()
         with self.clock.during("judge"):
+            if shared.claims is not None:
+                found = await shared.claims.before(found)
             (signals,) = await shared.measure([found])
         return found, signals
 
@@ -136,8 +141,12 @@ class _Run:
     ) -> None:
         """The verdict, once all members are there."""
         found = await asyncio.gather(*members)
-        verdicts = reward([signals for _, signals in found])
-        scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
+        if self.stream.claims is not None:
+            with self.clock.during("judge"):
+                scored = await self.stream.claims.rewarded(reward, found)
+        else:
+            verdicts = reward([signals for _, signals in found])
+            scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
         self.done[place] = group = Group(scored[0].trajectory.sample, scored)
         if full is not None and full(group):
             for member in self.members:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from vtcli.config.binding import SECTION_OF, bind
-from vtcli.config.bounds import within
+from vtcli.config.binding import SECTION_OF, KeyProblem, bind
+from vtcli.config.bounds import OutOfBounds, within
 from vtcli.config.commandline import overrides
 from vtcli.errors import InputError
 from vtcli.protocols import Tracker
@@ -38,7 +38,7 @@ RUNTIME_KEYS = ("home", "reuse", "tracker", "hydra", "needs", "plan")
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing")
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
 """Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
 rounding."""
 
@@ -63,12 +63,22 @@ class RunSettings:
 
     @classmethod
     def of(cls, job: Mapping[str, Any], default_name: str) -> RunSettings:
-        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node)."""
+        """Reads a whole composed configuration: its keys name, home, seed, reuse, and tracker (a ``_target_`` node).
+
+        Raises:
+            KeyProblem: a name or a seed that cannot be one.
+        """
         node = job.get("tracker")
         seed = int(job.get("seed") or 0)
-        within(seed, "seed", 0, 2**63 - 1)
+        try:
+            within(seed, "seed", 0, 2**63 - 1)
+            name = require_name(default_name if job.get("name") is None else str(job["name"]))
+        except OutOfBounds as problem:
+            raise KeyProblem(problem.field, problem.message) from None
+        except InputError as problem:
+            raise KeyProblem("name", str(problem)) from None
         return cls(
-            name=require_name(default_name if job.get("name") is None else str(job["name"])),
+            name=name,
             home=Path(str(job.get("home") or "artifacts")),
             seed=seed,
             reuse=bool(job.get("reuse", True)),

@@ -292,11 +292,6 @@ def tracking_uri(home: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(home / 'mlflow.db').absolute()}"
 
 
-def view_command(home: Path) -> str:
-    """The command with which a person looks at the runs."""
-    return f"mlflow ui --backend-store-uri {tracking_uri(home)}"
-
-
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """``{"a": {"b": 1}}`` to ``("a.b", 1)``; lists stay values."""
     for key, value in values.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -149,7 +149,7 @@ class Operation:
 class OutputImage:
     """Image that a run returned. ``operations`` is the chain that led to it, as the code's process claims.
 
-    ``verified``: None if the image was not checked (``Episode.verify``), or if the chain has anything but crops,
+    ``verified``: None if the image was not checked (``Pool.verify``), or if the chain has anything but crops,
     quarter turns, flips and resizes. Otherwise the host replayed the chain on the input picture. True: the pixels are
     identical, and the host computed the operations' boxes. False: the pixels differ.
     """
@@ -184,8 +184,6 @@ class Episode(Protocol):
     """The code of one trajectory. Runs are made one after the other."""
 
     async def run(self, source: str) -> RunResult: ...
-
-    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]: ...
 
     async def close(self) -> None: ...
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from vtcli.envs.claims import Claims
 from vtcli.protocols import Signal
+from vtcli.sandbox.host.pool import LazyPool, PoolConfig
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring import stored
-from vtcli.scoring.missing import Completer, Measure, Wants, needs_judge
+from vtcli.scoring.missing import Completer, Measure, Reads, Wants, needs_judge
 from vtcli.scoring.stored import Facts, TrajectorySource
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
 from vtcli.store.images import ImageStore
@@ -22,7 +25,7 @@ CHUNK = 500
 @dataclass(frozen=True, slots=True)
 class How:
     """Settings for measuring missing signals. They say which signals are measured, by which judge (None: the oracle),
-    how many trajectories at a time, and which share may stay without a verdict."""
+    how many trajectories at a time, which share may stay without a verdict, and where claims of code are tested."""
 
     home: Path
     judge: OpenJudge | None = None
@@ -30,14 +33,16 @@ class How:
     again: tuple[str, ...] = ()
     concurrency: int = 64
     max_unjudged: float = 0.05
+    sandbox: PoolConfig = field(default_factory=PoolConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalSet:
-    """The signals of one configuration, and those that its rewards need."""
+    """The signals of one configuration, those that its rewards need, and those that they read."""
 
     signals: Mapping[str, Signal]
     wants: Wants = lambda facts, signals: set()
+    reads: Reads = lambda facts, signals: set()
 
 
 async def collect(
@@ -50,7 +55,9 @@ async def collect(
     """
     images = ImageStore(source.images)
     measurings = [Measuring(kind.signals.values(), how.judge, images, how.home) for kind in kinds]
-    completers = [_completer(kind, m, how) for kind, m in zip(kinds, measurings, strict=True)]
+    sandbox = LazyPool(how.sandbox)
+    claims = [Claims(images, sandbox.verify, m) for m in measurings]
+    completers = [_completer(kind, each, how) for kind, each in zip(kinds, claims, strict=True)]
     try:
         for measuring in measurings:
             await measuring.start(eager=False)
@@ -58,16 +65,22 @@ async def collect(
     finally:
         for measuring in measurings:
             await measuring.close()
+        await sandbox.close()
+    if untold := max((completer.untold for completer in completers), default=0):
+        sys.stderr.write(
+            f"vtcli: {source.name}: {untold} trajectories were stored before claims of code kept their picture. "
+            "Operations that were not tested then count as claims, not as done.\n"
+        )
     for measuring, completer in zip(measurings, completers, strict=True):
         measuring.check(unjudged_share(completer.asked), how.max_unjudged, source.name)
     return found
 
 
-def _completer(kind: SignalSet, measuring: Measuring, how: How) -> Completer:
+def _completer(kind: SignalSet, claims: Claims, how: How) -> Completer:
     judged = [name for name, signal in kind.signals.items() if needs_judge(signal)]
     again = [name for name in how.again if name in kind.signals]
-    signals = dict(zip(kind.signals, measuring.signals, strict=True))
-    return Completer(signals, judged, kind.wants, how.measure, again)
+    signals = dict(zip(kind.signals, claims.measure.signals, strict=True))
+    return Completer(signals, judged, kind.wants, how.measure, again, claims, kind.reads)
 
 
 async def _read(

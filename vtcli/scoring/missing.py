@@ -8,16 +8,20 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from vtcli.envs.claims import Claims, lacks_picture, open_claims
 from vtcli.errors import InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED
+from vtcli.signals import JOINED, claimed
 
 Measure = Literal["missing", "never"]
 
 Wants = Callable[[Facts, Signals], set[str]]
 """The names among these signals that the rewards need and do not find."""
+
+Reads = Callable[[Facts, Signals], set[str]]
+"""The names among these signals that the rewards read."""
 
 
 def names_of(signal: Signal) -> frozenset[str]:
@@ -37,23 +41,30 @@ def needs_judge(signal: Signal) -> bool:
 class Completer:
     """Completes stored signals. A stored value stays, unless its judge gave no verdict or its signal is to be measured
     ``again``. Signals without a judge are measured where they are missing. Those of ``judged`` are measured only where
-    a reward asks for them, and ``asked`` holds their values."""
+    a reward asks for them, and ``asked`` holds their values. ``claims`` of code are tested where a reward ``reads``
+    what rests on them."""
 
     signals: Mapping[str, Signal]  # by name in the configuration, ready to be called
     judged: Collection[str]
     wants: Wants
     measure: Measure = "missing"
     again: Collection[str] = ()
+    claims: Claims | None = None
+    reads: Reads = lambda facts, signals: set()
     asked: list[Signals] = field(default_factory=list[Signals])
+    untold: int = 0  # trajectories whose claims a reward read, and which cannot be tested
     _names: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     def __post_init__(self) -> None:
         self._names.update({name: names for name, signal in self.signals.items() if (names := names_of(signal))})
 
     def is_complete(self, stored: Signals, trajectory: Trajectory | None) -> bool:
-        """True if no signal has to be measured."""
-        left = self.again if trajectory is None or self.measure == "never" else self.signals
-        return not any(self._lacks(name, stored.values) for name in left)
+        """True if no signal has to be measured, and no claim may have to be tested."""
+        if trajectory is None or self.measure == "never":
+            return not any(self._lacks(name, stored.values) for name in self.again)
+        if self.claims is not None and (open_claims(trajectory) or lacks_picture(trajectory)):
+            return False
+        return not any(self._lacks(name, stored.values) for name in self.signals)
 
     async def complete(self, facts: Facts, stored: Signals, trajectory: Trajectory | None) -> Signals:
         """Measure the missing signals of one trajectory. Raises ``InputError`` if ``again`` is set and the trajectory
@@ -65,6 +76,9 @@ class Completer:
             )
         if trajectory is None or self.measure == "never":
             return stored
+        given, claims = trajectory, self.claims
+        if claims is not None and any(claimed(self.signals[name]) for name in self.again):
+            trajectory = await claims.tested(trajectory)
         lacking = [name for name in self.signals if self._lacks(name, stored.values)]
         found = await self._measured(stored, trajectory, [name for name in lacking if name not in self.judged])
         open_ones = {name for name in lacking if name in self.judged}
@@ -73,10 +87,15 @@ class Completer:
             asked = [name for name in open_ones if name in self.again or self._names.get(name, wanted) & wanted]
             if not asked:
                 break
+            if claims is not None:
+                trajectory = await claims.before(trajectory)  # the judge may look at what code showed
             found = await self._measured(found, trajectory, asked)
             self.asked.append(found)
             open_ones -= set(asked)
-        return found
+        if claims is None or not self.reads(facts, found) & claims.measure.claimed:
+            return found
+        self.untold += lacks_picture(given)
+        return (await claims.settled(given, found))[1]
 
     def _lacks(self, name: str, stored: Mapping[str, Any]) -> bool:
         names = self._names.get(name)  # unknown before the first measurement

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Reward, Signal
+from vtcli.rewards import ReadLog
 from vtcli.schema import Signals, Verdict
 from vtcli.scoring.missing import names_of
 from vtcli.scoring.stored import Facts, Score
@@ -89,6 +91,15 @@ class Scorer:
         except Exception:  # reported where the group is scored
             return set()
         return set(signals.values.get("unjudged") or ()) if verdict and verdict.total is None else set()
+
+    def reads(self, facts: Facts, signals: Signals) -> set[str]:
+        """Signals that the reward reads for this trajectory, as far as it gets."""
+        chosen = self.rewards.get(facts.form)
+        log: set[str] = set()
+        if chosen is not None:
+            with suppress(Exception):  # reported where the group is scored
+                chosen.reward([Signals(ReadLog(signals.values, log))])
+        return log
 
     def _apply(
         self, chosen: FormReward, values: Sequence[Signals], first: Facts

@@ -1,11 +1,13 @@
 """Facts about one trajectory, one kind a file: measured once, stored with it, never weighted.
 
 ``NAMES`` of a module says which values its ``measure`` gives: so it is known what measures a fact that is missing.
+``CLAIMED`` are those among them that are certain only once the sandbox has done the code's operations again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,13 @@ from vtcli.schema import Signals, Trajectory
 JOINED = ("judged", "unjudged")
 """Lists of signals' names, to which every signal with a judge adds its own. One lists the signals for which a judge
 was asked. The other lists those among them without a verdict."""
+
+
+def claimed(signal: Signal) -> frozenset[str]:
+    """Values of a signal that rest on what code claims to have done, until that was done again (``envs.claims``)."""
+    function = getattr(signal, "func", signal)
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    return frozenset(getattr(module, "CLAIMED", ()))
 
 
 async def measure_all(trajectory: Trajectory, signals: Sequence[Signal]) -> Signals:

@@ -10,6 +10,7 @@ from vtcli.schema import ImageRef, Trajectory
 from vtcli.signals import code
 
 NAMES = ("zooms", "zoom_labels")
+CLAIMED = ("zooms",)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

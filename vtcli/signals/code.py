@@ -15,6 +15,8 @@ from vtcli.geometry import Box
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajectory
 
 NAMES = ("operations", "required", "search")
+CLAIMED = ("operations",)
+"""Those that rest on what code claims to have done, see ``signals.claimed``."""
 
 TOLERANCE_DEGREES = 5  # CodeVision's released code
 LEAST_FACTOR = 0.05  # the same: factors above 1.05 or below 0.95 count

@@ -13,7 +13,7 @@ from vtcli.errors import EngineError
 from vtcli.judging import oracle
 from vtcli.protocols import Images, Judge, Signal
 from vtcli.schema import Json, Signals, Trajectory
-from vtcli.signals import measure_all
+from vtcli.signals import claimed, measure_all
 
 OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
@@ -21,6 +21,7 @@ OpenJudge = Callable[..., Judge]
 
 class Measuring:
     """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another.
+    ``looks``: the oracle is asked what images show, so claims of code must be tested first.
 
     A judge belongs to one event loop: ``start``, every call and ``close`` must run on the same one.
     """
@@ -29,11 +30,23 @@ class Measuring:
         given = [(signal, inspect.signature(cast("Callable[..., Any]", signal)).parameters) for signal in signals]
         asking = [parameters for _, parameters in given if "judge" in parameters]
         self.judge: Judge | None = (judge or oracle.open_judge)(images=images, home=home) if asking else None
+        always = any(parameters["judge"].default is inspect.Parameter.empty for parameters in asking)
+        self.looks = always and oracle.judges(judge)
         self.rubrics = sorted({str(parameters["rubric"].default) for parameters in asking})
         self.signals = [
             cast("Signal", partial(cast("Callable[..., Any]", s), judge=self.judge)) if "judge" in parameters else s
             for s, parameters in given
         ]
+
+    @property
+    def claimed(self) -> frozenset[str]:
+        """The values that rest on claims of code."""
+        return frozenset[str]().union(*map(claimed, self.signals))
+
+    async def again(self, trajectory: Trajectory, signals: Signals) -> Signals:
+        """The signals of a trajectory after a test of its claims. Values that rest on them are measured again."""
+        found = await measure_all(trajectory, [signal for signal in self.signals if claimed(signal)])
+        return Signals({**signals.values, **found.values})
 
     async def start(self, *, eager: bool = True) -> None:
         """Opens the judge and tries it on known answers, at once or (``eager=False``) before its first question."""

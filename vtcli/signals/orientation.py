@@ -9,6 +9,7 @@ from vtcli import geometry
 from vtcli.schema import Trajectory
 
 NAMES = ("orientations",)
+CLAIMED = ("orientations",)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

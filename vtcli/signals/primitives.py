@@ -9,6 +9,7 @@ from vtcli import geometry
 from vtcli.schema import Trajectory
 
 NAMES = ("drawn", "draw_truth", "draw_size")
+CLAIMED = ("drawn",)
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:

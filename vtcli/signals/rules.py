@@ -1,7 +1,8 @@
 """Rules that score an answer to a plain question. Pure.
 
-A sample's ``truth.rule`` names one of ``RULES``. The truth of generated data, and of older rows, names no rule; its
-keys then choose the rule (``rule_of``). A rule from outside is a function from a sample and a text to a ``Score``. The
+A sample's ``truth.rule`` names one of ``RULES``; every generator and importer of ours writes it. Rows that were stored
+before it was written, or by others, may name none; the keys of their truth then choose the rule (``rule_of``). A rule
+from outside is a function from a sample and a text to a ``Score``. The
 configuration adds it under its name: ``signals.answer.rules.NAME``.
 """
 

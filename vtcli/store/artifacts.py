@@ -79,6 +79,17 @@ class Lineage:
     problem: str | None = None
     path: Path | None = None  # None where ``problem`` is set
 
+    def text(self, first: str = "", rest: str = "") -> str:
+        """The tree, one artifact a line. ``first`` stands before the first line and ``rest`` before all others."""
+        facts = [self.kind, f"by {self.stage}" if self.stage else "", "" if self.seed is None else f"seed {self.seed}"]
+        facts += [f"commit {self.git_commit[:12]}" if self.git_commit else "", f"digest {self.digest[:12]}"]
+        trouble = f"  ! {self.problem}" if self.problem else ""
+        lines = [f"{first}{self.ref}  {', '.join(f for f in facts if f)}{trouble}"]
+        for n, parent in enumerate(self.parents, 1):
+            last = n == len(self.parents)
+            lines.append(parent.text(f"{rest}{'└─ ' if last else '├─ '}", f"{rest}{'   ' if last else '│  '}"))
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
@@ -337,3 +338,23 @@ class ParquetTable:
                 self.ids.append(check.id)
                 self._places.append((check.group, check.offset))
         return tuple(bad)
+
+
+def write_card(folder: Path) -> None:
+    """Writes ``README.md``, whose header names the folder's files by form and split for ``datasets.load_dataset``.
+
+    The two forms of a dataset are configurations of their own, because they are of the same images. Demonstrations are
+    one configuration.
+    """
+    forms: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.glob("*.parquet")):
+        form, _, split = path.stem.rpartition("-")
+        forms.setdefault(form or "default", {})[split] = path.name
+    configs = [
+        {"config_name": form, "data_files": [{"split": split, "path": name} for split, name in splits.items()]}
+        for form, splits in forms.items()
+    ]
+    names = ", ".join(f'`load_dataset(FOLDER, "{form}")`' for form in forms)
+    header = yaml.safe_dump({"configs": configs}, sort_keys=False)
+    text = f"---\n{header}---\n\nMade by vtcli. The library datasets loads it: {names}.\n"
+    disk.write_atomic(folder / "README.md", text.encode())

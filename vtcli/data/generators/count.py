@@ -67,6 +67,7 @@ def generate(seed: int, item: int, split: str, size: CountSize, *, form: str = "
         answer=str(len(found)),
         tool_answer=str(len(lines) + bool(marks)),  # one call marks all points
         truth={
+            "rule": "counts",
             "conditions": [{"axis": axis, "op": op} for axis, op in CONDITIONS[condition]],
             "reference": label,
             "points": [p.record() for p in points],

@@ -102,6 +102,7 @@ def generate(seed: int, item: int, split: str, size: DotsSize, *, form: str = "a
         answer=str(count),
         tool_answer="",
         truth={
+            "rule": "counts",
             "difficulty": difficulty,
             "value": [count],
             "total": max(size.easy_dots.counts[1], size.hard_dots.counts[1]),

@@ -104,6 +104,7 @@ def generate(seed: int, item: int, split: str, size: MovingSize, *, form: str = 
         answer=place if kind == "place" else asked.colours[second],
         tool_answer="",
         truth={
+            "rule": "choices",
             "kind": kind,
             "second": second,
             "frame": first,

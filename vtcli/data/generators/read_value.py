@@ -61,6 +61,7 @@ def generate(seed: int, item: int, split: str, size: ReadValueSize, *, form: str
         answer=f"({numbers})" if len(axis) > 1 else numbers,
         tool_answer=str(len(primitives)),
         truth={
+            "rule": "values",
             "axis": axis,
             "target": target.label,
             "points": [p.record() for p in points],

@@ -107,7 +107,7 @@ def generate(seed: int, item: int, split: str, size: RotflipSize, *, form: str =
         tool_question="Turn the page upright. Which image is it?",
         answer=answer,
         tool_answer="0" if transform == "none" else "1",
-        truth=truth | ({"choices": choices} if choices else {}),
+        truth=truth | ({"rule": "choices", "choices": choices} if choices else {"rule": "judge"}),
         tools=(ROTATE, FLIP),
     )
 

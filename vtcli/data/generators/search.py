@@ -49,6 +49,7 @@ def generate(seed: int, item: int, split: str, size: zoom.ZoomSize, *, form: str
         answer=plates[corner].mark,
         tool_answer=plates[corner].mark,
         truth={
+            "rule": "choices",
             "boxes": [{"label": label, "box": list(box)} for label, box in boxes],
             "tag": {"label": tag.label, "mark": tag.mark},
             "plates": {place: {"mark": plate.mark, "box": list(plate.box)} for place, plate in plates.items()},

@@ -60,6 +60,7 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
         answer=tag["mark"],
         tool_answer=tag["mark"],
         truth={
+            "rule": "choices",
             "transform": transform,
             "boxes": [{"label": tag["label"], "box": moved_box(tag["box"], transform, side)}],
             "label": tag["label"],

@@ -129,6 +129,7 @@ def generate(seed: int, item: int, split: str, size: ZoomSize, *, form: str = "a
         answer=", ".join(tag.mark for tag in asked),
         tool_answer=", ".join(f'"{tag.label}": {i}' for i, tag in enumerate(asked, start=1)),
         truth={
+            "rule": "choices",
             "boxes": [{"label": tag.label, "box": list(tag.box)} for tag in asked],
             "tags": [{"label": tag.label, "mark": tag.mark, "box": list(tag.box)} for tag in tags],
             "ask": ask[0],

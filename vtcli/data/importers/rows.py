@@ -241,9 +241,9 @@ def _said(row: Mapping[str, Any], where: str) -> dict[str, Json]:
             raise InputError(
                 f"{where}: the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true."
             )
-        truth["rule"] = rule
         if (tolerance := row.get("tolerance")) is not None:
             truth["tolerance"] = _number(tolerance, where)
+    truth["rule"] = rule or ("mra" if "number" in truth else "choices" if "choices" in truth else "judge")
     if (required := row.get("required")) is not None:
         unknown = set(required) - REQUIRABLE if isinstance(required, list | tuple) else {required}
         if unknown:

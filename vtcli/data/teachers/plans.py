@@ -41,7 +41,7 @@ def plan(
     """The scripted turns for one item; ``form`` chooses between the index and the plain answer, ``dialect`` says how
     turns are written. Every call of a script makes one image."""
     direct = bool(rng.random() < teacher.direct)
-    script = script_of(item)
+    script = script_of(item.task, item.truth, item.script)
     act = script.act(item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
     answer = _index(item, rng, teacher, len(act.calls), script.labelled) if form == "tool" else act.answer
     turns = [dialect.act(name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
@@ -52,18 +52,22 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     """An image of the item that can be read without tools, with questions. It is the page, the scene with the tags'
     places, one tag in close-up, or the chart. ``view`` gives the scale at which an image will be shown; ``grid`` as
     in ``Teacher``."""
-    return script_of(item).perceive(item, rng, view, grid)
+    return script_of(item.task, item.truth, item.script).perceive(item, rng, view, grid)
 
 
-def script_of(item: Item) -> TaskScript:
-    """Returns the script of the item, of its task, or of a turned page. Raises ``ConfigError`` if none of them
-    exists."""
-    found = item.script or SCRIPTS.get(item.task)
-    if found is None and item.truth.get("kind") == "field" and "transform" in item.truth:
-        found = TaskScript(_turn_page, _unseen)  # a document of somebody else's, turned by ``importers.rows``
+def known_script(task: str, truth: Mapping[str, Json]) -> TaskScript | None:
+    """Returns the package's own script of a task or of a turned page; None for any other."""
+    if task not in SCRIPTS and truth.get("kind") == "field" and "transform" in truth:
+        return TaskScript(_turn_page, _unseen)  # a document of somebody else's, turned by ``importers.rows``
+    return SCRIPTS.get(task)
+
+
+def script_of(task: str, truth: Mapping[str, Json], own: TaskScript | None = None) -> TaskScript:
+    """Returns an item's ``own`` script, else that of its task. Raises ``ConfigError`` if there is none."""
+    found = own or known_script(task, truth)
     if found is None:
         raise ConfigError(
-            f"the task {item.task} has no script, so it has neither demonstrations nor an oracle; its generator can "
+            f"the task {task} has no script, so it has neither demonstrations nor an oracle; its generator can "
             f"give one with each item (Item.script). Tasks with scripts are {', '.join(SCRIPTS)}"
         )
     return found

@@ -21,6 +21,7 @@ from vtcli.engines.inputs import Packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.feed import Feed, MicroBatch
+from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
@@ -101,6 +102,21 @@ class DeepSpeedLearner:
         if self.reference is not None:
             self.reference.to(self.engine.device)
         self.feed = Feed(family, view, self.engine.device, temperature)
+        self._hosted = HostedStates(self.engine, self.reference)
+
+    def sleep(self, *, weights: bool = True) -> None:
+        """Moves all states to host memory, where ``backend.sleep`` allows it; without ``weights`` these stay on the
+        device. Safe to call twice."""
+        self._hosted.leave(weights=weights)
+
+    def wake(self) -> None:
+        """Moves all states back to the device. Safe to call twice."""
+        self._hosted.come_back()
+
+    def _require_awake(self, *, weights_only: bool = False) -> None:
+        away = self._hosted.away - ({"states"} if weights_only else set())
+        if away:
+            raise EngineError(f"the learner sleeps (its {', '.join(sorted(away))} are in host memory): wake() it first")
 
     def _initialize(self) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -120,6 +136,7 @@ class DeepSpeedLearner:
             InputError: empty masks everywhere, a row over the micro-batch budget, placeholders without images.
             EngineError: the loss is not finite; the weights are left as they were.
         """
+        self._require_awake()
         loss, rows = loss or LossConfig(), _numbered(rows)
         trained = rows
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
@@ -207,6 +224,7 @@ class DeepSpeedLearner:
             export(self.module.model, source, folder, weights)
 
     def _whole(self, *, keep: bool = True) -> Mapping[str, Tensor]:
+        self._require_awake(weights_only=True)
         found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
@@ -216,6 +234,7 @@ class DeepSpeedLearner:
         Raises:
             InputError: the disk is full, or does not take the files for another reason.
         """
+        self._require_awake()
         with storing(folder):
             self.engine.save_checkpoint(str(folder), tag="state")
             if self.rank == 0:
@@ -227,6 +246,7 @@ class DeepSpeedLearner:
         Raises:
             InputError: no checkpoint, or one of another number of ranks.
         """
+        self._require_awake()
         if not (folder / "learner.json").is_file():
             raise InputError(f"no checkpoint of a learner in {folder}")
         written = json.loads((folder / "learner.json").read_text())
@@ -268,7 +288,9 @@ class DeepSpeedLearner:
 
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
-        """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
+        """Forward passes of all rows: the rows of each as they were packed, and their trained tokens'
+        log-probabilities. With sharded weights ranks run as often as the one with the most to do."""
+        self._require_awake()
         chunks = batches(rows, self.backend.batch_tokens, self.family)
         idle = largest(len(chunks)) - len(chunks) if self.sharded else 0
         more = [[self._idle_row(rows, imitate=True)]] * idle

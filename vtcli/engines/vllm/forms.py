@@ -23,6 +23,10 @@ from vtcli.schema import Completion, Finish
 GENERATE = "/inference/v1/generate"
 FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length"}
 
+WEIGHTS = frozenset(("weights",))
+SLEEPING = WEIGHTS | {"kv_cache"}
+"""vLLM's tags of the memory that sleep gives up, for waking it by parts."""
+
 NO_NUMBER = -9999.0
 """Value that vLLM's servers write for a log-probability of minus infinity or NaN."""
 ROUNDING = 1e-3

@@ -16,16 +16,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
-from vtcli.engines.vllm.forms import FINISH, misread, same_tensors, sampling
+from vtcli.engines.vllm.forms import FINISH, SLEEPING, misread, same_tensors, sampling
 from vtcli.engines.vllm.queueing import StartOrder
 from vtcli.engines.vllm.seen import from_worker
-from vtcli.engines.vllm.start import arguments, load, start, tensors
+from vtcli.engines.vllm.start import arguments, load, require_sleep, start, tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.protocols import Request, View
@@ -53,6 +54,8 @@ class VllmPolicy:
         self.version = 0
         self.clock = Clock()  # runs while vLLM reads prompts and samples
         self.family, self.view, self.options = family, view, engine
+        require_sleep(engine)  # before an import of half a minute
+        self._asleep = frozenset[str]()  # vLLM's tags of the memory that was given up
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
@@ -76,6 +79,7 @@ class VllmPolicy:
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
         self.family.chat.check_images(request.token_ids, request.images)
+        self._require_awake()
         state = _Open(request, _future())
         self._count += 1
         name = str(self._count)
@@ -109,12 +113,29 @@ class VllmPolicy:
             raise EngineError(f"{error}{passing.where()}") from error
         self.version = version
 
+    def sleep(self) -> None:
+        """Gives up the cache, and the weights as ``engine.sleep`` says.
+
+        Raises:
+            EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
+        """
+        self._wait(self._fall_asleep, "vLLM's sleep", self.options.timeout_s)
+
+    def wake(self) -> None:
+        """Takes back what ``sleep`` gave up.
+
+        Raises:
+            EngineError: at level 2 the weights did not come, or it took longer than ``engine.timeout_s``.
+        """
+        self._wait(self._wake, "vLLM's awakening", self.options.timeout_s)
+
     def seen(self, request: Request) -> Seen:
         """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
             EngineError: it does not answer within ``engine.timeout_s``.
         """
+        self._require_awake()
         return self._wait(lambda: self._look(request), "vLLM's reading of a prompt", self.options.timeout_s)
 
     def close(self) -> None:
@@ -205,14 +226,34 @@ class VllmPolicy:
             raise EngineError(
                 f"{len(self._open)} requests are open during a weight update: their tokens would be mixed"
             )
+        if "weights" in self._asleep:
+            self._engine.wake_up(["weights"])  # the cache stays away: the learner's weights are still there
+        _settle()
         if self.options.tensor_parallel > 1:
             self._send(passing)
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(passing)})
+        _settle()
+        self._asleep -= {"weights"}  # only now: at level 2 memory that was woken holds anything
         if not self._engine.reset_prefix_cache():
             raise EngineError("vLLM did not give up its prefix cache: blocks of it are still in use")
         self._engine.reset_mm_cache()  # both sides: the renderer's and the worker's
         self._engine.reset_encoder_cache()  # else the next request that reuses an image fails
+
+    def _fall_asleep(self) -> None:
+        self._doing = "falling asleep"
+        if self._open:
+            raise EngineError(f"{len(self._open)} requests are open while vLLM shall sleep")
+        self._asleep = SLEEPING  # whatever fails from here on: nothing is sampled on memory that may be gone
+        self._engine.sleep(self.options.sleep)
+
+    def _wake(self) -> None:
+        self._doing = "waking"
+        if "weights" in self._asleep and self.options.sleep == 2:
+            raise EngineError("engine.sleep=2 dropped the weights: update() before wake()")
+        if self._asleep and not self._engine.wake_up(sorted(self._asleep)):
+            raise EngineError("vLLM did not take all of its memory back")
+        self._asleep = frozenset()
 
     def _send(self, passing: _Passing) -> None:
         """Sends weights to workers in processes of their own: in buckets, as to servers."""
@@ -258,6 +299,10 @@ class VllmPolicy:
 
     # -- in the callers' threads -----------------------------------------------------------------------------------
 
+    def _require_awake(self) -> None:
+        if self._asleep:
+            raise EngineError("a completion was asked of vLLM while it sleeps: wake() it first")
+
     def _submit(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
 
@@ -297,6 +342,12 @@ class _Passing:
 
     def where(self) -> str:
         return f" (at tensor {self.count} of {len(self.weights)}: {self.last})" if self.last else ""
+
+
+def _settle() -> None:
+    """Waits for the GPU: learner and engine work in threads of their own, whose streams do not wait for each other."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _future() -> Future[Any]:

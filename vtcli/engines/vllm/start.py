@@ -76,12 +76,25 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
         "max_num_batched_tokens": engine.step_tokens or max(2048 if on_cpu else 8192, engine.max_batch),
         "mm_processor_cache_gb": engine.image_cache_gib,
         "enforce_eager": engine.eager or on_cpu,
+        "enable_sleep_mode": engine.sleep > 0,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
         "skip_mm_profiling": on_cpu,
         "tensor_parallel_size": engine.tensor_parallel,
         "distributed_executor_backend": _executor(engine),
     }
+
+
+def require_sleep(engine: Engine) -> None:
+    """
+    Raises:
+        ConfigError: the engine shall sleep and has no GPU. vLLM's build for CPUs refuses to start so.
+    """
+    if engine.sleep and not torch.cuda.is_available():
+        raise ConfigError(
+            f"engine.sleep={engine.sleep} needs a GPU, and there is none: vLLM's build for CPUs cannot give up its "
+            "memory. Set engine.sleep=0"
+        )
 
 
 def _executor(engine: Engine) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from vtcli.errors import ConfigError
@@ -19,7 +19,6 @@ from vtcli.sandbox.types import (
     OVER,
     EpisodeLostError,
     OutputImage,
-    Picture,
     RunLimits,
     RunResult,
     Setup,
@@ -118,11 +117,10 @@ def refusal(source: str, limits: RunLimits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The pool as an episode needs it. ``slots``: one per running call. ``verify``: does the operations of images
-    again and compares. ``oom``: whether the kernel killed a process for memory since the last call."""
+    """The pool as an episode needs it. ``slots``: one per running call. ``oom``: whether the kernel killed a process
+    for memory since the last call."""
 
     slots: asyncio.Semaphore
-    verify: Callable[[Sequence[Picture], Sequence[OutputImage], bool], Awaitable[tuple[OutputImage, ...]]]
     oom: Callable[[], bool]
     ended: Callable[[PooledEpisode], None]
 
@@ -170,10 +168,6 @@ class PooledEpisode:
             queued = time.monotonic()
             async with self._around.slots:
                 return await self._run(source, time.monotonic() - queued)
-
-    async def verify(self, images: Sequence[OutputImage], asked: bool = True) -> tuple[OutputImage, ...]:
-        """Fills in ``OutputImage.verified``, see there. The episode may be over by now."""
-        return await self._around.verify(self.setup.pictures, images, asked)
 
     async def close(self) -> None:
         """Ends the episode; what runs is killed. Further runs return ``LOST``."""

@@ -37,9 +37,7 @@ class PoolConfig:
 
     ``minimum_tier``: the weakest confinement that is accepted; the strongest one that this machine allows is used.
     Below ``landlock`` only with ``outer_boundary``: the promise that a container or a virtual machine holds what the
-    code does. ``tier``: use exactly this one, for comparisons. ``verify``: whether the operations behind returned
-    images are done again, to fill in ``OutputImage.verified``; None: where the environment's card or the run's judge
-    asks."""
+    code does. ``tier``: use exactly this one, for comparisons."""
 
     active: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     live: int = 4096
@@ -47,7 +45,6 @@ class PoolConfig:
     outer_boundary: bool = False
     tier: Tier | None = None
     start_timeout_s: float = 60.0
-    verify: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("active", "live"):
@@ -106,7 +103,7 @@ class Pool:
         self._shared = arena.SealedPixels()
         self._oom_kills = oom_kills()
         self._closed = False
-        self._around = Surroundings(self._slots, self.verify, self._oom, self._ended)
+        self._around = Surroundings(self._slots, self._oom, self._ended)
 
     @classmethod
     async def start(cls, config: PoolConfig | None = None) -> Pool:
@@ -134,17 +131,13 @@ class Pool:
         (nothing was started then), and ``EpisodeLostError`` when the episode does not start, for whatever reason."""
         return await self._open(setup, self._permits)
 
-    async def verify(
-        self, pictures: Sequence[Picture], images: Sequence[OutputImage], asked: bool = True
-    ) -> tuple[OutputImage, ...]:
+    async def verify(self, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
         """Fills in ``OutputImage.verified`` by doing the operations again in an episode of its own, see ``verifier``.
-        Does nothing where that is not ``asked`` for; ``PoolConfig.verify`` overrules it.
+        ``pictures`` are those that the operations count by ``Operation.image``.
 
         Raises:
             EpisodeLostError: the replay was lost, by our fault. Whoever asked has no verdict, not even None.
         """
-        if not (asked if self.config.verify is None else self.config.verify):
-            return tuple(images)
 
         async def opened(setup: Setup) -> PooledEpisode:
             return await self._open(setup, self._verifying)
@@ -285,6 +278,31 @@ class Pool:
         self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class LazyPool:
+    """A pool that is started when it is needed first; for one event loop."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.config = config
+        self.pool: Pool | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> Pool:
+        """The pool. Raises as ``Pool.start`` does."""
+        async with self._starting:
+            if self.pool is None:
+                self.pool = await Pool.start(self.config)
+            return self.pool
+
+    async def verify(self, pictures: Sequence[Picture], images: Sequence[OutputImage]) -> tuple[OutputImage, ...]:
+        """As ``Pool.verify``."""
+        return await (await self.start()).verify(pictures, images)
+
+    async def close(self) -> None:
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            await pool.close()
 
 
 def oom_kills() -> int:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from vtcli.engines.vllm.forms import Odd
 from vtcli.engines.vllm.servers.child import ServerPlan, end, gpus_of, launch
 from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote, introduce, open_session
 from vtcli.engines.vllm.servers.serve import KEY
+from vtcli.engines.vllm.start import require_sleep
 from vtcli.engines.vllm.sync import Keeping, Push, WeightSource, of_folder, of_weights
 from vtcli.errors import ConfigError, EngineError, VtcliError
 from vtcli.families.family import Family
@@ -55,7 +56,8 @@ class Fleet:
         self._source: WeightSource | None = None  # of the weights that servers should have; None if they are not kept
         self._kept: Keeping | None = None
         self._homes: dict[int, Remote] = {}
-        self._busy = True  # starting or updating: what fails meanwhile is mended afterwards
+        self._busy = True  # starting, updating or asleep: what fails meanwhile is mended afterwards
+        self.asleep = False
         self._closed = False
         self._probes: list[asyncio.Task[None]] = []
 
@@ -90,6 +92,7 @@ class Fleet:
             self._source = of_folder(label, self.folder, options.bucket_mb * 2**20, spool)
             await self._push(self.servers, self._source, "the first weights", options.timeout_s)
         else:
+            require_sleep(options)
             self._source = of_folder(label, self.folder, options.bucket_mb * 2**20, spool)
             self.home = Path(tempfile.mkdtemp(prefix="vtcli-servers-"))
             plans = [self._plan(number, self.home) for number in range(options.servers)]
@@ -245,10 +248,50 @@ class Fleet:
                 server.rollouts = 0
                 server.known.clear()
         finally:
-            self._busy = False
-            for server in self.servers:
-                if not server.up and not server.waiting and (server.mending is None or server.mending.done()):
-                    server.mending = asyncio.create_task(self._mend(server, stale=True))
+            if not self.asleep:
+                self._mend_all()
+
+    def _mend_all(self) -> None:
+        self._busy = False
+        for server in self.servers:
+            if not server.up and not server.waiting and (server.mending is None or server.mending.done()):
+                server.mending = asyncio.create_task(self._mend(server, stale=True))
+
+    # -- sleep -----------------------------------------------------------------------------------------------------
+
+    async def sleep(self, waited: int, limit_s: float) -> None:
+        """All live servers give memory up. One that fails from here on is mended when they wake, not beside the
+        learner. All ranks call this at the same time; ``waited`` as in ``update``.
+
+        Raises:
+            EngineError: requests are open on some rank, or a server refuses.
+        """
+        self._busy = True
+        await self.circle.share(self._idle(waited))
+        self.asleep = True
+        if mending := [s.mending for s in self.servers if s.mending and not s.mending.done()]:
+            await asyncio.wait(mending, timeout=limit_s)
+        level = self.options.sleep
+        await self.circle.share(self._all_up(lambda s: s.sleep(level, limit_s), "the sleep") if self.leads else None)
+
+    async def wake(self, limit_s: float) -> None:
+        """The opposite, after an update. All ranks call this at the same time.
+
+        Raises:
+            EngineError: a server refuses, or none is left.
+        """
+        await self.circle.share(self._all_up(lambda s: s.wake(limit_s), "the awakening") if self.leads else None)
+        self.asleep = False
+        self._mend_all()
+
+    async def _all_up(self, do: Callable[[Remote], Awaitable[None]], what: str) -> None:
+        up = [server for server in self.servers if server.up]
+        done = await asyncio.gather(*(do(server) for server in up), return_exceptions=True)
+        for server, problem in zip(up, done, strict=True):
+            if isinstance(problem, Gone):
+                self.fail(server, f"{what}: {problem}")
+            elif problem is not None:
+                raise EngineError(f"{what}: {server.blamed()} failed: {problem}") from problem
 
     async def _idle(self, waited: int) -> None:
         """Cancels an abandoned completion and gives it a moment to end."""
@@ -329,7 +372,7 @@ class Fleet:
         await asyncio.to_thread(end, [server.child], 0.0)
         if not server.restarts:
             raise EngineError(f"it was started again engine.restarts={self.options.restarts} times already")
-        server.restarts -= 1
+        server.restarts, server.asleep = server.restarts - 1, frozenset()
         port = int(server.url.rsplit(":", 1)[1])
         server.child = launch(server.child.plan, port)
         await self._started(server)

@@ -59,6 +59,7 @@ class ServerPolicy:
             "max_model_len": limits.max_tokens,
             "images": max(limits.max_images, IMAGES),
             "tensors": self._names,
+            "sleep": engine.sleep > 0,
         }
         self._uris: dict[str, str] = {}
         self._order = StartOrder()
@@ -79,6 +80,7 @@ class ServerPolicy:
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
         self.family.chat.check_images(request.token_ids, request.images)
+        self._require_awake()
         self._waited += 1
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._complete(request), self._loop))
@@ -98,12 +100,35 @@ class ServerPolicy:
         self._wait(self._fleet.update(weights, (version, self._waited), limit), what, 2 * limit + GRACE_S)
         self.version = version
 
+    def sleep(self) -> None:
+        """Servers give up their caches, and weights as ``engine.sleep`` says. All ranks call this together.
+
+        Raises:
+            EngineError: requests are open, a server refuses, or it took longer than ``engine.timeout_s``.
+        """
+        limit = self.options.timeout_s
+        self._wait(self._fleet.sleep(self._waited, limit), "the sleep of vLLM servers", 2 * limit + GRACE_S)
+
+    def wake(self) -> None:
+        """Servers take back what is still asleep after ``update``. All ranks call this together.
+
+        Raises:
+            EngineError: a server refuses, or it took longer than ``engine.timeout_s``.
+        """
+        limit = self.options.timeout_s
+        self._wait(self._fleet.wake(limit), "the awakening of vLLM servers", 2 * limit + GRACE_S)
+
+    def _require_awake(self) -> None:
+        if self._fleet.asleep:
+            raise EngineError("a completion was asked of vLLM servers while they sleep: wake() them first")
+
     def seen(self, request: Request) -> Seen:
         """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
             EngineError: no server answers within ``engine.timeout_s``.
         """
+        self._require_awake()
         return self._wait(self._look(request), "vLLM's reading of a prompt", self.options.timeout_s)
 
     def close(self) -> None:

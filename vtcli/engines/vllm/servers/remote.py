@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from vtcli.engines.vllm.buckets import Bucket, update_info
-from vtcli.engines.vllm.forms import Odd
+from vtcli.engines.vllm.forms import SLEEPING, WEIGHTS, Odd
 from vtcli.engines.vllm.servers.child import Child
 from vtcli.errors import EngineError
 
@@ -52,6 +52,7 @@ class Remote:
     restarts: int = 0  # left
     up: bool = False
     why: str = "it was not asked yet"  # it is not up
+    asleep: frozenset[str] = frozenset()  # the parts of its memory that it gave up
     waiting: bool = False  # it lives, and lacks weights that were not kept
     troubled: bool = False  # its log is worth keeping
     open: int = 0  # requests
@@ -104,11 +105,33 @@ class Remote:
         """Sets the label and keeps the weights."""
         await self.ask("POST", "/update_weight_version", limit_s, {"new_version": label})
 
+    # -- sleep -----------------------------------------------------------------------------------------------------
+
+    async def sleep(self, level: int, limit_s: float) -> None:
+        """Stops sampling and gives memory up. The next weight update wakes the weights, and ``wake`` the rest."""
+        self.asleep = SLEEPING
+        self.known.clear()
+        await self.ask("POST", f"/sleep?level={level}&mode=abort", limit_s)
+
+    async def wake(self, limit_s: float, parts: frozenset[str] = SLEEPING) -> None:
+        """Takes back what is asleep of these parts. With all of its memory it samples again.
+
+        Raises:
+            Odd: it says that it still sleeps.
+        """
+        if not (parts := parts & self.asleep):
+            return
+        reply = await self.ask("POST", "/wake_up?" + "&".join(f"tags={part}" for part in sorted(parts)), limit_s)
+        if parts == self.asleep and reply.get("status") != "awake":
+            raise Odd(f"it still sleeps after /wake_up: {reply}")
+        self.asleep -= parts
+
     # -- a weight update, in this order ----------------------------------------------------------------------------
 
     async def begin(self, label: str, limit_s: float) -> None:
-        """Pauses sampling and empties all caches, on both sides. If the update stops here, the server has neither
-        the old label nor the new one."""
+        """Wakes the memory of weights, pauses sampling and empties all caches, on both sides. If the update stops here,
+        the server has neither the old label nor the new one."""
+        await self.wake(limit_s, WEIGHTS)
         await self.ask("POST", "/pause?mode=abort&clear_cache=true", limit_s)
         self.known.clear()
         await self.set_label(f"{label}-unfinished", limit_s)
@@ -125,7 +148,8 @@ class Remote:
     async def finish(self, label: str, limit_s: float) -> None:
         """All have come; from now on requests are answered with them."""
         await self.ask("POST", "/finish_weight_update", limit_s, {"weight_version": label})
-        await self.ask("POST", "/resume", limit_s)
+        if not self.asleep:  # else ``wake`` does
+            await self.ask("POST", "/resume", limit_s)
 
 
 def _message(text: str) -> str:
@@ -141,6 +165,8 @@ def _message(text: str) -> str:
 def unfit(facts: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Lists the reasons why a server is unfit for a model, from its own facts and the required ones."""
     out: list[str] = []
+    if wanted["sleep"] and not facts.get("sleep"):
+        out.append("it cannot sleep: start it with --enable-sleep-mode, or set engine.sleep=0")
     if facts["dtype"] != wanted["dtype"]:
         out.append(f"it computes in {facts['dtype']}, the learner in {wanted['dtype']}: start it with that --dtype")
     for key, flag in (("max_model_len", "--max-model-len"), ("images", "--limit-mm-per-prompt.image")):
