@@ -64,10 +64,10 @@ test-sandbox: setup
 test-vllm: setup-vllm
 	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm/test_vllm_faults.py tests/stages/test_rl_vllm.py
 
-# The stages as jobs of a real Slurm of one node, which is started for it: some minutes. Its packages need root, once.
+# The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
 	tests/support/slurm_node.sh install
-	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py
+	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
 
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/quickstart.sh

@@ -52,7 +52,7 @@ from vtcli.schema import Credit, Group, TrainRow
 from vtcli.signals.measuring import Measuring, OpenJudge
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
@@ -99,7 +99,8 @@ class Config:
     top_p: float = 1.0
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
-    checkpoint_every: int = 1  # steps
+    checkpoint_every: int | str = 1  # steps, or a time: "30min"
+    checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
@@ -126,7 +127,8 @@ class Config:
     def __post_init__(self) -> None:
         if not self.phases:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
-        at_least(1, self, "updates_per_step", "checkpoint_every", "checkpoint_keep")
+        at_least(1, self, "updates_per_step", "checkpoint_keep")
+        checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
@@ -143,8 +145,8 @@ class Config:
         if self.backend.batch_tokens < self.limits.max_tokens:
             raise ConfigError(
                 f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
-                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split. Raise the first, or "
-                "lower the second"
+                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split, over GPUs neither "
+                "(there is no sequence parallelism). Raise the first, or lower the second"
             )
         if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
             raise ConfigError(
@@ -170,6 +172,7 @@ RUNTIME_KEYS = (
     *(
         "rl.data",
         "rl.checkpoint_keep",
+        "rl.checkpoint_beside",
         "rl.max_broken",
         "rl.max_unjudged",
         "rl.allow_no_update",
@@ -275,6 +278,8 @@ def _train(run: _Training) -> None:
     """Every step of the run, in the order of the design's table: collect, measure, reward, advantage, select, pack,
     update, new weights, log. The same for the same step, weights and batch, however often the run was interrupted."""
     from vtcli.engines.learner.distributed import ranks
+    from vtcli.engines.learner.saving import Saver
+    from vtcli.engines.learner.storing import export_complete
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
@@ -305,6 +310,8 @@ def _train(run: _Training) -> None:
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
     _require_agreement(run)
+    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
+    saver = Saver(learner, run.checkpoints, every, beside=config.checkpoint_beside)
     known = False  # that checkpoint_best is a metric
     with StepBar("rl", total, done, quiet=rank != 0) as bar:
         for step in range(done, total):
@@ -345,15 +352,17 @@ def _train(run: _Training) -> None:
             run.measure.check(metrics.get("judge/unjudged"), config.max_unjudged, f"step {step}")
             known = known or require(metrics, config.checkpoint_best)
 
-            # Checkpoint.
+            # Checkpoint, which is written beside the next steps.
+            saver.check()
             last = within + 1 == lengths[index]
             if last:
-                _export(run, run.stage.work / "phases" / phase.name)
-            if (step + 1) % config.checkpoint_every == 0 or last:
+                export_complete(learner, run.start, run.stage.work / "phases" / phase.name)
+            if last or saver.due(step + 1):
                 value = metrics.get(config.checkpoint_best or "")
                 also = functools.partial(collector.save, ahead) if ahead is not None else None
-                learner.checkpoint(run.checkpoints, step + 1, value, also)
+                saver.save(step + 1, value, also)
             bar.advance(f"{phase.name}: reward {metrics.get('reward', float('nan')):.3f}")
+    saver.finish()
     updates.require(config.allow_no_update)
 
 
@@ -464,28 +473,15 @@ def _questions(config: Config, data: Artifact, form: str, images: ImageStore) ->
     return _Questions(found, kept)
 
 
-def _export(run: _Training, folder: Path) -> None:
-    """The model as a Hugging Face folder, complete or absent. All ranks call this together."""
-    from vtcli.engines.learner.distributed import barrier
-
-    draft = folder.with_name(folder.name + ".draft")
-    if run.learner.rank == 0:
-        shutil.rmtree(draft, ignore_errors=True)
-    run.learner.export(run.start, draft)
-    if run.learner.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
-    barrier()
-
-
 def _finish(run: _Training) -> Artifact:
     from vtcli.engines.learner.distributed import first_rank_alive
+    from vtcli.engines.learner.storing import export_complete
 
     folder = run.stage.work / "model"
-    _export(run, folder)  # with a barrier, so all ranks are in it
+    export_complete(run.learner, run.start, folder)
     if (best := run.checkpoints.best()) is not None:
         run.learner.load_checkpoint(best)
-        _export(run, folder / "best")
+        export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:

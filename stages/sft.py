@@ -24,7 +24,7 @@ from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank
 from vtcli.runs.sources import source_model
 from vtcli.schema import TrainRow
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.checkpoints import Checkpoints, require
+from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import DemoSet
@@ -50,14 +50,15 @@ class Config:
 
     data: str  # demos artifact
     model: str | None  # model artifact, folder, or hub name
+    optim: Optim
     epochs: float = 3.0
     rows_per_step: int = 128
     first: First = field(default_factory=First)
-    checkpoint_every: int = 200  # steps
+    checkpoint_every: int | str = 200  # steps, or a time: "30min"
+    checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
-    optim: Optim = field(default_factory=Optim)
     backend: Backend = field(default_factory=Backend)
     family: str | None = None  # of what is built: its model_type
     architecture: dict[str, Any] | None = None  # its sizes, as the family has them
@@ -71,7 +72,8 @@ class Config:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
         if self.architecture is not None:
             self.built()
-        at_least(1, self, "rows_per_step", "checkpoint_every", "checkpoint_keep")
+        at_least(1, self, "rows_per_step", "checkpoint_keep")
+        checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
         above(0, self, "epochs")
 
     def built(self) -> tuple[type[Family], Any]:
@@ -87,7 +89,12 @@ class Config:
 
 
 # These change nothing in what is learnt.
-RUNTIME_KEYS = ("sft.data", "sft.checkpoint_keep", *(f"sft.backend.{key}" for key in MEMORY_KEYS))
+RUNTIME_KEYS = (
+    "sft.data",
+    "sft.checkpoint_keep",
+    "sft.checkpoint_beside",
+    *(f"sft.backend.{key}" for key in MEMORY_KEYS),
+)
 
 
 def run(config: Config) -> Artifact:
@@ -156,6 +163,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, first_rank_alive
+    from vtcli.engines.learner.saving import Saver
 
     train, held = (DemoRows(part, family.chat) for part in (demos.train, demos.held_out))
     for rows in (train, held):
@@ -184,20 +192,24 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
     coming = begin(done)
+    every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
+    saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             here, coming = [row.result() for row in coming], begin(step + 1)
             metrics = learner.step(here)
-            last, due = step + 1 == steps, (step + 1) % config.checkpoint_every == 0
+            last, due = step + 1 == steps, saver.due(step + 1)
             if len(held) and (last or (due and config.checkpoint_best == "validation_nll")):
                 metrics["validation_nll"] = learner.evaluate([held[i] for i in range(len(held))[own]])
             if learner.rank == 0:
                 log_step(stage.tracker, log, metrics, step, "sft")
             known = known or require(metrics, config.checkpoint_best)
             if (due and not last) or (last and config.checkpoint_best):
-                learner.checkpoint(checkpoints, step + 1, metrics.get(config.checkpoint_best or ""))
+                saver.save(step + 1, metrics.get(config.checkpoint_best or ""))
+            saver.check()
             bar.advance(f"loss {metrics['loss']:.3f}")
+    saver.finish()
     folder = stage.work / "model"
     learner.export(family.folder, folder)
     if (best := checkpoints.best()) is not None:

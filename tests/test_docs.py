@@ -14,7 +14,7 @@ from vtcli.config import compose
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINE, SENTENCE = 120, 40
+LINE, SENTENCE = 120, 35
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "plan")
 
 WIDE_TABLES = {"docs/reliability.md", "docs/decisions/store.md", "docs/filter.md", "docs/sandbox.md"}

@@ -167,6 +167,23 @@ def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str,
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("place", "lines"), [("0", 1), ("1", 0)])
+def test_a_rank_that_is_left_alone_says_so_in_one_line_a_node(
+    place: str, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vtcli.cli.main import _unexpected
+
+    for name, value in (("WORLD_SIZE", "4"), ("RANK", "2"), ("LOCAL_RANK", place)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("VTCLI_NODE_RANK", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        _unexpected(RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:12950. This is typically"))
+    err = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert "Traceback" not in err
+    assert err.count("another rank of this run has ended, so rank 2 ends too ([pair.cc:553] Connection") == lines
+
+
 def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import typing
 from pathlib import Path
 from typing import Any
@@ -11,24 +12,34 @@ from typing import Any
 import pytest
 import yaml
 
-from vtcli.config.binding import SECTION_OF, convert
+from vtcli.algo.losses import LossConfig
+from vtcli.algo.optim import Optim
+from vtcli.algo.select import filter_and_rank
+from vtcli.config.binding import SECTION_OF, bind, convert
+from vtcli.engines.policies import Engine
 from vtcli.sandbox.host.pool import PoolConfig
 
-CONF: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "conf" / "config.yaml").read_text())
+CONF_FOLDER = Path(__file__).parents[2] / "conf"
+CONF: dict[str, Any] = yaml.safe_load((CONF_FOLDER / "config.yaml").read_text())
 STAGES = ("synth", "sft", "rl", "eval", "judge")
 
 
-def stated_twice(kind: type, section: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Keys with a default in the dataclass and a value in the section, with both; sections within it and what refers to
-    other keys are left out."""
+def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict[str, tuple[Any, Any]]:
+    """Keys with a default in the dataclass and a value in the section, with both, also in sections within it. What
+    refers to other keys is left out."""
     hints, found = typing.get_type_hints(kind), dict[str, tuple[Any, Any]]()
     for field in dataclasses.fields(kind):
         value = section.get(field.name, dataclasses.MISSING)
-        if value is dataclasses.MISSING or field.default is dataclasses.MISSING:
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if value is dataclasses.MISSING or default is dataclasses.MISSING:
             continue
-        if isinstance(value, dict) or (isinstance(value, str) and ("${" in value or value == "???")):
+        if isinstance(value, str) and ("${" in value or value == "???"):
             continue
-        found[field.name] = field.default, convert(value, hints[field.name], field.name)
+        if isinstance(value, dict) and dataclasses.is_dataclass(default):
+            inner = stated_twice(type(default), value, default)
+            found |= {f"{field.name}.{key}": pair for key, pair in inner.items()}
+        else:
+            found[field.name] = getattr(whole, field.name, default), convert(value, hints[field.name], field.name)
     return found
 
 
@@ -48,3 +59,29 @@ def test_a_difference_is_found() -> None:
         name: str | None = None
 
     assert stated_twice(Config, {"steps": 2, "name": None}) == {"steps": (1, 2), "name": (None, None)}
+
+
+def test_a_difference_in_a_section_is_found() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        pool: PoolConfig = dataclasses.field(default_factory=lambda: PoolConfig(live=7))
+
+    assert stated_twice(Config, {"pool": {"live": 4}}) == {"pool.live": (7, 4)}
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("engine/hf", Engine), ("engine/vllm", Engine), ("loss/grpo", LossConfig), ("optim/adamw", Optim)],
+)
+def test_a_choice_that_is_the_default_says_what_the_dataclass_says(file: str, kind: type) -> None:
+    both = stated_twice(kind, yaml.safe_load((CONF_FOLDER / f"{file}.yaml").read_text()))
+    differ = {key: values for key, values in both.items() if values[0] != values[1] and key != "name"}
+    assert len(both) > 1 and not differ, f"{file}: (dataclass, file) differ: {differ}"
+
+
+def test_the_default_selection_is_the_functions_own() -> None:
+    node = yaml.safe_load((CONF_FOLDER / "select" / "filter_and_rank.yaml").read_text())
+    own = {
+        name: p.default for name, p in inspect.signature(filter_and_rank).parameters.items() if p.kind is p.KEYWORD_ONLY
+    }
+    assert bind(node).keywords == own

@@ -162,6 +162,14 @@ def test_a_run_that_updates_nothing_ends_with_an_error_that_says_why(home: Path)
     assert len(lines(home / "nothing" / "v1" / "metrics.jsonl")) == 3
 
 
+def test_a_limit_below_every_prompt_is_refused_before_the_first_rollout(home: Path) -> None:
+    process = start(home, "rl", [*RL, "name=roomless", "rl.limits.max_tokens=6"])
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2, output[-4000:]
+    assert "rl.limits.max_tokens: is 6, but the shortest of" in output and "Traceback" not in output
+    assert not [path for path in (home / ".work").glob("rl-*/trajectories.jsonl") if not path.stat().st_size]
+
+
 POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:DeepSpeedLearner"
 
 
@@ -170,7 +178,8 @@ POLICY, LEARNER = "vtcli.engines.hf:HfPolicy", "vtcli.engines.learner.deepspeed:
     [
         ("rl", f"{LEARNER}.update:1:after"),  # the learner has new weights, the policy the old ones; no checkpoint yet
         ("rl", f"{POLICY}.update:2:halfway"),  # in the second step's weight sync
-        ("rl", "vtcli.store.checkpoints:Checkpoints.save:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "vtcli.store.checkpoints:Checkpoints.begin:2:before"),  # at a phase's end, exported, not yet saved
+        ("rl", "vtcli.store.checkpoints:Checkpoints.finish:2:before"),  # by the thread: written, and not yet renamed
         ("rl", f"{LEARNER}.export:3:before"),  # after both phases: all steps are done
         ("sft", f"{LEARNER}.step:{{epoch}}:after"),  # an epoch's last update, of which nothing is written
         ("sft", f"{LEARNER}.step:{{next}}:before"),

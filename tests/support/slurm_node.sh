@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# A Slurm cluster of one node on this machine, for the tests: munged, slurmctld and slurmd with their own configuration, free
-# ports and all files below one folder. No systemd, no database, no cgroups; root is needed for `install` only.
+# A Slurm cluster on this machine, for the tests: munged, slurmctld and slurmd with their own configuration, free ports and
+# all files below one folder. No systemd, no database, no cgroups; root is needed for `install` only.
 #
 #   tests/support/slurm_node.sh install        the Debian packages, unless they are there
 #   tests/support/slurm_node.sh start [DIR]    starts it; `export SLURM_CONF=DIR/slurm.conf` makes sinfo, sbatch and srun find it
 #   tests/support/slurm_node.sh stop [DIR]     cancels its jobs, ends its processes, removes DIR
 #
 # Partition `work` (default) is preempted by partition `urgent`: its jobs are requeued. CPUS=4 pretends so many cores.
+# NODES=2 pretends so many nodes, each by a slurmd of its own, and GPUS=2 so many GPUs on each: files that nothing opens.
 set -Eeuo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 WAIT_S=${WAIT_S:-60} # for the node to be idle, and for each process to end
@@ -35,26 +36,29 @@ for one in held: one.bind(("127.0.0.1", 0))
 print(*(one.getsockname()[1] for one in held))' "$1"
 }
 
+# The nodes: one has the name of this machine.
+names() { if ((${NODES:-1} == 1)); then hostname -s; else seq -f "vtnode%g" "$NODES"; fi; }
+
 configure() {
-    local cpus=${CPUS:-$(nproc)} node ports
-    node=$(hostname -s)
-    read -ra ports <<< "$(free_ports 2)"
+    local nodes=()
+    local cpus=${CPUS:-$(nproc)} count=${NODES:-1} gpus=${GPUS:-0} host ports n
+    host=$(hostname -s)
+    read -ra ports <<< "$(free_ports $((1 + count)))"
     cat > "$dir/slurm.conf" << CONF
 ClusterName=vtcli
-SlurmctldHost=$node(127.0.0.1)
+SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=${ports[0]}
-SlurmdPort=${ports[1]}
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge.socket
 CredType=cred/munge
 StateSaveLocation=$dir/state
-SlurmdSpoolDir=$dir/spool
+SlurmdSpoolDir=$dir/spool-%n
 SlurmctldPidFile=$dir/slurmctld.pid
-SlurmdPidFile=$dir/slurmd.pid
+SlurmdPidFile=$dir/slurmd-%n.pid
 SlurmctldLogFile=$dir/slurmctld.log
-SlurmdLogFile=$dir/slurmd.log
+SlurmdLogFile=$dir/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -71,17 +75,27 @@ ReturnToService=2
 MessageTimeout=60
 KillWait=30
 MinJobAge=3600
-NodeName=$node NodeAddr=127.0.0.1 CPUs=$((cpus < 2 ? 2 : cpus)) State=UNKNOWN
 PartitionName=work Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE MaxTime=120 State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF MaxTime=120 State=UP
 CONF
+    ((gpus == 0)) || echo "GresTypes=gpu" >> "$dir/slurm.conf"
+    for n in $(names); do
+        echo "NodeName=$n NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[$((${#nodes[@]} + 1))]} CPUs=$((cpus < 2 ? 2 : cpus))" \
+            "$( ((gpus == 0)) || echo "Gres=gpu:$gpus") State=UNKNOWN" >> "$dir/slurm.conf"
+        nodes+=("$n")
+    done
+    for ((n = 0; n < gpus; n++)); do
+        ln -s /dev/null "$dir/gpu$n" # slurmd wants a device
+        echo "Name=gpu File=$dir/gpu$n" >> "$dir/gres.conf"
+    done
 }
 
 start() {
+    local node
     [ -z "$(missing)" ] || fail "there is no $(missing | xargs): run \`$0 install\` first"
     [ ! -e "$dir" ] || fail "$dir is there already: a cluster may run in it, \`$0 stop $dir\` ends it"
     ((${#dir} < 80)) || fail "$dir: choose a shorter path, sockets lie below it"
-    mkdir -m 755 -p "$dir" "$dir/state" "$dir/spool"
+    mkdir -m 755 -p "$dir" "$dir/state"
     dir=$(cd "$dir" && pwd)
     export SLURM_CONF=$dir/slurm.conf
     configure
@@ -91,9 +105,9 @@ start() {
     munged --force --key-file="$dir/munge.key" --socket="$dir/munge.socket" --pid-file="$dir/munged.pid" \
         --log-file="$dir/munged.log" --seed-file="$dir/munge.seed" --num-threads=2 2> "$dir/munged.err"
     slurmctld -f "$SLURM_CONF" -c
-    slurmd -f "$SLURM_CONF"
+    for node in $(names); do slurmd -f "$SLURM_CONF" -N "$node"; done
     local deadline=$((SECONDS + WAIT_S))
-    until [ "$(sinfo -h -p work -o %t 2> /dev/null)" = idle ]; do
+    until [ "$(sinfo -h -p work -o "%t %D" 2> /dev/null)" = "idle ${NODES:-1}" ]; do
         ((SECONDS < deadline)) || { sinfo -R >&2 || true; false; }
         sleep 0.2
     done
@@ -120,7 +134,7 @@ stop() {
         timeout 10 scancel --user="$(id -un)" || true
         while [ -n "$(timeout 10 squeue -h || true)" ] && ((SECONDS < deadline)); do sleep 0.2; done
     fi
-    end "$dir/slurmd.pid"
+    for file in "$dir"/slurmd-*.pid; do end "$file"; done
     end "$dir/slurmctld.pid"
     end "$dir/munged.pid"
     rm -rf "$dir"

@@ -14,6 +14,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner import zero
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.engines.learner.saving import Saver
 from vtcli.families.table import open_family
 
 OPTIM = Optim(lr=1e-3, beta2=0.95, weight_decay=0.1, grad_clip=0.5)
@@ -58,6 +59,13 @@ def forward(made, rows):
 
 def broken(row):
     return replace(row, advantages=tuple(float("nan") * m for m in row.mask))
+
+
+def save(trained, points, steps):
+    """A checkpoint that is whole when this returns, written by a thread as in a run."""
+    saver = Saver(trained, points)
+    saver.save(steps)
+    saver.finish()
 
 
 def copy(weights):

@@ -36,7 +36,7 @@ def turn_level(
     turns but the last, of all trajectories with a total and ``per_turn``. Equal values are not divided. The last turn,
     which answers, gets no such advantage.
 
-    Example: one trajectory with turns -0.5, 0, 0 and sequence value 1: the pool -0.5, 0 has mean -0.25 and deviation
+    Example: one trajectory with turns -0.5, 0, 0 and sequence value 1. The pool -0.5, 0 has mean -0.25 and deviation
     0.25, so the turns get 1 - 0.2, 1 + 0.2, 1.
     """
     out = group_mean(groups, std=std, mask_exceeded=mask_exceeded)

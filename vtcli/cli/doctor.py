@@ -1,9 +1,10 @@
-"""``vtcli doctor``: what is installed and what works, or whether policy and learner agree on a model."""
+"""``vtcli doctor``: what is installed and works, what a GPU does, or if policy and learner agree on a model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,56 +12,95 @@ from vtcli import __version__
 from vtcli.cli.artifacts import Home, store_in
 from vtcli.cli.console import say
 
+if TYPE_CHECKING:
+    from vtcli.families.family import Family
+
 app = typer.Typer()
+COLOURS = {"ok": "green", "slow": "yellow", "absent": "yellow", "broken": "red"}
+PAGE = 160
+"""Characters of a line where there is no terminal."""
+Line = tuple[str, str, str, str]
+"""Topic, state, what was found, what to do."""
 
 
 @app.command()
 def doctor(
     home: Home = Path("artifacts"),
     parity: Annotated[
-        str, typer.Option(help="Only compare policy and learner on this model: artifact, folder or hub name.")
+        str, typer.Option(help="Compare policy and learner on this model: artifact, folder or hub name.")
     ] = "",
     engine: Annotated[str, typer.Option(help="The policy's engine for --parity: hf, vllm or vllm_server.")] = "hf",
     dtype: Annotated[str, typer.Option(help="For --parity: float32 or bfloat16.")] = "float32",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Try GPUs, vLLM and the learner for real; with the model of --parity, if any.")
+    ] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="The same trials on the CPU, with the miniature.")] = False,
 ) -> None:
-    """Show what is installed, which engines and devices work, and what to do about what does not."""
-    if parity:
-        return _parity(home, parity, engine, dtype)
+    """Show what is installed, which engines and devices work, and what to do about what does not.
+
+    Exit code 1: something is broken, or a GPU was to be tried and there is none.
+    """
+    if gpu or cpu:
+        lines = list(_trials(_family(home, parity) if parity else None, cpu=cpu))
+        _print(f"vtcli {__version__}, trials on {'the CPU' if cpu else 'GPUs'}", lines)
+        wrong = {"broken"} if cpu else {"broken", "absent"}
+    elif parity:
+        return _parity(_family(home, parity), parity, engine, dtype)
+    else:
+        from vtcli.cli.findings import examine
+
+        found = examine(home, lambda topic: say(f"trying {topic} …"))
+        lines = [(f.topic, str(f.state), f.found, f.advice) for f in found]
+        _print(f"vtcli {__version__}", lines)
+        wrong = {"broken"}
+    if wrong & {state for _, state, _, _ in lines}:
+        raise typer.Exit(1)
+
+
+def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:
+    """The trials' outcomes; each is also said as soon as it is known."""
+    from vtcli.cli.gpu import examine
+
+    folder = None if family is None else family.folder
+    for outcome in examine(cpu, folder, lambda what: say(f"trying {what} …")):
+        say(f"{outcome.state}: {outcome.check}: {outcome.figure}")
+        yield outcome.check, outcome.state, outcome.figure, outcome.advice
+
+
+def _print(title: str, lines: Iterable[Line]) -> None:
+    """One page: a table on a terminal, Markdown elsewhere."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from vtcli.cli.findings import examine
-
-    colours = {"ok": "green", "absent": "yellow", "broken": "red"}
-    console, broken = Console(), 0
-    table = Table(title=f"vtcli {__version__}", title_justify="left")
+    console = Console()
+    console = console if console.is_terminal else Console(width=PAGE)
+    table = Table(title=title, title_justify="left")
     table.box = box.HEAVY_HEAD if console.is_terminal else box.MARKDOWN
-    for title in ("", "state", "found", "what to do"):
-        table.add_column(title, overflow="fold")
-    for finding in examine(home, lambda topic: say(f"trying {topic} …")):
-        colour = colours[finding.state]
-        table.add_row(finding.topic, Text(finding.state, colour), Text(finding.found), Text(finding.advice))
-        broken += finding.state == "broken"
+    for heading in ("", "state", "found", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for topic, state, found, advice in lines:
+        table.add_row(topic, Text(state, COLOURS[state]), Text(found), Text(advice))
     console.print(table)
-    if broken:
-        raise typer.Exit(1)
 
 
-def _parity(home: Path, model: str, engine: str, dtype: str) -> None:
+def _family(home: Path, model: str) -> Family:
+    from vtcli.families.table import in_environment, open_family
+    from vtcli.runs.sources import source_model
+
+    return open_family(source_model(store_in(home), model).path, in_environment())
+
+
+def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
     """A line a row, and exit code 2 where policy and learner disagree."""
     from vtcli.algo.parity import Dtype
     from vtcli.config.binding import convert
     from vtcli.engines import parity
     from vtcli.engines.policies import Engine
-    from vtcli.families.table import in_environment, open_family
-    from vtcli.runs.sources import source_model
 
-    chosen = convert({"name": engine}, Engine, "--engine")
+    chosen, computed = convert({"name": engine}, Engine, "--engine"), convert(dtype, Dtype, "--dtype")
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
-    family = open_family(source_model(store_in(home), model).path, in_environment())
-    computed = convert(dtype, Dtype, "--dtype")
     found = parity.check(family, chosen, computed)
     for a in found:
         own = a.figures

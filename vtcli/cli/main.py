@@ -122,10 +122,31 @@ def _memory_problem(error: BaseException) -> str | None:
     )
 
 
+def _lost_rank(error: Exception) -> str | None:
+    """A sentence for a collective that failed because another process is gone; None for anything else. By names and
+    texts, as importing torch for its classes takes seconds."""
+    text = str(error)
+    broken = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+    named = type(error).__name__ in ("DistBackendError", "DistNetworkError")
+    if int(os.environ.get("WORLD_SIZE") or 1) < 2 or not (named or any(said in text for said in broken)):
+        return None
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return (
+        f"another rank of this run has ended, so rank {os.environ.get('RANK')} ends too ({first[:200]}). Its own error "
+        "is in the output before this line; a process that was killed says nothing (`sacct`, `dmesg`: memory, a lost "
+        "node). The same command, or `scontrol requeue`, continues from the last checkpoint."
+    )
+
+
 def _unexpected(error: Exception) -> NoReturn:
     reason = _memory_problem(error)
     if reason is not None:
         _fail(reason)
+    lost = _lost_rank(error)
+    if lost is not None:
+        if (os.environ.get("VTCLI_NODE_RANK") or os.environ.get("LOCAL_RANK", "0")) == "0":  # one line a node
+            say(lost)
+        sys.exit(1)
     traceback.print_exc()
     say(
         "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "

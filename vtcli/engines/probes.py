@@ -1,6 +1,6 @@
 """Rows on which policy and learner are compared. A seed makes them up, pictures included.
 
-Where the engines take rows of thousands of tokens, the pictures are as large as in training: an error in the order of
+Where the engines take rows of thousands of tokens, the pictures are as large as in training. An error in the order of
 windows, in positions far out or in a cache of images shows at such sizes alone.
 """
 

@@ -1,7 +1,7 @@
 """Pass rates: k rollouts a question, measured once, kept by what they depend on, and gone on with after any end.
 
-The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``samples_per_question``: how many
-are asked for, which rule asks and when it is content change no outcome.
+The n-th rollout of a question has the seed that ``vtcli eval`` gives its n-th with ``samples_per_question``. How
+many are asked for, which rule asks and when it is content change no outcome.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOCK_S = 60.0
 
 @dataclass(frozen=True)
 class Rollouts:
-    """``filter.rollouts``. ``early_stop`` ends a question's rollouts once its rule's verdict is certain: the same rows
+    """``filter.rollouts``. ``early_stop`` ends a question's rollouts once its rule's verdict is certain. The same rows
     stay, but a rate then has fewer rollouts than ``k``, those of easy or hard questions the fewest."""
 
     k: int = 8

@@ -65,7 +65,7 @@ def _easyr1(
 ) -> PublishedRun:
     """A row of EasyR1's table: model, GPU, tokens per second and GPU, seconds per step, MFU of the update.
 
-    Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference, micro-batches of ``micro`` x
+    Published: 512 x 5 trajectories, 4 updates (mini-batches of 128), KL to a reference; micro-batches of ``micro`` x
     4096 tokens (2048 + 2048, dynamic), activation checkpointing, FSDP, images of at least 262 144 px.
 
     Tokens of a trajectory are throughput x time / 2560. The update's time is its FLOPs by EasyR1's own count / MFU.

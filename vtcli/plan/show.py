@@ -93,7 +93,10 @@ def _verdict(plan: Plan) -> str:
     if plan.memory.fits:
         return f"It fits, {plan.memory.live:.0f} trajectories at a time in each engine: {_cost(plan)}."
     if plan.then is None:
-        return "It does not fit, and no change of the layout on up to 16 times the machines helps: a smaller model."
+        return (
+            "It does not fit, and no change of the layout on up to 16 times the machines helps: a smaller model, or a "
+            "lower limits.max_tokens. A row is computed on one GPU (there is no sequence parallelism)."
+        )
     changes = " ".join(plan.advice or ())
     then = f"Then a step takes {plan.then.time.total:.3g} s: {_cost(plan.then)}."
     return f"It does not fit. It would with:\n  {changes}\n{then}"

@@ -15,8 +15,8 @@ DRAWN = ("points", "hline", "vline")
 def acted_on(result: CallResult, images: Sequence[ImageRef], known: int) -> int | None:
     """The index of the image a call acted on: the parent of what it made, else what its arguments say.
 
-    ``known`` images existed before the call. None for an index that did not exist, and for code that names no image:
-    what it looked at is known only where the sandbox could check it, and then stands in the parent.
+    ``known`` images existed before the call. None for an index that did not exist, and for code that names no image.
+    What that looked at is known only where the sandbox could check it, and then stands in the parent.
     """
     for index in result.images:
         parent = images[index].parent if index < len(images) else None

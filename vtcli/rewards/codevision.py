@@ -81,7 +81,7 @@ def strategic(
     """One verdict per member; None for a broken rollout. A term that depends on an unjudged answer is None.
 
     Required: rotate_270, then a crop. Done: both in this order, the crop with an IoU of 0.6, right, format kept, in two
-    calls: 1 + 0.1 + (1 + 0.6) / 2 + 0.1 = 2.0.
+    calls. The total is 1 + 0.1 + (1 + 0.6) / 2 + 0.1 = 2.0.
     """
     plays = [None if broken(signals) else play(signals) for signals in signals_G]
     gain = necessity([p for p in plays if p is not None], rules)

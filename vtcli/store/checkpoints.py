@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vtcli.config.bounds import OutOfBounds
 from vtcli.errors import ConfigError
 from vtcli.store import disk, records
+
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Time between checkpoints: a number of steps, or of seconds."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def read(cls, value: int | str) -> Interval:
+        """
+        Steps, or a time: 10, "30min", "1.5h", "90s".
+
+        Raises:
+            OutOfBounds: neither of them, or not above 0.
+        """
+        found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|min|h)?", str(value).strip())
+        number = float(found[1]) if found else 0.0
+        if found is None or number <= 0 or (found[2] is None and number != int(number)):
+            raise OutOfBounds("checkpoint_every", f'must be steps, say 10, or a time, say "30min", got {value!r}.')
+        return cls(seconds=number * _UNITS[found[2]]) if found[2] else cls(steps=int(number))
 
 
 @dataclass(frozen=True)
@@ -58,7 +84,9 @@ class Checkpoints:
         self.begin()
         with disk.checked(self.draft):
             write(self.draft)
-        self.finish(steps, value)
+            for path in files(self.draft):
+                disk.fsync_file(path)
+        self.finish(steps, value, self.sizes())
 
     def begin(self) -> None:
         """An empty ``draft`` to write into."""
@@ -66,14 +94,17 @@ class Checkpoints:
             shutil.rmtree(self.draft, ignore_errors=True)
             self.draft.mkdir(parents=True)
 
-    def finish(self, steps: int, value: float | None = None) -> None:
-        """Make the draft the newest checkpoint, with what it is compared by, and drop those that are too old."""
+    def sizes(self) -> dict[str, int]:
+        """The present size of each log."""
+        return {log.name: log.stat().st_size for log in self.logs if log.exists()}
+
+    def finish(self, steps: int, value: float | None, sizes: Mapping[str, int]) -> None:
+        """Make the draft, whose files are durable, the newest checkpoint. It has the value that it is compared by and
+        the sizes that the logs had when it was taken. Checkpoints that are too old go."""
         with disk.checked(self.folder):
-            for path in self.draft.rglob("*"):
-                if path.is_file():
-                    disk.fsync_file(path)
-            sizes = {log.name: log.stat().st_size for log in self.logs if log.exists()}
-            done = {"steps": steps, "logs": sizes, "value": value}
+            for folder in {path.parent for path in files(self.draft)}:
+                disk.fsync_dir(folder)
+            done = {"steps": steps, "logs": dict(sizes), "value": value}
             disk.write_atomic(self.draft / "done.json", json.dumps(done).encode())
             target = self.folder / f"step-{steps:06d}"
             shutil.rmtree(target, ignore_errors=True)
@@ -83,6 +114,27 @@ class Checkpoints:
         for old in sorted(self.folder.glob("step-*"))[: -self.keep]:
             if old != best:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def checkpoint_interval(every: int | str, best: str | None) -> Interval:
+    """``Interval.read``. The best checkpoint is one of those that were written, so their steps must not depend on the
+    speed of a machine.
+
+    Raises:
+        ConfigError: a time, and a metric by which the best is chosen.
+    """
+    interval = Interval.read(every)
+    if interval.steps is None and best is not None:
+        raise ConfigError(
+            f"checkpoint_every={every} is a time, and checkpoint_best={best} chooses among the checkpoints: give "
+            "steps, say checkpoint_every=10, or leave checkpoint_best out"
+        )
+    return interval
+
+
+def files(folder: Path) -> list[Path]:
+    """All files below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def require(metrics: Mapping[str, float], name: str | None) -> bool:

@@ -1,7 +1,7 @@
 """Content-addressed images, the one safe decoder, and the one place that resizes.
 
 Every image has *full* pixels (as given, or as cut from a parent's full pixels) and a *view*, which policy and learner
-see: full, resized once to the size that the model's family asks for (``Sizing``).
+see. The view is the full image, resized once to the size that the model's family asks for (``Sizing``).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     """The view's ``(height, width)``: multiples of ``factor``, area within the limits, aspect kept where possible.
 
     The rule of Qwen2-VL's image processor (transformers, ``qwen2_vl``), reproduced value for value: sides are rounded
-    half to even; where the area leaves the limits both sides are scaled by the square root of the excess and rounded
-    inwards (down when too large, up when too small), and a side is never 0.
+    half to even. Where the area leaves the limits, both sides are scaled by the square root of the excess. They are
+    then rounded inwards (down when too large, up when too small), and a side is never 0.
 
     Raises ``InputError`` where the sides differ by more than a factor of 200, which that processor refuses as well.
     """

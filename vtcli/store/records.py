@@ -182,10 +182,10 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes]) -> dict[str, Any]:
 class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
-    Every row is checked at the start: ``InputError`` for a missing or truncated file, and for a row without image or
-    video, with a damaged image, a missing or shortened video, or chat markers in its text; with ``bad_rows="skip"``
-    such rows are left out and listed in ``bad``. Several ranks share the check. Pixels go to ``store`` when a sample
-    is loaded; a video's content is compared with its name then.
+    Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
+    That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
+    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. Pixels
+    go to ``store`` when a sample is loaded; a video's content is compared with its name then.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 import torch
-from tiny_learner import EPSILON, OPTIM, broken, copy, forward, learner, rl_rows, same, two_ranks
+from tiny_learner import EPSILON, OPTIM, broken, copy, forward, learner, rl_rows, same, save, two_ranks
 
 from vtcli.algo.losses import LossConfig, policy_loss, row_weights
 from vtcli.algo.optim import Optim, learning_rate
@@ -175,7 +175,7 @@ def test_a_checkpoint_goes_on_with_other_portions_of_memory(tmp_path, stage, off
     """Equal but for rounding: gradients are summed in another order, and Adam's step may be the host's."""
     through = learner(zero_stage=stage)
     through.step(rl_rows())
-    through.checkpoint(Checkpoints(tmp_path, []), 1)
+    save(through, Checkpoints(tmp_path, []), 1)
     expected = through.step(rl_rows())
     frugal = learner(zero_stage=stage, offload=offload, batch_tokens=150, activation_checkpointing=True)
     found = Checkpoints(tmp_path, []).resume()
@@ -191,7 +191,7 @@ def test_a_checkpoint_goes_on_with_other_portions_of_memory(tmp_path, stage, off
 def test_a_checkpoint_continues_bit_for_bit(tmp_path, stage):
     through = learner(zero_stage=stage)
     through.step(rl_rows())
-    through.checkpoint(Checkpoints(tmp_path, []), 1)
+    save(through, Checkpoints(tmp_path, []), 1)
     expected = through.step(rl_rows())
     resumed = learner(zero_stage=stage)
     found = Checkpoints(tmp_path, []).resume()
@@ -253,13 +253,13 @@ points = Checkpoints(here / "checkpoints", [])
 rows, trained = t.rl_rows(), t.learner(batch_tokens=150, zero_stage=3)
 if (found := points.latest()) is None:
     trained.step(rows[rank::2])
-    trained.checkpoint(points, 1)
+    t.save(trained, points, 1)
     whole = trained.step(rows[rank::2]), trained.logprobs(rows[:3] if rank else [])
     torch.save(whole, here / f"whole{rank}")
     torch.save(t.copy(trained.weights()), here / "whole-weights")
     if rank:
         torch.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    trained.checkpoint(points, 2)
+    t.save(trained, points, 2)
 else:
     trained.load_checkpoint(found[1])
     again = trained.step(rows[rank::2]), trained.logprobs(rows[:3] if rank else [])

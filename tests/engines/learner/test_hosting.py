@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import tiny_model
-from tiny_learner import OPTIM, copy, learner, rl_rows, same
+from tiny_learner import OPTIM, copy, learner, rl_rows, same, save
 
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Lora
@@ -33,7 +33,7 @@ def test_a_learner_that_sleeps_between_steps_learns_the_same_bit_for_bit(layout,
         sleeper.sleep()
         if step == 0:  # a checkpoint between two sleeps
             sleeper.wake()
-            sleeper.checkpoint(Checkpoints(tmp_path, []), 1)
+            save(sleeper, Checkpoints(tmp_path, []), 1)
             sleeper.sleep()
     sleeper.wake()
     found = Checkpoints(tmp_path, []).resume()

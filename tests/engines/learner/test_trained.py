@@ -8,7 +8,7 @@ import pytest
 import tiny_model
 import torch
 from safetensors.torch import load_file
-from tiny_learner import OPTIM, copy, forward, learner, rl_rows, same
+from tiny_learner import OPTIM, copy, forward, learner, rl_rows, same, save
 
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Lora
@@ -113,7 +113,7 @@ def test_adapters_go_on_from_a_checkpoint_bit_for_bit(tmp_path, stage):
     pytest.importorskip("peft")
     through = learner(ADAPTED, zero_stage=stage)
     through.step(rl_rows())
-    through.checkpoint(Checkpoints(tmp_path, []), 1)
+    save(through, Checkpoints(tmp_path, []), 1)
     expected = through.update([rl_rows()[:2], rl_rows()[2:]], LossConfig())
     resumed = learner(ADAPTED, zero_stage=stage)
     resumed.load_checkpoint(tmp_path / "step-000001")

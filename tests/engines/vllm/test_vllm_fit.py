@@ -12,8 +12,11 @@ import pytest
 import tiny_model
 from vllm_stand_in import ENGINE, StandIn, policy
 
+from vtcli.engines.policies import Placement
 from vtcli.engines.vllm.servers.child import gpus_of
+from vtcli.engines.vllm.start import arguments
 from vtcli.errors import ConfigError, EngineError
+from vtcli.rollout.loop import Limits
 
 
 @pytest.fixture
@@ -92,3 +95,17 @@ def test_servers_take_the_gpus_that_the_learner_leaves(
             [gpus_of(number, engine, circle) for number in range(engine.servers)]
     else:
         assert [gpu for number in range(engine.servers) for gpu in gpus_of(number, engine, circle)] == expected
+
+
+def test_ranks_that_see_one_gpu_each_leave_none_for_a_server() -> None:
+    circle: Any = SimpleNamespace(gpus=1, local_world=8)
+    with pytest.raises(ConfigError, match=r"as by srun --gpus-per-task(.|\n)*--gpus-per-node"):
+        gpus_of(0, replace(ENGINE, servers=1, gpu_memory=0.9), circle)
+
+
+def test_a_model_over_several_gpus_in_process_is_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = (replace(ENGINE, name="vllm", tensor_parallel=2), tiny_model.family(), Limits(), Placement())
+    assert arguments(*given)["distributed_executor_backend"] == "mp"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"engine\.tensor_parallel=2 in process, with 2 ranks(.|\n)*vllm_server"):
+        arguments(*given)

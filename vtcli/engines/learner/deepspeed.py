@@ -19,10 +19,11 @@ from vtcli.algo.losses import LossConfig, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed
 from vtcli.engines.learner import attention, head
-from vtcli.engines.learner.distributed import barrier, gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.feed import Feed, MicroBatch
 from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
+from vtcli.engines.learner.saving import Snapshots
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
 from vtcli.engines.learner.trained import merged, prepare
@@ -31,7 +32,7 @@ from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.protocols import View
 from vtcli.schema import TrainRow
-from vtcli.store.checkpoints import Checkpoints
+from vtcli.store import disk
 
 MAX_SKIPPED = 3
 """Number of successive steps without an update, because of gradients that are not finite, that ends the run."""
@@ -99,6 +100,7 @@ class DeepSpeedLearner:
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None
         self.engine = self._initialize()
+        self._snapshots = self.engine.checkpoint_engine = Snapshots()
         if self.reference is not None:
             self.reference.to(self.engine.device)
         self.feed = Feed(family, view, self.engine.device, temperature)
@@ -228,18 +230,34 @@ class DeepSpeedLearner:
         found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Saves the state that a resumed run needs of this learner; all ranks write into the same folder.
+    def snapshot(self, folder: Path) -> Callable[[], list[Path]]:
+        """Copies the state that a resumed run needs of this learner to host memory; all ranks call this together.
 
-        Raises:
-            InputError: the disk is full, or does not take the files for another reason.
+        The returned function writes it into ``folder``, durably, from any thread. It returns the files of this rank,
+        and raises ``InputError`` if the disk is full, or does not take them for another reason.
         """
         self._require_awake()
-        with storing(folder):
-            self.engine.save_checkpoint(str(folder), tag="state")
-            if self.rank == 0:
-                (folder / "learner.json").write_text(json.dumps({"steps_done": self.steps_done, "ranks": self.world}))
-            torch.save(random_state(), folder / f"random-{self.rank}.pt")
+        with storing(folder):  # DeepSpeed makes its folder
+            self.engine.save_checkpoint(str(folder), tag="state", save_latest=False)
+        taken, state = self._snapshots.taken(), random_state()
+        words = json.dumps({"steps_done": self.steps_done, "ranks": self.world})
+
+        def write() -> list[Path]:
+            with storing(folder):
+                written = [*taken(), folder / f"random-{self.rank}.pt"]
+                torch.save(state, written[-1])
+                if self.rank == 0:
+                    written.append(folder / "learner.json")
+                    written[-1].write_text(words)
+                for path in written:
+                    disk.fsync_file(path)
+            return written
+
+        return write
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """``snapshot``, written at once; all ranks write into the same folder."""
+        self.snapshot(folder)()
 
     def load_checkpoint(self, folder: Path) -> None:
         """
@@ -258,33 +276,6 @@ class DeepSpeedLearner:
         self.engine.load_checkpoint(str(folder), tag="state")
         self.steps_done = int(written["steps_done"])
         set_random_state(torch.load(folder / f"random-{self.rank}.pt", weights_only=False))  # a file of our own
-
-    def checkpoint(
-        self,
-        checkpoints: Checkpoints,
-        steps: int,
-        value: float | None = None,
-        also: Callable[[Path], None] | None = None,
-    ) -> None:
-        """Save through ``checkpoints``, all ranks together: the first one makes the folder and renames it. Every rank
-        writes what else belongs to it through ``also(folder)``."""
-
-        def write(folder: Path) -> None:
-            self.save_checkpoint(folder)
-            if also is not None:
-                also(folder)
-
-        if self.world == 1:
-            checkpoints.save(steps, write, value)
-            return
-        if self.rank == 0:
-            checkpoints.begin()
-        barrier()
-        write(checkpoints.draft)
-        barrier()
-        if self.rank == 0:
-            checkpoints.finish(steps, value)
-        barrier()
 
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:

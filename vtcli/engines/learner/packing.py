@@ -57,7 +57,8 @@ def batches(rows: Sequence[TrainRow], max_tokens: int, family: Family) -> list[l
             if length > max_tokens:
                 raise InputError(
                     f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
-                    "raise batch_tokens or lower limits.max_tokens"
+                    "raise batch_tokens or lower limits.max_tokens (a row is computed on one GPU: there is no sequence "
+                    "parallelism)"
                 )
             cost = length - (group.prompt if known else 0)
             if cost > left or not family.packs:

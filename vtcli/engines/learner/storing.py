@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from vtcli.engines.learner.distributed import barrier
 from vtcli.store import disk
 
 _LITTLE = 16 * 2**20
@@ -48,3 +49,23 @@ def export(model: Any, source: Path, folder: Path, weights: Mapping[str, Tensor]
             wanted = path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name
             if wanted and path.name != "manifest.json" and not (folder / path.name).exists():
                 (folder / path.name).write_bytes(path.read_bytes())
+
+
+class Exportable(Protocol):
+    """The part of a learner that ``export_complete`` needs."""
+
+    rank: int
+
+    def export(self, source: Path, folder: Path) -> None: ...
+
+
+def export_complete(learner: Exportable, source: Path, folder: Path) -> None:
+    """The model as a Hugging Face folder, complete or absent. All ranks call this together."""
+    draft = folder.with_name(folder.name + ".draft")
+    if learner.rank == 0:
+        shutil.rmtree(draft, ignore_errors=True)
+    learner.export(source, draft)
+    if learner.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    barrier("the export of the model")

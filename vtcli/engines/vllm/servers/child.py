@@ -110,6 +110,12 @@ def gpus_of(number: int, options: Engine, circle: Circle) -> list[str]:
         free = list(range(circle.gpus))
     mine = free[number * each : (number + 1) * each]
     if len(mine) < each or max(mine) >= circle.gpus:
+        if 0 < circle.gpus < circle.local_world:
+            raise ConfigError(
+                f"engine.servers={options.servers}: each of the {circle.local_world} ranks of this node is shown "
+                f"{circle.gpus} GPU(s) alone, as by srun --gpus-per-task, so none is left to see for a server. Give "
+                "the node's GPUs to all of its ranks: --gpus-per-node in place of --gpus-per-task"
+            )
         raise ConfigError(
             f"engine.servers={options.servers} with engine.tensor_parallel={each} need {options.servers * each} GPUs "
             f"of this node, beside the learner's {circle.local_world}; it has {circle.gpus}, and engine.gpus is "

@@ -1,0 +1,165 @@
+"""Several nodes on a real Slurm: ranks by srun and by torchrun, and a run that loses the ranks of one node.
+
+Each node is a slurmd of its own on this machine; their GPUs are files that nothing opens. ``make test-slurm``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+
+from vtcli.families.qwen2_5_vl import tiny
+from vtcli.store.artifacts import ArtifactStore
+
+ROOT = Path(__file__).resolve().parents[2]
+NODE = ROOT / "tests" / "support" / "slurm_node.sh"
+HOLD = "VTCLI_TEST_HOLD"  # read by held.py
+LIMIT_S = 420.0
+TASKS = ("rotflip", "zoom", "read_value", "count")
+DATA = ["+recipe=toolsrl", "synth.workers=1", "synth.sheet=1"]
+DATA += [f"data.tasks.{task}.{split}=2" for task in TASKS for split in ("train", "validation", "test")]
+PHASE = "{name:all,steps:3,form:tool,reward:{_target_:uneven.reward,of:{_target_:vtcli.rewards.toolsrl.stage1}}}"
+RL = ["+recipe=toolsrl", "rl.data=data:v1", f"rl.phases=[{PHASE}]", "rl.prompts_per_step=4", "rl.group_size=2"]
+RL += ["rl.checkpoint_every=1", "rl.limits.max_turn_tokens=12", "rl.limits.max_turns=1", "name=policy"]
+SIGNALS = ["+signals.sampled._target_=uneven.measure", "+signals.held={_target_:held.measure,free:4}"]  # two steps' own
+FACTS = """
+import json, os
+from vtcli.runs.slurm import adopt_ranks
+adopt_ranks()
+shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+place = os.environ.get("VTCLI_NODE_RANK") or os.environ["LOCAL_RANK"]
+names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+print(json.dumps([int(os.environ[name]) for name in names] + [int(place), shown[int(os.environ["LOCAL_RANK"])]]))
+"""
+
+pytestmark = pytest.mark.slurm
+
+
+def command(*words: str | Path, env: dict[str, str], cwd: Path | None = None) -> str:
+    done = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    """What jobs are submitted with, and a cluster of two nodes of two GPUs."""
+    with tempfile.TemporaryDirectory(prefix="vtcli-slurm-") as above:
+        folder = Path(above) / "nodes"
+        paths = [str(ROOT), str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
+        own = {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1",  # the names of these nodes resolve nowhere
+            "GLOO_SOCKET_IFNAME": "lo",
+            **{"NODES": "2", "GPUS": "2", "CPUS": "2"},
+        }
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))} | own
+        command(NODE, "start", folder, env=environ)
+        try:
+            yield environ
+        finally:
+            command(NODE, "stop", folder, env=environ)
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"waited {LIMIT_S:.0f} s for {what}"
+        time.sleep(0.1)
+
+
+def state(number: str, env: dict[str, str]) -> str:
+    found = re.search(r"JobState=(\w+)", command("scontrol", "show", "job", "-o", number, env=env))
+    return found[1] if found else ""
+
+
+def ranks(lines: str) -> list[list[Any]]:
+    return sorted(json.loads(line) for line in lines.splitlines() if line.startswith("["))
+
+
+def test_srun_and_torchrun_give_the_same_ranks_on_two_nodes(env: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "facts.py"
+    script.write_text(FACTS)
+    two = ["srun", "--nodes=2"]
+    expected = [[rank, 4, 2, rank % 2, str(rank % 2)] for rank in range(4)]  # rank, world, of a node, place, device
+    each = [*two, "--ntasks-per-node=2"]
+    assert ranks(command(*each, "--gpus-per-node=2", sys.executable, script, env=env)) == expected
+    assert ranks(command(*each, "--gpus-per-task=1", sys.executable, script, env=env)) == expected  # each sees one
+    launch = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID"
+    launch += f" --master-addr=127.0.0.1 --master-port=29511 {script}"
+    by_torchrun = command(*two, "--ntasks-per-node=1", "--gpus-per-node=2", "bash", "-c", launch, env=env)
+    assert ranks(by_torchrun) == expected
+
+
+def ranks_of(node: str) -> list[int]:
+    """Processes of a step's tasks on a node."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"SLURMD_NODENAME={node}".encode() in environ and b"rl" in words and b"srun" not in words[0]:
+                found.append(int(entry.name))
+    return found
+
+
+def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    work, hold = tmp_path / "jobs", tmp_path / "hold"
+    work.mkdir()
+    hold.touch()
+    sizes = replace(tiny_model.SIZES, vocab_size=600, max_positions=1024)
+    tiny.build(work / "start", sizes, tiny.train_tokenizer(tiny_model.TEXTS, sizes.vocab_size), seed=3)
+    own = ["scale=tiny", "tracker=none", f"home={work / 'artifacts'}"]
+    command(sys.executable, "-m", "vtcli", "synth", *DATA, *own, "name=data", env=env, cwd=work)
+
+    script = ROOT / "stages" / "slurm" / "rl.sbatch"
+    submit = ["sbatch", "--parsable", "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=1", script]
+    arguments = [*RL, *SIGNALS, *own, f"rl.model={work / 'start'}"]
+    number = command(*submit, *arguments, env={**env, HOLD: str(hold)}, cwd=work).strip()
+    output = work / f"vtcli-rl-{number}.out"
+    folder = work / "artifacts" / ".work"
+
+    def two_steps() -> bool:
+        assert state(number, env) in ("PENDING", "RUNNING"), output.read_text()[-6000:]
+        return bool(list(folder.glob("rl-*/checkpoints/step-*2/done.json")))
+
+    until(two_steps, "the checkpoint of the second step")
+    killed = ranks_of("vtnode2")
+    assert len(killed) == 2
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: state(number, env) == "FAILED", "the end of the job")
+    said = output.read_text()
+    assert "Traceback" not in said, said[-6000:]
+    assert said.count("another rank of this run has ended") <= 1, said[-6000:]
+    assert not list((work / "artifacts").glob("policy/v*"))
+
+    hold.unlink()
+    command("scontrol", "requeue", number, env=env)
+    command("scontrol", "update", f"JobId={number}", "StartTime=now", env=env)
+    until(lambda: state(number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")
+    assert state(number, env) == "COMPLETED", output.read_text()[-6000:]
+    assert "rl 2/3 from a checkpoint" in output.read_text()
+    policy = ArtifactStore(work / "artifacts").resolve("policy:v1").path
+    assert len((policy / "metrics.jsonl").read_text().splitlines()) == 3
