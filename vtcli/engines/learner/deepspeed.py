@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
 from vtcli.engines.learner.feed import Feed, MicroBatch
 from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
@@ -48,13 +50,13 @@ class TokenLogprobs(nn.Module):
         self.family, self.view = family, view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
+        self.features = FrozenFeatures(family, view) if frozen(family, model) else None
 
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
-        blank = self.sharded or torch.is_grad_enabled()
         packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
-            **self.family.embed(self.model, batch, self.view, blank=blank),
+            **self._embedded(batch),
             position_ids=batch.position_ids,
             use_cache=False,
             **(packed if self.family.packs else {"attention_mask": torch.ones_like(batch.ids)}),
@@ -63,6 +65,15 @@ class TokenLogprobs(nn.Module):
         last = self.family.head(self.model)
         scale = self.temperature if batch.scales is None else batch.scales
         return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy)
+
+    def _embedded(self, batch: Packed) -> dict[str, Tensor]:
+        """The decoder's inputs. Of sharded weights every rank passes the vision tower once, known images or not."""
+        if self.features is None or not batch.unique:
+            blank = self.sharded or torch.is_grad_enabled()
+            return self.family.embed(self.model, batch, self.view, blank=blank)
+        blank = self.sharded and self.features.knows(batch)
+        given = self.features(self.model, batch)
+        return self.family.embed(self.model, batch, self.view, blank=blank, features=given)
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class DeepSpeedLearner:
         trained = prepare(model, family, optim, backend)
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None
+        if self.reference is not None and self.module.features is not None and same_tower(family, trained, reference):
+            self.reference.features = self.module.features
         self.engine = self._initialize()
         self._snapshots = self.engine.checkpoint_engine = Snapshots()
         if self.reference is not None:
@@ -153,6 +166,8 @@ class DeepSpeedLearner:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
         sums = StepSums()
+        tokens = sum(len(row.token_ids) for row in trained)
+        sums.add(row_tokens=torch.tensor(float(tokens), dtype=torch.float64, device=self.engine.device))
         for i, batch in enumerate(self.feed.training(chunks, weights)):
             last = i == plan.rounds - 1
             self.engine.set_gradient_accumulation_boundary(last)
@@ -184,8 +199,12 @@ class DeepSpeedLearner:
 
         From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
         therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
-        or not.
+        or not. Features of a vision tower that is not trained are computed once.
         """
+        with nullcontext() if self.module.features is None else self.module.features.kept():
+            return self._update(minibatches, loss)
+
+    def _update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
             minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
@@ -196,7 +215,12 @@ class DeepSpeedLearner:
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
-        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+        return {"loss": 0.0, "tokens": 0.0, "row_tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+
+    @property
+    def weight_count(self) -> int:
+        """Number of the model's weights, of all shards."""
+        return sum(int(getattr(p, "ds_numel", p.numel())) for p in self.module.model.parameters())
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
@@ -380,7 +404,7 @@ class DeepSpeedLearner:
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         total = dict(zip(names, tensor.tolist(), strict=True))
         tokens = max(total.pop("tokens"), 1.0)
-        out = {"loss": total.pop("loss"), "tokens": tokens}
+        out = {"loss": total.pop("loss"), "tokens": tokens, "row_tokens": total.pop("row_tokens")}
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
@@ -408,6 +432,7 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
         name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))
         for name in counted[0]
     }
+    out["row_tokens"] = sum(metrics["row_tokens"] for metrics in done)
     out |= {"tokens": tokens, "updated": sum(metrics["updated"] for metrics in done) / len(done)}
     if "logprob_gap_max" in out:
         out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)
