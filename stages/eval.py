@@ -24,6 +24,7 @@ from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, tables
 from vtcli.rewards import toolsrl
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
     GroupRequest,
@@ -229,9 +230,10 @@ class _Rollouts:
             policy = opened = await compute(
                 lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
             )
-        stream = Stream(
-            policy, chat, self.worlds, config.limits, self.measure, opened.clock if opened else None, claims=self.claims
-        )
+        clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
+        places = None if room is None else Admission(room, config.limits.max_tokens)
+        parts = (policy, chat, self.worlds, config.limits, self.measure)
+        stream = Stream(*parts, clock=clock, claims=self.claims, admission=places)
         total = len(requests)
         try:
             with StepBar("eval", total, 0) as bar:

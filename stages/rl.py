@@ -31,6 +31,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -298,7 +299,8 @@ def _train(run: _Training) -> None:
     # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
     parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
     claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
-    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims)
+    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.limits.max_tokens)
+    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims, admission=room)
     collector = Collector(
         run.loop,
         stream,
@@ -391,9 +393,13 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
 
 
 def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
-    begin = time.perf_counter()
+    from vtcli.engines.learner.throughput import device_peak, peak_memory, throughput
+
+    begin, before = time.perf_counter(), peak_memory("rollout")
     metrics = learner.update(rows, loss)
-    return metrics | {"time/learn_s": time.perf_counter() - begin}
+    seconds, peak = time.perf_counter() - begin, device_peak(learner.backend.dtype)
+    speed = throughput(metrics["row_tokens"], seconds, learner.weight_count, learner.world, peak)
+    return metrics | speed | before | peak_memory("learn") | {"time/learn_s": seconds}
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:

@@ -50,8 +50,8 @@ def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> 
 
 
 def test_what_is_advised_can_be_given_and_then_fits(tmp_path: Path) -> None:
-    argv = [*PAPER, "cluster=1x8xH200", "sft.backend.dtype=float32", "sft.backend.zero_stage=0"]
-    argv.append("sft.backend.activation_checkpointing=false")
+    argv = [*PAPER, "cluster=1x8xH200", "rl.backend.dtype=float32", "rl.backend.zero_stage=1"]
+    argv.append("rl.backend.activation_checkpointing=false")
     first = plan(*argv, home=tmp_path)
     assert not first["fits"]
     given = {change.partition("=")[0] for change in first["advice"]}
@@ -151,3 +151,22 @@ def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None
     )
     assert found.constants.matmul_efficiency > 0  # how large it is depends on what else this machine does
     assert found.arch.text.layers == sizes["layers"]
+
+
+def test_fit_prints_overrides_to_paste(tmp_path: Path) -> None:
+    argv = [*PAPER, "cluster=1x8xH200", "rl.backend.sleep=false", "engine.sleep=0"]
+    assert not plan(*argv, home=tmp_path)["fits"]
+    shown = CliRunner().invoke(app, ["plan", *argv, f"home={tmp_path}", "--fit"], catch_exceptions=False)
+    assert shown.exit_code == 0
+    overrides = shown.stdout.splitlines()[0].split()
+    kept = [a for a in argv if a.partition("=")[0] not in {o.partition("=")[0] for o in overrides}]
+    assert plan(*kept, *overrides, home=tmp_path)["fits"]
+
+
+def test_the_plan_reads_the_runs_own_keys(tmp_path: Path) -> None:
+    argv = [*PAPER, "cluster=4x8xH200", "engine.gpu_memory=0.7", "engine.sleep=1", "engine.max_batch=64"]
+    found = plan(*argv, "rl.backend.offload=optimizer", "rl.backend.sleep=false", home=tmp_path)["layout"]
+    assert (found["gpu_memory"], found["sleep"], found["live"]) == (0.7, 1, 64)
+    assert (found["offload"], found["learner_sleep"]) == ("optimizer", False)
+    servers = plan(*PAPER, "cluster=4x8xH200", "engine=vllm_server", home=tmp_path)["layout"]
+    assert (servers["gpu_memory"], servers["sleep"], servers["serving"]) == (0.9, 0, 1)

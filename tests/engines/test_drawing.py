@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import tiny_model
 import torch
+from scipy.stats import chisquare
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vtcli.engines import drawing, hf
 from vtcli.errors import ConfigError
@@ -85,6 +87,108 @@ def test_a_row_without_cuts_draws_the_same_beside_one_that_has_some() -> None:
     assert mixed[1][0] == plain[1][0]
 
 
+def plain(logits: torch.Tensor, numbers: torch.Tensor, banned: torch.Tensor = NONE) -> tuple[list[int], torch.Tensor]:
+    """Inverse CDF in fp64 over the whole vocabulary: tokens, and all log-probabilities before the ban."""
+    logprobs = logits.double().log_softmax(-1)
+    cumulative = logprobs.index_fill(1, banned, float("-inf")).exp().cumsum(-1)
+    return torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True)[:, 0].tolist(), logprobs
+
+
+@pytest.mark.parametrize("vocabulary", [7, drawing.WIDTH, drawing.WIDTH + 1, 5 * drawing.WIDTH + 300])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_blocks_draw_what_the_whole_vocabulary_would(vocabulary: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(64, vocabulary, generator=random)
+    numbers = torch.from_numpy(drawing.uniforms(seed, 64))
+    banned = torch.tensor([0, vocabulary - 1])
+    expected, known = plain(logits, numbers, banned)
+    tokens, logprobs = drawing.draw(
+        logits, drawing.distributions([Sampling()] * 64, [1.0] * 64, "cpu"), numbers, banned
+    )
+    assert tokens.tolist() == expected
+    torch.testing.assert_close(logprobs.double(), known.gather(1, tokens[:, None])[:, 0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13, 14])
+def test_tokens_are_drawn_as_often_as_they_are_likely(seed: int) -> None:
+    vocabulary, count = 3 * drawing.WIDTH + 17, 60_000
+    logits = 1.5 * torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(seed))
+    numbers = torch.from_numpy(drawing.uniforms(seed, count))
+    how = drawing.distributions([Sampling(0.8)] * 500, [0.8] * 500, "cpu")
+    rows = logits.expand(500, -1)
+    drawn_ids = torch.cat([drawing.draw(rows, how, part, NONE)[0] for part in numbers.split(500)])
+    expected = (logits[0].double() / 0.8).softmax(-1) * count
+    order = expected.argsort(descending=True)
+    bins = torch.cumsum(expected[order], 0).div(count / 300).long().clamp_max(299)  # 300 bins of about 200 each
+    observed = torch.zeros(300, dtype=torch.float64).index_add_(
+        0, bins, torch.bincount(drawn_ids, minlength=vocabulary).double()[order]
+    )
+    wanted = torch.zeros(300, dtype=torch.float64).index_add_(0, bins, expected[order])
+    kept = wanted > 5
+    assert chisquare(observed[kept], wanted[kept] * observed[kept].sum() / wanted[kept].sum()).pvalue > 1e-3
+
+
+def test_the_ends_of_the_numbers_draw_tokens_that_are_allowed() -> None:
+    """The last block is nearly empty, and the last ids of the vocabulary are banned."""
+    vocabulary = 2 * drawing.WIDTH + 3
+    banned = torch.tensor([0, vocabulary - 2, vocabulary - 1])
+    numbers = torch.tensor([0.0, math.nextafter(1.0, 0.0)], dtype=torch.float64)
+    how = drawing.distributions([Sampling()] * 2, [1.0] * 2, "cpu")
+    tokens, _ = drawing.draw(torch.zeros(2, vocabulary), how, numbers, banned)
+    assert tokens.tolist() == [1, vocabulary - 3]
+
+
+def test_a_banned_id_may_have_nearly_all_of_the_probability() -> None:
+    logits = torch.tensor([[1000.0, 0.0, 1.0]])
+    for temperature in (1.0, 0.0):
+        how = drawing.distributions([Sampling(temperature)], [temperature], "cpu")
+        tokens, logprobs = drawing.draw(logits, how, torch.tensor([0.5], dtype=torch.float64), torch.tensor([0]))
+        assert (tokens.tolist(), logprobs.tolist()) == ([2], [-999.0])
+
+
+def test_a_row_draws_the_same_in_any_batch_and_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    samplings = [Sampling(), Sampling(0.6, top_p=0.9), Sampling(0.0), Sampling(1.3, min_p=0.01)] * 8
+    logits = 3 * torch.randn(32, 1500, generator=torch.Generator().manual_seed(5))
+    numbers = torch.from_numpy(drawing.uniforms(5, 32))
+
+    def tokens(at: slice) -> list[int]:
+        how = drawing.distributions(samplings[at], [s.temperature for s in samplings[at]], "cpu")
+        return drawing.draw(logits[at], how, numbers[at], torch.tensor([3]))[0].tolist()
+
+    together = tokens(slice(0, 32))
+    assert [tokens(slice(n, n + 1))[0] for n in range(32)] == together
+    for chunk in (1, 1500, 7 * 1500):
+        monkeypatch.setitem(drawing.CHUNK, "cpu", chunk)
+        assert tokens(slice(0, 32)) == together
+
+
+class Sizes(TorchDispatchMode):
+    """The largest result of an operation, in bytes, and the number of passes over half a chunk or more."""
+
+    def __init__(self, half: int) -> None:
+        super().__init__()
+        self.half, self.largest, self.passes = half, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.largest = max(self.largest, out.numel() * out.element_size())
+            self.passes += out.numel() >= self.half and func.overloadpacket.__name__ not in ("view", "slice", "alias")
+        return out
+
+
+def test_a_draw_keeps_one_chunk_of_the_vocabulary_in_fp32_and_no_copy() -> None:
+    """It was 15 passes, three of them in fp64, over new memory of the whole batch: half of a decode step on a CPU."""
+    vocabulary, batch = 151_936, 64
+    rows = drawing.CHUNK["cpu"] // vocabulary
+    logits, numbers = torch.randn(batch, vocabulary), torch.rand(batch, dtype=torch.float64)
+    how = drawing.distributions([Sampling()] * batch, [1.0] * batch, "cpu")
+    with Sizes(rows * vocabulary // 2) as seen:
+        drawing.draw(logits, how, numbers, torch.tensor([5]))
+    assert seen.largest <= 4 * rows * (vocabulary + drawing.WIDTH) < 4 * batch * vocabulary
+    assert seen.passes <= 5 * math.ceil(batch / rows) + 1  # divide, ban, subtract, exponentiate; and zeros once
+
+
 CODE = Sampling(0.7, spans=(TemperatureSpan("<code>", "</code>", 0.0), TemperatureSpan("(", ")", 1.5)))
 
 
@@ -135,7 +239,7 @@ def inside_vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module that vLLM loads into its sampler, with the two names that it takes from vLLM."""
 
     def process_dict_updates(rows: dict[int, Any], update: Any, new_state: Callable[..., Any]) -> None:
-        for index, params, prompt, said in update.added:
+        for index, params, prompt, said in update.added if update else ():
             rows[index] = new_state(params, prompt, said)
 
     processor = ModuleType("vllm.v1.sample.logits_processor")
@@ -189,3 +293,37 @@ def test_transformers_and_vllm_draw_the_same_tokens_from_the_same_logits(inside_
     assert drawn_at is not None
     assert set(drawn_at) == {1.0, 0.3}  # spans were entered
     assert asdict(samplings[3])["spans"][0] == {"opening": "e", "closing": "a", "temperature": 0.0}  # as it is sent
+
+
+def test_what_a_row_is_drawn_with_is_sent_once_while_the_batch_stays(inside_vllm: Any, monkeypatch: Any) -> None:
+    """A row with spans is told its temperature at every step."""
+    from vtcli.engines.vllm.forms import drawing as told
+
+    asked: list[int] = []
+
+    def counted(samplings: Any, *rest: Any) -> Any:
+        asked.append(len(samplings))
+        return drawing.distributions(samplings, *rest)
+
+    monkeypatch.setattr(inside_vllm, "distributions", counted)
+    chat = tiny_model.chat()
+    folder = SimpleNamespace(model_config=SimpleNamespace(model=str(tiny_model.folder())))
+    theirs = inside_vllm.Draw(folder, torch.device("cpu"), False)
+    plain_one = Request((1,), (), 9, Sampling(), 1)
+    spans = Request((1,), (), 9, Sampling(spans=(TemperatureSpan("e", "a", 0.0),)), 2)
+
+    def join(place: int, request: Request) -> None:
+        added = [(place, SimpleNamespace(extra_args={"vtcli": told(request, chat)}), (1,), [])]
+        theirs.update_state(SimpleNamespace(added=added))
+
+    join(0, plain_one)
+    join(1, plain_one)
+    for _ in range(5):
+        theirs.update_state(None)
+        theirs.apply(torch.randn(2, tiny_model.SIZES.vocab_size))
+    assert asked == [2]
+    join(2, spans)
+    for _ in range(3):
+        theirs.update_state(None)
+        theirs.apply(torch.randn(3, tiny_model.SIZES.vocab_size))
+    assert asked == [2, 3, 3, 3]

@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 from torch.utils.flop_counter import FlopCounterMode
 
+from vtcli.algo.optim import Backend
 from vtcli.engines.hf import load_model
 from vtcli.engines.inputs import collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
@@ -23,10 +24,20 @@ from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.families.table import open_family
 from vtcli.plan.architecture import KNOWN, from_folder
 from vtcli.plan.constants import Constants
-from vtcli.plan.estimate import Plan, estimate
+from vtcli.plan.estimate import Plan
+from vtcli.plan.fit import cheapest, estimate
 from vtcli.plan.hardware import parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
-from vtcli.plan.memory import BUCKET, GIB, LIVE_PARAMETERS, block_values, layer_values, states
+from vtcli.plan.memory import (
+    BUCKET,
+    GIB,
+    LIVE_PARAMETERS,
+    block_values,
+    layer_values,
+    learner_work,
+    longest_patches,
+    states,
+)
 from vtcli.plan.steptime import StepInputs, forward_flops, head_flops, text_flops, vision_flops
 
 SEVEN = KNOWN["Qwen2.5-VL-7B"]
@@ -40,9 +51,11 @@ def plan(cluster: str, layout: Layout, work: Workload = WORK, model: str = "Qwen
 def test_states_by_hand() -> None:
     n = 1e9
     assert states(n, Layout(0, "float32"), 8) == (4e9, 4e9, 8e9, 0.0)  # weights, gradients, two moments
-    assert states(n, Layout(0, "bfloat16"), 8) == (2e9, 2e9, 16e9, 0.0)
-    assert states(n, Layout(1, "bfloat16"), 8) == (2e9, 2e9 + 1e9, 2e9, 0.0)  # a bucket of 5e8 gradients on the way
-    assert states(n, Layout(2, "bfloat16", offload=True), 8) == (2e9, 0.25e9 + 1e9, 0.0, 2e9)
+    bucket = 5e8 * (2 * 2 + 4)  # two in bf16, and one in fp32 that is reduced
+    assert states(n, Layout(2, "bfloat16"), 8) == (2e9, 0.5e9 + bucket, 1.5e9, 0.0)  # gradients are summed in fp32
+    assert states(n, Layout(1, "float32"), 8) == (4e9, 4e9 + 5e8 * 8, 1.5e9, 0.0)
+    assert states(n, Layout(2, "bfloat16", offload="optimizer"), 8) == (2e9, bucket, 0.0, 2e9)
+    assert states(n, Layout(3, "bfloat16", offload="weights"), 8) == (2e9, bucket, 0.0, 2.25e9)  # 1e9 are gathered
 
 
 @pytest.mark.parametrize("gpus", [1, 8, 32])
@@ -50,11 +63,23 @@ def test_states_are_deepspeeds_own_estimates(gpus: int) -> None:
     n = SEVEN.parameters
     weights, gradients, optimizer, _ = states(n, Layout(2, "bfloat16"), gpus)
     theirs = estimate_zero2_model_states_mem_needs(n, gpus, cpu_offload=False)[1]
-    assert weights + gradients + optimizer - 2 * BUCKET == pytest.approx(theirs)
+    assert weights + gradients + optimizer - 8 * BUCKET == pytest.approx(theirs - 2 * n / gpus)  # see ``states``
     weights, gradients, optimizer, _ = states(n, Layout(3, "bfloat16"), gpus)
     theirs = estimate_zero3_model_states_mem_needs(n, 0, gpus, cpu_offload=False, cpu_offload_params=False)[1]
-    ours = weights + gradients + optimizer - 2 * LIVE_PARAMETERS
-    assert ours == pytest.approx(theirs + 2 * n / gpus)  # theirs leaves out the bf16 gradients
+    assert weights + gradients + optimizer - 2 * LIVE_PARAMETERS - 8 * BUCKET == pytest.approx(theirs)
+
+
+def test_the_fullest_micro_batch_has_the_longest_row_with_all_its_images() -> None:
+    mean = shape(SEVEN, WORK)
+    assert longest_patches(SEVEN, WORK, 8192, mean) == 8192 * 4  # 16 images of 972 tokens do not fit
+    few = replace(WORK, max_images=4)
+    assert longest_patches(SEVEN, few, 8192, mean) == max(4 * 3888, 8192 / mean.total * mean.patches)
+    long, layout = replace(few, max_tokens=32768), Layout(2, "bfloat16", 8192, True)
+    text, _, working = learner_work(SEVEN, long, layout, mean)
+    assert text == 32768 * 28 * 3584 * 2  # each layer's input: no row is split, whatever batch_tokens says
+    assert working == 32768 * 2 * layer_values(SEVEN, layout)  # one layer, and its gradients
+    short = learner_work(SEVEN, replace(few, max_tokens=2500), replace(layout, batch_tokens=2500), mean)
+    assert short[2] == 18 * 152064 * 1024 + 8 * 152064 * 3584  # a chunk of logits, and the head's gradient
 
 
 SMALL = TinyModel(
@@ -151,14 +176,36 @@ def test_engines_must_divide_gpus_and_heads(parallel: int) -> None:
         plan("1x8xH200", Layout(2, "bfloat16", tensor_parallel=parallel))
 
 
-def test_parts_add_up_and_both_phases_count() -> None:
-    memory = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True)).memory
-    assert memory.states / GIB == pytest.approx((2 + 16 / 8) * 8.292 / 1.0737, rel=1e-3)
-    work = memory.gradients + memory.activations + memory.vision + memory.logits
-    assert memory.learning == memory.states + work
-    assert memory.generating == memory.states + memory.policy + memory.cache
-    awake = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True, sleep=False)).memory
-    assert awake.learning == pytest.approx(awake.states + work + awake.policy + awake.cache)
+def test_every_phase_holds_what_is_awake_in_it() -> None:
+    turns = Layout(2, "bfloat16", 8192, activation_checkpointing=True, learner_sleep=True)
+    m = plan("1x8xH200", turns).memory
+    n = SEVEN.parameters
+    assert m.states / GIB == pytest.approx((2 + 12 / 8) * 8.292 / 1.0737, rel=1e-3)
+    assert m.policy + m.cache == pytest.approx(0.8 * 140.4 * GIB)  # vLLM takes all of engine.gpu_memory
+    work = m.gradients + m.activations + m.vision + m.working
+    assert m.learning == pytest.approx(m.context + m.states + work + m.asleep)
+    assert m.generating == pytest.approx(m.context + m.policy + m.cache + m.encoder)
+    assert m.syncing == pytest.approx(m.context + 2 * n + 2 * n + m.asleep)  # the learner's weights beside the engine's
+    assert m.host == pytest.approx(8 * m.states)
+    awake = plan("1x8xH200", replace(turns, sleep=0, learner_sleep=False, gpu_memory=0.45)).memory
+    assert awake.learning == pytest.approx(awake.context + awake.states + work + awake.engine)
+    assert awake.generating == awake.syncing == pytest.approx(awake.context + awake.states + awake.engine)
+    kept = plan("1x8xH200", replace(turns, sleep=1)).memory
+    assert kept.host == pytest.approx(8 * (m.states + 2 * n))
+
+
+@pytest.mark.parametrize(
+    ("layout", "phase"),
+    [
+        (Layout(2, "bfloat16", 16384, True, sleep=0, gpu_memory=0.5, learner_sleep=True), "learning"),
+        (Layout(2, "bfloat16", 8192, True, sleep=2, gpu_memory=0.9), "generating"),
+        (Layout(2, "bfloat16", 8192, True, sleep=0, gpu_memory=0.75, offload="optimizer"), "syncing"),
+    ],
+)
+def test_the_largest_phase_decides(layout: Layout, phase: str) -> None:
+    m = plan("1x8xH100", layout).memory
+    assert getattr(m, phase) > m.usable
+    assert not m.fits
 
 
 def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> None:
@@ -166,16 +213,12 @@ def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> Non
     apart = replace(shared, serving=4, tensor_parallel=2)
     found, both = plan("2x8xH200", apart), plan("2x8xH200", shared)
     n = SEVEN.parameters
-    assert found.memory.optimizer == 16 * n / 8  # eight ranks of sixteen GPUs
-    assert found.memory.learning == pytest.approx(
-        found.memory.states
-        + found.memory.gradients
-        + found.memory.activations
-        + found.memory.vision
-        + found.memory.logits
-    )
-    assert found.memory.generating == found.memory.policy + found.memory.cache
-    assert found.memory.policy == pytest.approx(2 * n / 2 + 3 * GIB)
+    m = found.memory
+    assert m.optimizer == 12 * n / 8  # eight ranks of sixteen GPUs
+    work = m.gradients + m.activations + m.vision + m.working
+    assert m.learning == pytest.approx(m.context + m.states + work)
+    assert m.generating == pytest.approx(m.context + m.policy + m.cache + m.encoder)
+    assert m.policy == pytest.approx(2 * n / 2 + 3 * GIB)
     assert found.memory.host == 0  # nobody sleeps
     assert plan("2x8xH200", replace(apart, keep_weights=True)).memory.host == 2 * n  # on each machine
     assert plan("2x8xH200", replace(shared, keep_weights=True)).memory.host == both.memory.host  # no server
@@ -194,18 +237,32 @@ def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> Non
 
 
 @pytest.mark.parametrize(
-    ("cluster", "model"),
-    [("4x8xH200", "Qwen2.5-VL-7B"), ("1x1xH100", "Qwen2.5-VL-3B"), ("1x8xA100-80", "Qwen2.5-VL-32B")],
+    ("cluster", "model", "needed"),
+    [
+        ("4x8xH200", "Qwen2.5-VL-7B", "rl.backend.dtype=bfloat16"),
+        ("1x1xH100", "Qwen2.5-VL-3B", "rl.backend.offload=optimizer"),
+        ("1x8xH200", "Qwen2.5-VL-32B", "rl.backend.zero_stage=3"),
+    ],
 )
-def test_advice_is_what_makes_it_fit_and_nothing_more(cluster: str, model: str) -> None:
+def test_advice_is_the_cheapest_layout_that_fits(cluster: str, model: str, needed: str) -> None:
     found = plan(cluster, Layout(), model=model)
     assert not found.memory.fits
     assert found.then is not None
     assert found.then.memory.fits
     assert found.advice
-    assert found.advice[0] == "sft.backend.dtype=bfloat16"
+    assert needed in found.advice
     assert found.then.advice == ()
-    assert found.then.time.total < found.time.total
+    Backend(found.then.layout.zero_stage, found.then.layout.dtype, sleep=found.then.layout.learner_sleep)  # a run's own
+    again = cheapest(found.arch, found.work, found.then.layout, found.cluster, found.constants)
+    assert again is not None
+    assert again.layout == found.then.layout  # nothing is left to change
+
+
+def test_an_engine_larger_than_a_gpu_gets_gpus_of_its_own() -> None:
+    found = plan("4x8xH100", Layout(3, "bfloat16", 8192, True), model="Qwen2.5-VL-72B")
+    assert found.advice
+    assert "engine=vllm_server" in found.advice
+    assert any(change.startswith("engine.tensor_parallel=") for change in found.advice)
 
 
 def test_where_nothing_helps_nothing_is_advised() -> None:

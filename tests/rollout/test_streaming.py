@@ -16,6 +16,7 @@ from vtcli.envs.code import open_env
 from vtcli.errors import EngineError
 from vtcli.protocols import Decoded, Request, Syntax
 from vtcli.rollout import clock as clocks
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream, StreamResult
@@ -111,6 +112,22 @@ def play(work: Awaitable[StreamResult]) -> StreamResult:
 
 def members(found: StreamResult) -> list[Trajectory]:
     return [member.trajectory for group in found.groups.values() for member in group.members]
+
+
+def test_no_more_trajectories_run_than_the_engine_has_room_for() -> None:
+    """Those that began first end first; what is found does not depend on it."""
+    worlds, room = Worlds(), Admission(2 * LIMITS.max_tokens, 2 * LIMITS.max_tokens)
+    most = [0]
+
+    async def watched(sample: str, turn: int) -> None:
+        most[0] = max(most[0], worlds.open)
+        await asyncio.sleep(0)
+
+    worlds.slow = watched
+    found = play(stream(worlds, admission=room)(groups("a", "b", "c"), equal))
+    assert most[0] == 2
+    assert (room.live, worlds.open) == (0, 0)
+    assert members(found) == members(play(stream(Worlds())(groups("a", "b", "c"), equal)))
 
 
 def test_a_group_has_its_verdict_while_another_is_at_work() -> None:

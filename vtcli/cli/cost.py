@@ -12,11 +12,13 @@ from typing import Any
 from vtcli.algo.select import StepFill
 from vtcli.config import compose
 from vtcli.config.binding import convert
+from vtcli.engines.policies import Engine
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
-from vtcli.plan.estimate import Plan, estimate
+from vtcli.plan.estimate import Plan
+from vtcli.plan.fit import advised, estimate
 from vtcli.plan.hardware import Gpu, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
 from vtcli.rollout.loop import Limits
@@ -114,6 +116,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
         max_turns=limits.max_turns,
         max_tokens=limits.max_tokens,
         max_turn_tokens=limits.max_turn_tokens,
+        max_images=limits.max_images,
         min_pixels=images.min_pixels,
         max_pixels=images.max_pixels,
         lengths=convert(values["plan"]["lengths"], Lengths, "plan.lengths"),
@@ -121,16 +124,19 @@ def workload(values: Mapping[str, Any]) -> Workload:
 
 
 def layout(values: Mapping[str, Any]) -> Layout:
-    """Layout from plan.layout. A null there takes the engine's value: vLLM servers have GPUs of their own."""
-    section, engine = dict(values["plan"]["layout"]), values["engine"]
-    if section["tensor_parallel"] is None:
-        section["tensor_parallel"] = engine.get("tensor_parallel", 1)
-    if section["serving"] is None:
-        section["serving"] = engine["servers"] * engine["tensor_parallel"] if engine["name"] == "vllm_server" else 0
-    if section["keep_weights"] is None:
-        section["keep_weights"] = bool(engine.get("keep_weights"))
-    if section["ahead"] is None:
-        section["ahead"] = values["rl"]["steps_ahead"] > 0
+    """Layout from plan.layout. A null there takes the engine's value: what is planned is what runs."""
+    section, engine = dict(values["plan"]["layout"]), convert(values["engine"], Engine, "engine")
+    servers = engine.name == "vllm_server"
+    run = {
+        "tensor_parallel": engine.tensor_parallel,
+        "serving": engine.servers * engine.tensor_parallel if servers else 0,
+        "keep_weights": servers and engine.keep_weights,
+        "ahead": values["rl"]["steps_ahead"] > 0,
+        "live": engine.max_batch,
+        "gpu_memory": engine.gpu_memory,
+        "sleep": engine.sleep if engine.sleeps else 0,
+    }
+    section |= {name: value for name, value in run.items() if section[name] is None}
     return convert(section, Layout, "plan.layout")
 
 
@@ -154,6 +160,7 @@ class PlanOptions:
     check: bool
     measure: bool
     constants: Path | None
+    fit: bool = False
 
 
 def command(argv: Sequence[str], options: PlanOptions) -> int:
@@ -179,6 +186,10 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         console.print_json(json.dumps(found)) if options.json else console.print(show.comparison(rows))
         return 0
     made = run(argv, options.constants)
+    if options.fit:
+        best = advised(made)
+        console.print(show.fit(best), highlight=False, soft_wrap=True)
+        return 3 if best.advice is None else 0
     if options.json:
         console.print_json(json.dumps(made.as_json()))
     else:

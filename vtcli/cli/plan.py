@@ -16,6 +16,7 @@ app = typer.Typer()
 def plan(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    fit: Annotated[bool, typer.Option("--fit", help="The cheapest layout that fits, as overrides to paste.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the model with published figures.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure constants here, and write them down.")] = False,
     constants: Annotated[
@@ -29,4 +30,4 @@ def plan(
     """
     from vtcli.cli import cost
 
-    raise typer.Exit(cost.command(ctx.args, cost.PlanOptions(json, check, measure, constants)))
+    raise typer.Exit(cost.command(ctx.args, cost.PlanOptions(json, check, measure, constants, fit)))

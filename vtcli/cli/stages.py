@@ -53,6 +53,7 @@ _add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at
 
 def run_stage(stage: str, argv: list[str]) -> None:
     """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
+    from vtcli.cli.room import require_room
     from vtcli.config import compose, machine
     from vtcli.runs import slurm
     from vtcli.runs.run import RunSettings
@@ -68,6 +69,8 @@ def run_stage(stage: str, argv: list[str]) -> None:
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
         compose.build(stage_parts(stage)[0], job)
         compose.located(job, partial(RunSettings.of, job.values, stage))
+        if stage in IN_RANKS:
+            require_room(stage, job.values)
     for line in compose.run(plan, work):
         typer.echo(line)
 

@@ -23,13 +23,29 @@ def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
     return np.random.Generator(np.random.Philox(seed)).random(count)
 
 
+WIDTH = 512
+"""Tokens of one block of the vocabulary: a draw finds the block first, and then the token in it."""
+
+CHUNK = {"cpu": 2**21, "cuda": 2**26}
+"""Logits that are computed with at a time: on a CPU what its caches hold."""
+
+
 @dataclass(frozen=True)
 class Distributions:
     """Distributions of the next token of every row of a batch, (B,) each."""
 
     scale: Tensor  # what logits are divided by: a temperature of 0 counts as 1
-    greedy: Tensor  # takes the likeliest
+    greedy: Tensor | None = None  # takes the likeliest; None: no row does
     cuts: Cuts | None = None  # None: nothing is cut off in any row
+
+    def part(self, at: slice) -> Distributions:
+        """Those of some rows."""
+        greedy, cuts = self.greedy, self.cuts
+        return Distributions(
+            self.scale[at],
+            None if greedy is None else greedy[at],
+            None if cuts is None else Cuts(cuts.min_p[at], cuts.top_k[at], cuts.top_p[at]),
+        )
 
 
 @dataclass(frozen=True)
@@ -43,8 +59,9 @@ class Cuts:
 
 def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], device: Any) -> Distributions:
     """One row per sampling; ``temperatures`` are those of the next tokens, which spans may have changed."""
-    greedy = torch.tensor([value <= 0 for value in temperatures], device=device)
     scale = torch.tensor([value if value > 0 else 1.0 for value in temperatures], device=device)
+    likeliest = [value <= 0 for value in temperatures]
+    greedy = torch.tensor(likeliest, device=device) if any(likeliest) else None
     if not any(sampling.cut for sampling in samplings):
         return Distributions(scale, greedy)
     everything = torch.iinfo(torch.int64).max
@@ -58,21 +75,60 @@ def distributions(samplings: Sequence[Sampling], temperatures: Sequence[float], 
 
 def draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (B, vocabulary) in fp32 → tokens (B,) that are allowed, and their log-probabilities (B,). The
-    log-probabilities are at the temperature, before ids are banned or cut off (docs/decisions/rollout.md)."""
-    logprobs = (logits / how.scale[:, None]).log_softmax(-1)
-    allowed = logprobs.index_fill(1, banned, float("-inf"))
+    log-probabilities are at the temperature, before ids are banned or cut off (docs/decisions/rollout.md).
+
+    ``numbers`` (B,) in fp64 are in [0, 1). A row's token does not depend on the other rows.
+    """
+    batch, vocabulary = logits.shape
+    rows = min(batch, max(1, CHUNK.get(logits.device.type, CHUNK["cuda"]) // vocabulary))
+    blocks = -(-vocabulary // WIDTH)
+    room = logits.new_zeros((rows, blocks * WIDTH))  # one for all chunks; what lies behind the vocabulary stays 0
+    found = [
+        _draw(logits[at], how.part(at), numbers[at], banned, room)
+        for at in (slice(start, start + rows) for start in range(0, batch, rows))
+    ]
+    return torch.cat([tokens for tokens, _ in found]), torch.cat([logprobs for _, logprobs in found])
+
+
+def _draw(logits: Tensor, how: Distributions, numbers: Tensor, banned: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
+    """A chunk of ``draw``. ``room`` (rows, blocks · WIDTH) is written to."""
+    room = room[: len(logits)]
+    mass = room[:, : logits.shape[1]]
+    scaled = torch.div(logits, how.scale[:, None], out=mass)
+    without = scaled.index_select(1, banned)
+    scaled.index_fill_(1, banned, float("-inf"))
+    top = scaled.amax(-1, keepdim=True)
+    likeliest = None if how.greedy is None else scaled.argmax(-1)
+    scaled.sub_(top).exp_()  # from here on probabilities of what is allowed, but for one factor
+    sums = room.view(len(room), -1, WIDTH).sum(-1).double()  # (rows, blocks)
+    rest = (without - top).double().logsumexp(-1)  # what is banned keeps its share of the probability
+    whole = torch.logaddexp(sums.sum(-1).log(), rest) + top.squeeze(1)
     if how.cuts is not None:
-        allowed = allowed.masked_fill(_cut_off(allowed, how.cuts), float("-inf"))
-    cumulative = allowed.double().exp().cumsum(-1)
-    drawn = torch.searchsorted(cumulative, (numbers * cumulative[:, -1])[:, None], right=True).squeeze(1)
-    drawn = drawn.clamp_max(logits.shape[1] - 1)
-    tokens = torch.where(how.greedy, allowed.argmax(-1), drawn)
-    return tokens, logprobs.gather(1, tokens[:, None]).squeeze(1)
+        mass.masked_fill_(_cut_off(mass, how.cuts), 0.0)
+        sums = room.view(len(room), -1, WIDTH).sum(-1).double()
+    tokens = _inverse(room.view(len(room), -1, WIDTH), sums, numbers)
+    if how.greedy is not None and likeliest is not None:
+        tokens = torch.where(how.greedy, likeliest, tokens)
+    taken = logits.gather(1, tokens[:, None]).squeeze(1) / how.scale
+    return tokens, (taken - whole).float()
 
 
-def _cut_off(allowed: Tensor, cuts: Cuts) -> Tensor:
+def _inverse(mass: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
+    """The first token (B,) at which the cumulated mass (B, blocks, WIDTH) exceeds that share of the whole."""
+    zero = torch.zeros((), dtype=torch.float64, device=mass.device)
+    ends = sums.cumsum(-1)  # (B, blocks)
+    total = ends[:, -1:]
+    wanted = torch.minimum(numbers[:, None] * total, total.nextafter(zero))  # below the end, however it was rounded
+    block = torch.searchsorted(ends, wanted, right=True)  # (B, 1)
+    wanted = wanted - (ends - sums).gather(1, block)
+    inside = mass.gather(1, block[:, :, None].expand(-1, -1, mass.shape[2])).squeeze(1).double().cumsum(-1)
+    wanted = torch.minimum(wanted.clamp_min(0.0), inside[:, -1:].nextafter(zero))
+    return (block * mass.shape[2] + torch.searchsorted(inside, wanted, right=True)).squeeze(1)
+
+
+def _cut_off(mass: Tensor, cuts: Cuts) -> Tensor:
     """Masks the tokens (B, vocabulary) that are never drawn. Among equally likely tokens the lower id is kept first."""
-    ordered, ids = allowed.double().exp().sort(dim=-1, descending=True, stable=True)
+    ordered, ids = mass.double().sort(dim=-1, descending=True, stable=True)
     kept = (ordered >= cuts.min_p * ordered[:, :1]) & (torch.arange(ids.shape[1], device=ids.device) < cuts.top_k)
     ordered = ordered.where(kept, 0.0)
     share = ordered / ordered.sum(-1, keepdim=True)

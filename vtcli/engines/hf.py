@@ -94,6 +94,7 @@ class HfPolicy:
     version: int = 0
     max_batch: int = 256
     clock: Clock = field(default_factory=Clock)  # runs while it computes
+    cache_tokens: int | None = None  # its cache grows with each batch
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "hf"))
     _sampled: Sequence[asyncio.Future[Completion]] = ()
     _waiting: list[tuple[Request, asyncio.Future[Completion]]] = field(default_factory=list)  # type: ignore[type-arg]

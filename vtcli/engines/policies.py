@@ -31,7 +31,7 @@ class Engine:
     max_batch: int = 256  # sequences that are sampled together
     step_tokens: int | None = None  # that one step reads and samples; null: 8192 on a GPU, 2048 on a CPU
     image_cache_gib: float = 4.0  # of host memory, for images that are ready for the vision tower
-    timeout_s: float = 600.0  # of every wait: for a completion, for a weight update
+    timeout_s: float = 600.0  # of the work at a completion, of a queue that does not move, of a weight update
     start_timeout_s: float = 1800.0  # loading, profiling, graphs
     gpu_memory: float = 0.45  # share of a GPU's memory for weights and cache; the learner has the rest
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
@@ -95,6 +95,11 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
     @property
     def clock(self) -> Clock | None:
         """Counts while it computes; None for an engine that computes elsewhere."""
+        ...
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """Tokens whose keys and values the engine has room for; None for one that does not say."""
         ...
 
     def seen(self, request: Request) -> Seen:

@@ -24,8 +24,10 @@ class Constants:
     code_latency_s: float = 0.026  # seconds per run of code
     code_cpu_s: float = 0.026  # core-seconds per run of code
     host_cores: float = 112.0  # cores of a machine
-    usable_memory: float = 0.92  # share of a GPU's memory
+    usable_memory: float = 0.95  # share of a GPU's memory
+    context_gib: float = 2.0  # GiB of CUDA's context, NCCL's buffers and libraries' workspaces
     engine_gib: float = 3.0  # GiB of a generating engine beside weights and cache
+    asleep_gib: float = 1.0  # GiB that a sleeping engine keeps on the GPU
     rest_share: float = 0.1  # of the other parts' time
     measured: Mapping[str, str] = field(default_factory=dict[str, str])  # name -> on what it was measured
 
@@ -62,7 +64,9 @@ SOURCES: Mapping[str, str] = {
     "code_latency_s": "docs/sandbox.md: a turn of a four-turn episode with transactions and verify, wall clock",
     "code_cpu_s": "docs/sandbox.md: the same turn, CPU time",
     "host_cores": "DGX H100 data sheet: two processors of 56 cores",
-    "usable_memory": "assumed: the rest is the driver's, NCCL's and fragmentation",
+    "usable_memory": "assumed: the rest is the driver's and fragmentation",
+    "context_gib": "assumed",
+    "asleep_gib": "assumed: vLLM moves weights, cache, runtime state and graphs; its log tells what is still in use",
     "engine_gib": "assumed: CUDA graphs and the activations of one prefill",
     "rest_share": "assumed: the aim of this project for everything else is at most 10 % of a step",
 }

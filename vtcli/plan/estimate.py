@@ -1,9 +1,8 @@
-"""A plan: memory, time and GPU-hours of a run, and what to change when it does not fit."""
+"""A plan: memory, time and GPU-hours of a run. ``fit`` says what to change when it does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vtcli.errors import ConfigError
@@ -13,18 +12,6 @@ from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Shape, Workload, shape
 from vtcli.plan.memory import GIB, Memory, memory
 from vtcli.plan.steptime import StepInputs, StepTime, step_time
-
-KEYS = {
-    "dtype": "sft.backend.dtype",
-    "zero_stage": "sft.backend.zero_stage",
-    "batch_tokens": "sft.backend.batch_tokens",
-    "activation_checkpointing": "sft.backend.activation_checkpointing",
-    "offload": "plan.layout.offload",
-    "tensor_parallel": "plan.layout.tensor_parallel",
-    "max_tokens": "rl.limits.max_tokens",
-    "nodes": "cluster",
-}
-"""Keys by which a user makes the advised change; rl.backend is sft.backend (conf/config.yaml)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The plan as plain values; memory in GiB, time in seconds."""
         m = {k: v if k == "live" else v / GIB for k, v in vars(self.memory).items() if k != "layout"}
-        m |= {"learning": self.memory.learning / GIB, "generating": self.memory.generating / GIB}
+        m |= {name: getattr(self.memory, name) / GIB for name in ("learning", "syncing", "generating")}
         return {
             "model": self.arch.name,
             "parameters": self.arch.parameters,
@@ -83,16 +70,16 @@ def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
         )
     if generating % parallel:
         raise ConfigError(
-            f"{KEYS['tensor_parallel']}={parallel}: it must divide the {generating} GPUs of a machine that generate."
+            f"engine.tensor_parallel={parallel}: it must divide the {generating} GPUs of a machine that generate."
         )
     if arch.text.heads % parallel:
         raise ConfigError(
-            f"{KEYS['tensor_parallel']}={parallel}: it must divide the model's {arch.text.heads} attention heads."
+            f"engine.tensor_parallel={parallel}: it must divide the model's {arch.text.heads} attention heads."
         )
 
 
-def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, constants: Constants) -> Plan:
-    """The plan of a run.
+def evaluate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, constants: Constants) -> Plan:
+    """The plan of a run as it is, without advice.
 
     Raises:
         ConfigError: lengths over the limits, or a layout that is impossible.
@@ -101,89 +88,4 @@ def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
     mean = shape(arch, work)
     found = memory(arch, work, layout, cluster, mean, constants)
     time = step_time(StepInputs(arch, work, layout, cluster, mean, constants), found)
-    plan = Plan(arch, work, layout, cluster, mean, constants, found, time)
-    if found.fits:
-        return plan
-    changes = advise(plan)
-    if changes is None:
-        return replace(plan, advice=None)
-    state = _State(layout, work, cluster).with_changes(changes)
-    said = tuple(_said(name, value, cluster) for name, value in changes.items())
-    return replace(plan, advice=said, then=estimate(arch, state.work, state.layout, state.cluster, constants))
-
-
-@dataclass(frozen=True)
-class _State:
-    layout: Layout
-    work: Workload
-    cluster: Cluster
-
-    def with_changes(self, changes: Mapping[str, Any]) -> _State:
-        layout = {name: value for name, value in changes.items() if name not in ("nodes", "max_tokens")}
-        return _State(
-            replace(self.layout, **layout),
-            replace(self.work, max_tokens=changes.get("max_tokens", self.work.max_tokens)),
-            replace(self.cluster, nodes=changes.get("nodes", self.cluster.nodes)),
-        )
-
-
-def _candidates(arch: Architecture, state: _State) -> Iterator[tuple[str, Any]]:
-    """Changes in the order of their cost: free ones first, more machines last."""
-    layout, work, cluster = state.layout, state.work, state.cluster
-    if cluster.gpu.bf16 > cluster.gpu.fp32:
-        yield "dtype", "bfloat16"
-    if cluster.gpus > 1:
-        for stage in range(layout.zero_stage + 1, 3):
-            yield "zero_stage", stage
-    yield "activation_checkpointing", True
-    tokens = layout.batch_tokens
-    while tokens // 2 >= work.max_tokens:  # a row of the longest kind must fit in a micro-batch
-        tokens //= 2
-        yield "batch_tokens", tokens
-    if cluster.gpus > 1:
-        yield "zero_stage", 3
-    for parallel in (2, 4, 8):
-        generating = layout.serving or cluster.per_node
-        if layout.tensor_parallel < parallel <= generating and not (
-            generating % parallel or arch.text.heads % parallel
-        ):
-            yield "tensor_parallel", parallel
-    yield "offload", True
-    mean = shape(arch, work).total
-    while work.max_tokens // 2 >= max(2 * mean, 1024):  # a limit above the usual trajectory
-        work = replace(work, max_tokens=work.max_tokens // 2)
-        yield "max_tokens", work.max_tokens
-        yield "batch_tokens", min(tokens, work.max_tokens)
-    for factor in (2, 4, 8, 16):
-        yield "nodes", cluster.nodes * factor
-
-
-def advise(plan: Plan) -> dict[str, Any] | None:
-    """The changes that make a run fit; None if it fits with none of them. They are taken one after the other until the
-    run fits. Then those that were not needed are left out, the costliest first. bf16 stays, because it is faster too.
-    """
-    start = _State(plan.layout, plan.work, plan.cluster)
-
-    def fits(changes: dict[str, Any]) -> bool:
-        state = start.with_changes(changes)
-        mean = shape(plan.arch, state.work)
-        return memory(plan.arch, state.work, state.layout, state.cluster, mean, plan.constants).fits
-
-    changes: dict[str, Any] = {}
-    for name, value in _candidates(plan.arch, start):
-        changes[name] = value
-        if fits(changes):
-            break
-    else:
-        return None
-    for name in reversed(list(changes)):
-        fewer = {k: v for k, v in changes.items() if k != name}
-        if name != "dtype" and fits(fewer):
-            changes = fewer
-    return {k: v for k, v in changes.items() if getattr(plan.layout, k, None) != v}
-
-
-def _said(name: str, value: Any, cluster: Cluster) -> str:
-    if name == "nodes":
-        return f"cluster={value}x{cluster.per_node}x{cluster.gpu.kind}"
-    return f"{KEYS[name]}={str(value).lower() if isinstance(value, bool) else value}"
+    return Plan(arch, work, layout, cluster, mean, constants, found, time)

@@ -47,6 +47,7 @@ class Workload:
     max_turns: int = 10
     max_tokens: int = 8192
     max_turn_tokens: int = 1024
+    max_images: int = 16
     min_pixels: int = 3136
     max_pixels: int = 12845056
     lengths: Lengths = field(default_factory=Lengths)
@@ -59,17 +60,18 @@ class Workload:
 
 @dataclass(frozen=True)
 class Layout:
-    """The sharing of GPUs between learner and policy. Both live on every GPU and take turns; with ``serving`` each has
-    its own."""
+    """The sharing of GPUs between learner and policy, as the run's own keys have it. Both live on every GPU and take
+    turns; with ``serving`` each has its own."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
     batch_tokens: int = 16384  # of a micro-batch
     activation_checkpointing: bool = False  # activations are computed again in the backward pass
-    offload: bool = False  # the optimiser and its step on the host
+    offload: Literal["none", "optimizer", "weights"] = "none"  # on the host for good, with the optimiser's step
     tensor_parallel: int = 1  # GPUs of one generating engine
     live: int = 256  # trajectories that one engine generates at a time
-    sleep: bool = True  # the engine's memory is free while the learner works
+    gpu_memory: float = 0.8  # share of a GPU that the engine takes
+    sleep: Literal[0, 1, 2] = 2  # 1, 2: the engine's memory is free while the learner works; 1: weights on the host
     learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
     shared_prompts: bool = True  # the learner computes a group's prompt once per micro-batch
     serving: int = 0  # GPUs of each machine that only generate; 0: all of them learn and generate
@@ -79,11 +81,6 @@ class Layout:
     def __post_init__(self) -> None:
         at_least(1, self, "batch_tokens", "tensor_parallel", "live")
         at_least(0, self, "serving")
-
-    @property
-    def engine_away(self) -> bool:
-        """True if the engine's memory leaves the learner's GPUs while it learns."""
-        return self.sleep or self.serving > 0
 
     @property
     def learner_away(self) -> bool:

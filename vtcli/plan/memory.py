@@ -1,4 +1,4 @@
-"""Memory of one GPU in bytes, part by part, in the two phases of a step: learning and generating."""
+"""Memory of one GPU in bytes, part by part, in the three phases of a step: generating, new weights, learning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vtcli.plan.job import Layout, Shape, Workload
 GIB = 2**30
 BUCKET = 500_000_000  # DeepSpeed's reduce_bucket_size: gradients that are in flight
 LIVE_PARAMETERS = 1_000_000_000  # DeepSpeed's stage3_max_live_parameters: weights that are gathered
-LOGITS = (
-    18  # bytes per logit: as computed, in fp32, scaled, log-softmax, and their gradients (engines/learner/deepspeed.py)
-)
+LOGITS = 18  # bytes per logit of a chunk: as computed, in fp32, scaled, log-softmax, and their gradients
+CHUNK_TOKENS = 1024  # whose logits exist at a time: engines/learner/head.py
+STEP_TOKENS = 8192  # that vLLM's encoder cache has room for at least: engines/vllm/start.py
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,15 @@ class Memory:
     gradients: float
     optimizer: float
     reference: float
-    activations: float
-    vision: float
-    logits: float
+    activations: float  # kept of the decoder for the backward pass
+    vision: float  # kept of the vision tower
+    working: float  # a layer computed again, logits of a chunk, or the optimiser's step: the largest
     policy: float  # the generating engine: weights and workspace
-    cache: float  # its KV cache
+    cache: float  # its KV cache: all that engine.gpu_memory leaves it
+    encoder: float  # its cache of images' features, beside engine.gpu_memory
+    asleep: float  # what a sleeping engine keeps on the GPU
+    engine_weights: float  # the part of ``policy`` that wakes first
+    context: float  # CUDA's context, NCCL's buffers, workspaces of libraries
     live: float  # trajectories whose cache fits in it at a time
     usable: float
     host: float
@@ -41,38 +45,56 @@ class Memory:
         return self.weights + self.optimizer + self.reference
 
     @property
+    def engine(self) -> float:
+        """The engine, awake."""
+        return self.policy + self.cache + self.encoder
+
+    @property
     def learning(self) -> float:
-        work = self.gradients + self.activations + self.vision + self.logits
-        return self.states + work + (0.0 if self.layout.engine_away else self.policy + self.cache)
+        away = self.layout.serving > 0
+        engine = 0.0 if away else self.asleep if self.layout.sleep else self.engine
+        return self.context + self.states + self.gradients + self.activations + self.vision + self.working + engine
 
     @property
     def generating(self) -> float:
-        return self.policy + self.cache + (0.0 if self.layout.learner_away else self.states)
+        return self.context + self.engine + (0.0 if self.layout.learner_away else self.states)
+
+    @property
+    def syncing(self) -> float:
+        """The learner's weights beside the engine's (``vtcli/engines/phases.py``)."""
+        if self.layout.serving:
+            return self.context + self.states
+        learner = self.weights if self.layout.learner_sleep else self.states
+        return self.context + learner + (self.asleep + self.engine_weights if self.layout.sleep else self.engine)
 
     @property
     def fits(self) -> bool:
-        """True if both phases have room, and the cache holds at least one of the longest trajectories."""
-        return max(self.learning, self.generating) <= self.usable and self.live >= 1
+        """True if every phase has room, and the cache holds at least one of the longest trajectories."""
+        return max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
 
 
 def states(parameters: float, layout: Layout, world: int) -> tuple[float, float, float, float]:
     """Weights, gradients, optimiser and host memory, in bytes of one rank.
 
     ZeRO (arXiv 1910.02054, section 5): stage 1 shards the optimiser, 2 the gradients too, 3 the weights too. In bf16
-    DeepSpeed keeps 16 bytes per parameter: master weight, both moments, and the shard's gradient in fp32. Its
-    ``estimate_zero2_model_states_mem_needs`` counts the same 18 with the 2 of the gradient. In fp32 it keeps both
-    moments, and from stage 1 on a master copy of the weights as well.
+    there are a master weight and both moments in fp32, and gradients that are summed in fp32 (``data_types`` of
+    ``engines/learner/zero.py``). DeepSpeed's ``estimate_zero2_model_states_mem_needs`` counts the gradients in bf16
+    beside them. In fp32 there are both moments, and from stage 1 on a master copy of the weights as well. A bucket of
+    gradients is held twice in the model's dtype (``overlap_comm``), and once in fp32 to be reduced.
     """
     size, stage = layout.bytes, layout.zero_stage
-    per_parameter = 16 if layout.dtype == "bfloat16" else 8 if stage == 0 else 12
-    optimizer = per_parameter * parameters / (world if stage >= 1 else 1)
-    gradients = size * parameters / (world if stage >= 2 else 1)
-    if 1 <= stage <= 2:
-        gradients += size * min(BUCKET, parameters)
-    weights = size * parameters / (world if stage == 3 else 1)
-    if stage == 3:
-        weights += size * min(LIVE_PARAMETERS, parameters)
-    return (weights, gradients, 0.0, optimizer) if layout.offload else (weights, gradients, optimizer, 0.0)
+    shard = parameters / world
+    optimizer = (8 if layout.dtype == "float32" and stage == 0 else 12) * (shard if stage >= 1 else parameters)
+    gradients = 4 * (shard if stage >= 2 else parameters)
+    bucket = min(BUCKET, parameters) * ((2 * size if stage >= 2 else size) + 4) if stage >= 1 else 0.0
+    weights = size * (shard if stage == 3 else parameters)
+    gathered = size * min(LIVE_PARAMETERS, parameters) if stage == 3 else 0.0
+    if layout.offload == "none":
+        return weights + gathered, gradients + bucket, optimizer, 0.0
+    host = optimizer + 4 * shard
+    if layout.offload == "weights":
+        return gathered, bucket, 0.0, host + weights
+    return weights + gathered, bucket, 0.0, host
 
 
 def layer_values(arch: Architecture, layout: Layout) -> float:
@@ -87,54 +109,87 @@ def layer_values(arch: Architecture, layout: Layout) -> float:
 
 
 def block_values(arch: Architecture, layout: Layout) -> float:
-    """The same for a block of the vision tower, per patch: 13 hidden and 4 (2 without a gate) intermediate vectors."""
+    """The same for a block of the vision tower, per patch: 12 hidden and 4 (2 without a gate) intermediate vectors."""
     v = arch.vision
-    values = 13 * v.hidden + (4 if v.gated else 2) * v.intermediate
+    values = 12 * v.hidden + (4 if v.gated else 2) * v.intermediate
     return layout.bytes * values + (4 * v.hidden if layout.dtype == "bfloat16" else 0)
 
 
-def _kept(units: float, layers: int, hidden: int, values: float, layout: Layout) -> float:
-    """Bytes of a stack's activations. With checkpointing each layer keeps its input. One layer at a time is computed
-    again, with as much for its gradients."""
+def _stack(units: float, layers: int, hidden: int, values: float, layout: Layout) -> tuple[float, float]:
+    """Bytes of a stack's activations: kept for the backward pass, and at work in it. With checkpointing each layer
+    keeps its input. One layer at a time is computed again, with as much for its gradients."""
     if layout.activation_checkpointing:
-        return units * (layers * hidden * layout.bytes + 2 * values)
-    return units * layers * values
+        return units * layers * hidden * layout.bytes, units * 2 * values
+    return units * layers * values, units * values
+
+
+def longest_patches(arch: Architecture, work: Workload, tokens: float, shape: Shape) -> float:
+    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, or of mean
+    rows; never more than its tokens have room for."""
+    largest = max(shape.image_patches, arch.patches(*work.lengths.observation_image, work.min_pixels, work.max_pixels))
+    rows = max(1.0, tokens / work.max_tokens)
+    found = max(rows * work.max_images * largest, tokens / shape.total * shape.patches)
+    return min(found, tokens * arch.vision.merge**2)
+
+
+def learner_work(arch: Architecture, work: Workload, layout: Layout, shape: Shape) -> tuple[float, float, float]:
+    """Bytes kept of the decoder and of the vision tower for the backward pass of the fullest micro-batch, and at work.
+
+    The decoder's backward pass comes first. The tower's begins when all of the decoder's activations are free.
+    """
+    tokens = max(layout.batch_tokens, work.max_tokens)  # no row is split
+    patches = longest_patches(arch, work, tokens, shape)
+    text, text_working = _stack(tokens, arch.text.layers, arch.text.hidden, layer_values(arch, layout), layout)
+    vision, vision_working = _stack(patches, arch.vision.depth, arch.vision.hidden, block_values(arch, layout), layout)
+    logits = LOGITS * arch.text.vocab * min(CHUNK_TOKENS, tokens) + 8 * arch.text.head_weights  # its fp32 gradient
+    return text, vision, max(text_working, logits, vision_working - text)
 
 
 def memory(
-    arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, shape: Shape, constants: Constants
+    arch: Architecture,
+    work: Workload,
+    layout: Layout,
+    cluster: Cluster,
+    shape: Shape,
+    constants: Constants,
 ) -> Memory:
     """Memory of one GPU of the cluster."""
-    weights, gradients, optimizer, host = states(arch.parameters, layout, layout.learners(cluster))
-    tokens = max(layout.batch_tokens, shape.total)  # no row is split
-    patches = max(tokens / shape.total, 1.0) * shape.patches
+    world = layout.learners(cluster)
+    weights, gradients, optimizer, host = states(arch.parameters, layout, world)
+    text, vision, working = learner_work(arch, work, layout, shape)
+    if layout.zero_stage in (1, 2) and layout.offload == "none":  # DeepSpeed makes the shard's gradients one tensor
+        working = max(working, 4 * arch.parameters / world - text - vision)
     reference = layout.bytes * arch.parameters if work.reference else 0.0
-    kept = weights + optimizer + reference
-    engine = layout.bytes * arch.parameters / layout.tensor_parallel
-    asleep = (engine if layout.sleep else 0.0) + (kept if layout.learner_sleep else 0.0)
-    if layout.serving:
-        asleep = 0.0  # both have their own memory
-    usable = cluster.gpu.memory * GIB * constants.usable_memory
-    policy = engine + constants.engine_gib * GIB
+    engine_weights = layout.bytes * arch.parameters / layout.tensor_parallel
+    policy = engine_weights + constants.engine_gib * GIB
+    cache = max(layout.gpu_memory * cluster.gpu.memory * GIB - policy, 0.0)
+    image = arch.tokens(arch.patches(10**5, 10**5, work.min_pixels, work.max_pixels))
     row = layout.bytes * arch.kv_values / layout.tensor_parallel  # of the cache, per token
-    free = max(usable - policy - (0.0 if layout.learner_away else kept), 0.0)
     share = work.trajectories / layout.engines(cluster)  # trajectories per engine
-    live = min(layout.live, share, free / (row * shape.total))
-    if free < row * work.max_tokens:
+    live = min(layout.live, share, cache / (row * shape.total))
+    if cache < row * work.max_tokens:
         live = 0.0  # not even one of the longest kind
+    asleep = 0.0
+    if not layout.serving:  # else both have their own memory
+        asleep = engine_weights if layout.sleep == 1 else 0.0
+        asleep += weights + optimizer + reference if layout.learner_sleep else 0.0
     held = layout.bytes * arch.parameters if layout.serving and layout.keep_weights else 0.0
     return Memory(
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
         reference=reference,
-        activations=_kept(tokens, arch.text.layers, arch.text.hidden, layer_values(arch, layout), layout),
-        vision=_kept(patches, arch.vision.depth, arch.vision.hidden, block_values(arch, layout), layout),
-        logits=LOGITS * arch.text.vocab * tokens * shape.policy / shape.total,
+        activations=text,
+        vision=vision,
+        working=working,
         policy=policy,
-        cache=max(live * shape.total, work.max_tokens) * row,
+        cache=cache,
+        encoder=layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens),
+        asleep=constants.asleep_gib * GIB,
+        engine_weights=engine_weights,
+        context=constants.context_gib * GIB,
         live=live,
-        usable=usable,
+        usable=cluster.gpu.memory * GIB * constants.usable_memory,
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         layout=layout,
     )

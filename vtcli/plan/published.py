@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vtcli.plan.architecture import KNOWN, Architecture
 from vtcli.plan.constants import Constants
-from vtcli.plan.estimate import Plan, estimate
+from vtcli.plan.estimate import Plan, evaluate
 from vtcli.plan.hardware import Cluster, parse_cluster
 from vtcli.plan.job import Layout, Lengths, Workload
 
@@ -39,7 +39,7 @@ class PublishedRun:
         return KNOWN[self.model]
 
     def plan(self, constants: Constants) -> Plan:
-        return estimate(self.arch, self.work, self.layout, self._cluster, constants)
+        return evaluate(self.arch, self.work, self.layout, self._cluster, constants)
 
     @property
     def _cluster(self) -> Cluster:
@@ -90,7 +90,14 @@ def _easyr1(
         cluster=f"1x8x{kind}",
         work=work,
         layout=Layout(
-            3, "bfloat16", micro * 4096, True, tensor_parallel=parallel, learner_sleep=True, shared_prompts=False
+            3,
+            "bfloat16",
+            micro * 4096,
+            True,
+            tensor_parallel=parallel,
+            gpu_memory=0.9,
+            learner_sleep=True,
+            shared_prompts=False,
         ),
         published={"update": update, "step": step_s},
         calibrated=calibrated,
@@ -113,7 +120,7 @@ def _deepeyes(kind: str) -> PublishedRun:
         model="Qwen2.5-VL-7B",
         cluster=f"1x8x{kind}",
         work=work,
-        layout=Layout(3, "bfloat16", 1024, True, live=1024, learner_sleep=True, shared_prompts=False),
+        layout=Layout(3, "bfloat16", 1024, True, live=1024, gpu_memory=0.9, learner_sleep=True, shared_prompts=False),
         published={"update": 860.1, "logprobs": 293.3, "generation": 802.1, "step": 2142.4},
     )
 
@@ -133,7 +140,7 @@ def _codev() -> PublishedRun:
         model="Qwen2.5-VL-7B",
         cluster="1x8xH200",
         work=work,
-        layout=Layout(3, "bfloat16", 32768, True, live=1024, learner_sleep=True, shared_prompts=False),
+        layout=Layout(3, "bfloat16", 32768, True, live=1024, gpu_memory=0.9, learner_sleep=True, shared_prompts=False),
         published={"gpu_hours": 288.0},
     )
 

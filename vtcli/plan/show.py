@@ -13,17 +13,22 @@ from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
 from vtcli.plan.published import PublishedFigure
 
-PHASES = {  # part of the memory -> what it is, while learning, while generating
-    "weights": ("the learner's", True, True),
-    "gradients": ("", True, False),
-    "optimizer": ("master weights, moments, the shard's gradients", True, True),
-    "reference": ("model of the KL term", True, True),
-    "activations": ("of a micro-batch in the decoder", True, False),
-    "vision": ("of the same in the vision tower", True, False),
-    "logits": ("of the same, for the policy's tokens", True, False),
-    "policy": ("the engine's weights and workspace", False, True),
-    "cache": ("its KV cache", False, True),
+PHASES = {  # part of the memory -> what it is, whether the learner has it while it learns, for good
+    "weights": "the learner's",
+    "gradients": "summed in fp32, and buckets under way",
+    "optimizer": "master weights and moments",
+    "reference": "model of the KL term",
+    "activations": "kept of the decoder, a micro-batch with the longest row",
+    "vision": "kept of the vision tower, with all its images",
+    "working": "a layer computed again, a chunk of logits, or the optimiser's step",
+    "policy": "the engine's weights and workspace",
+    "cache": "its KV cache: what engine.gpu_memory leaves",
+    "encoder": "its cache of images",
+    "asleep": "the engine while it sleeps",
+    "context": "CUDA, NCCL, workspaces",
 }
+LASTING = ("weights", "optimizer", "reference")
+ENGINE = ("policy", "cache", "encoder")
 PARTS = {
     "images": "resized and cut into patches on the hosts",
     "generation": "prefill and decoding",
@@ -54,7 +59,8 @@ def _head(plan: Plan) -> str:
         f"({plan.arch.tokens(round(mean.image_patches))} an image), {mean.policy:.0f} of the policy in "
         f"{mean.turns + 1:g} turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"
         f"{on.dtype}, ZeRO {on.zero_stage}, micro-batches of {on.batch_tokens} tokens, checkpointing "
-        f"{_yes(on.activation_checkpointing)}, offload {_yes(on.offload)}, tensor parallel {on.tensor_parallel}"
+        f"{_yes(on.activation_checkpointing)}, offload {on.offload}, engine.gpu_memory {on.gpu_memory:g}, sleep of the "
+        f"engine {on.sleep} and of the learner {_yes(on.learner_sleep)}, tensor parallel {on.tensor_parallel}"
         + (f"; of each machine {on.serving} GPUs only generate" if on.serving else "")
     )
 
@@ -65,17 +71,25 @@ def _yes(value: bool) -> str:
 
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
-    out = Table("GiB per GPU", "learning", "generating", "", title="Memory", title_justify="left")
-    asleep, away = memory.layout.engine_away, memory.layout.learner_away
-    for name, (what, while_learning, while_generating) in PHASES.items():
-        learning = while_learning or (not asleep and name in ("policy", "cache"))
-        generating = while_generating and not (away and name in ("weights", "optimizer", "reference"))
-        size = f"{getattr(memory, name) / GIB:.3g}"
+    out = Table("GiB per GPU", "generating", "new weights", "learning", "", title="Memory", title_justify="left")
+    shared, sleeps = memory.layout.serving == 0, memory.layout.sleep > 0
+    stays = not memory.layout.learner_away
+    for name, what in PHASES.items():
+        in_phase = {
+            "generating": name in (*ENGINE, "context") or (name in LASTING and stays),
+            "syncing": name in ("weights", "context")
+            or (name in LASTING and (stays or not shared))
+            or (shared and (name == "asleep" if sleeps else name in ENGINE)),
+            "learning": name not in (*ENGINE, "asleep") or (shared and (name == "asleep") == sleeps),
+        }
+        sizes = [f"{getattr(memory, name) / GIB:.3g}" if there else "" for there in in_phase.values()]
+        if name == "policy" and shared and sleeps:
+            sizes[1] = f"{memory.engine_weights / GIB:.3g}"
         if getattr(memory, name):
-            out.add_row(name, size if learning else "", size if generating else "", what)
-    total = [f"{m / GIB:.3g}" for m in (memory.learning, memory.generating)]
+            out.add_row(name, *sizes, what)
+    total = [f"{m / GIB:.3g}" for m in (memory.generating, memory.syncing, memory.learning)]
     out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
-    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "offloaded, asleep, kept for servers")
+    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "", "offloaded, asleep, kept for servers")
     return out
 
 
@@ -100,6 +114,19 @@ def _verdict(plan: Plan) -> str:
     changes = " ".join(plan.advice or ())
     then = f"Then a step takes {plan.then.time.total:.3g} s: {_cost(plan.then)}."
     return f"It does not fit. It would with:\n  {changes}\n{then}"
+
+
+def fit(plan: Plan) -> str:
+    """The cheapest layout as overrides on one line, what it costs, and the GPUs' memory by phase."""
+    if plan.advice is None:
+        return _verdict(plan)
+    best = plan.then or plan
+    m = best.memory
+    room = (
+        f"{m.generating / GIB:.1f} generating, {m.syncing / GIB:.1f} with new weights, {m.learning / GIB:.1f} learning"
+    )
+    line = " ".join(plan.advice) or "nothing to change"
+    return f"{line}\n{room}, of {m.usable / GIB:.1f} GiB; {best.time.total:.3g} s a step, {_cost(best)}"
 
 
 def _cost(plan: Plan) -> str:

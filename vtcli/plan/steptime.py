@@ -130,7 +130,9 @@ def learner(s: StepInputs) -> float:
     once = 0.0 if s.layout.zero_stage == 3 else 2 * size / s.link_bytes_per_s
     shard = s.arch.parameters / (s.learners if s.layout.zero_stage else 1)
     adam = 28 * shard / s.bytes_per_s  # gradient and three fp32 states read, three written
-    if s.layout.offload:  # gradients down, weights up, and AdamW in the host's memory, which all its ranks share
+    if (
+        s.layout.offload != "none"
+    ):  # gradients down, weights up, and AdamW in the host's memory, which all its ranks share
         adam = (
             2 * s.layout.bytes * shard / s.host_bytes_per_s
             + 28 * shard * s.learners / s.cluster.nodes / HOST_BYTES_PER_S
@@ -189,10 +191,11 @@ def tools(s: StepInputs, generating: float) -> float:
 
 def sync(s: StepInputs, states: float) -> float:
     """Seconds for weights from learner to engine: gathered over the slowest link, then written. A learner that sleeps
-    moves its ``states`` (bytes) to the host and back."""
+    moves its ``states`` (bytes) to the host and back, an engine at level 1 its weights."""
     size = s.layout.bytes * s.arch.parameters
     gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
     moved = 2 * states if s.layout.learner_sleep and not s.layout.serving else 0.0
+    moved += 2 * size / s.layout.tensor_parallel if s.layout.sleep == 1 and not s.layout.serving else 0.0
     return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from vtcli.envs.claims import Claims
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
+from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import Completion, Group, ImageRef, Observation, Sample, Scored, Signals, Trajectory
@@ -52,7 +53,8 @@ class Stream:
 
     ``claims`` are tested where a reward or a judge asks; None: never (environments without code of the policy).
     ``clock`` belongs to an engine that counts its own time. None: time counts while requests are open. ``lockstep`` is
-    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own.
+    for comparisons alone: a turn begins when every unfinished trajectory is ready for its own. ``admission`` bounds how
+    many run at a time; None, or in lock-step: all of them.
     """
 
     policy: Policy
@@ -63,6 +65,7 @@ class Stream:
     clock: Clock | None = None
     lockstep: bool = False
     claims: Claims | None = None
+    admission: Admission | None = None
 
     async def __call__(
         self,
@@ -125,9 +128,16 @@ class _Run:
     async def member(self, request: RolloutRequest) -> tuple[Trajectory, Signals]:
         """One trajectory and what is measured of it, which waits for no other."""
         shared = self.stream
+        places = shared.admission if self.turns is None else None  # all wait for each other in lock-step
+        length: int | None = None
+        if places is not None:
+            await places.enter()
         try:
             found = await rollout(request, self.policy, shared.chat, self.open_env, shared.limits)
+            length = found.length
         finally:
+            if places is not None:
+                places.leave(length)
             if self.turns is not None:
                 self.turns.leave()
         with self.clock.during("judge"):

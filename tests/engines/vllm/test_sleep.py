@@ -31,6 +31,7 @@ class RecordingEngine:
         self.refuse: set[str] = set()
         self.threads: set[str] = set()
         self.model_executor = self
+        self.renderer = None
 
     def _called(self, name: str) -> None:
         self.calls.append(name)

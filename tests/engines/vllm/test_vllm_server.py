@@ -277,6 +277,21 @@ def test_a_completion_that_does_not_come_is_named(stand_in: Callable[..., StandI
             ask(opened, request())
 
 
+def test_a_server_that_completes_others_meanwhile_is_waited_for(stand_in: Callable[..., StandIn]) -> None:
+    """A queue is no failure: the limit counts from the server's last completion."""
+    server = stand_in()
+
+    async def both(opened: ServerPolicy) -> list[Completion]:
+        server.slow = {"/inference/v1/generate": 2.4}
+        first = asyncio.ensure_future(opened.complete(request(seed=1)))
+        await asyncio.sleep(0.2)
+        server.slow = {"/inference/v1/generate": 0.6}
+        return await asyncio.gather(first, opened.complete(request(seed=2)))
+
+    with policy(server, timeout_s=1.8) as opened:
+        assert len(asyncio.run(both(opened))) == 2
+
+
 # -- weight updates that fail ------------------------------------------------------------------------------------------
 
 

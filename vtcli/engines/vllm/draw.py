@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from vllm.v1.sample.logits_processor import LogitsProcessor, process_dict_updates  # pyright: ignore[reportMissingImports]
 
-from vtcli.engines.drawing import distributions, draw, uniforms
+from vtcli.engines.drawing import Distributions, distributions, draw, uniforms
 from vtcli.families.pieces import piece
 from vtcli.protocols import Sampling, TemperatureSpan
 from vtcli.rollout.spans import SpanReader
@@ -53,38 +53,70 @@ class _Row:
         return self.reader.temperature
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the batch with the same banned ids, as they are until the batch changes."""
+
+    rows: list[_Row]
+    banned: Tensor
+    places: Tensor | None  # in the batch; None: they are the whole batch, in order
+    how: Distributions | None  # None: spans change their temperatures
+
+    def now(self, device: torch.device) -> Distributions:
+        """Distributions of the next tokens."""
+        if self.how is not None:
+            return self.how
+        return distributions([row.sampling for row in self.rows], [row.temperature() for row in self.rows], device)
+
+
 class Draw(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
     """Rows of requests that carry ``KEY``; others are left to vLLM."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.device, self.folder = device, vllm_config.model_config.model
+        self.device, self.folder, self.pinned = device, vllm_config.model_config.model, is_pin_memory
         self._tokenizer: Tokenizer | None = None
         self.rows: dict[int, _Row] = {}
-        self._banned: dict[tuple[int, ...], Tensor] = {}
+        self._sets: list[_Rows] | None = None  # None: the batch has changed
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: Any) -> None:
         process_dict_updates(self.rows, batch_update, self._row)
+        if batch_update is not None:
+            self._sets = None
 
     def apply(self, logits: Tensor) -> Tensor:
         """(rows of the batch, vocabulary), in fp32, changed in place."""
+        if self._sets is None:
+            self._sets = self._of_batch(len(logits))
+        for part in self._sets:
+            numbers = self._sent([row.number for row in part.rows], torch.float64)
+            own = logits if part.places is None else logits[part.places]
+            tokens, logprobs = draw(own, part.now(self.device), numbers, part.banned)
+            if part.places is None:
+                logits.fill_(float("-inf")).scatter_(1, tokens[:, None], logprobs[:, None])
+            else:
+                logits[part.places] = float("-inf")
+                logits[part.places, tokens] = logprobs
+        return logits
+
+    def _of_batch(self, size: int) -> list[_Rows]:
+        out: list[_Rows] = []
         for banned in {row.banned for row in self.rows.values()}:
             at = sorted(i for i, row in self.rows.items() if row.banned == banned)
             rows = [self.rows[i] for i in at]
-            places = torch.tensor(at, device=logits.device)
-            how = distributions([row.sampling for row in rows], [row.temperature() for row in rows], logits.device)
-            numbers = torch.tensor([row.number for row in rows], dtype=torch.float64, device=logits.device)
-            tokens, logprobs = draw(logits[places], how, numbers, self._tensor(banned))
-            logits[places] = float("-inf")
-            logits[places, tokens] = logprobs
-        return logits
+            places = None if at == list(range(size)) else self._sent(at, torch.long)
+            how = None
+            if not any(row.reader for row in rows):
+                samplings = [row.sampling for row in rows]
+                how = distributions(samplings, [sampling.temperature for sampling in samplings], self.device)
+            out.append(_Rows(rows, self._sent(list(banned), torch.long), places, how))
+        return out
 
-    def _tensor(self, banned: tuple[int, ...]) -> Tensor:
-        if banned not in self._banned:
-            self._banned[banned] = torch.tensor(banned, dtype=torch.long, device=self.device)
-        return self._banned[banned]
+    def _sent(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        """A tensor on the device, for which the host does not wait."""
+        return torch.tensor(values, dtype=dtype, pin_memory=self.pinned).to(self.device, non_blocking=True)
 
     def _row(self, params: Any, prompt: Sequence[int] | None, said: Sequence[int]) -> _Row | None:
         """A new sequence of vLLM's batch; None for one that is not ours."""

@@ -1,7 +1,8 @@
 """Policy on vLLM in this process: token ids in, token ids and log-probabilities out; requests come and go at any time.
 
 The engine lives in a thread of its own, which does one thing at a time: start, take requests, step, take weights. All
-who wait for it wait in another thread and with a limit. Tokens are drawn by ``vllm_draw``, not by vLLM.
+who wait for it wait in another thread and with a limit. Images are made ready in further threads (``rendering``).
+Tokens are drawn by ``draw``, not by vLLM.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import atexit
 import importlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vtcli.engines.inputs import Seen
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, SLEEPING, misread, same_tensors, sampling
-from vtcli.engines.vllm.queueing import StartOrder
+from vtcli.engines.vllm.queueing import StartOrder, WorkLimit
+from vtcli.engines.vllm.rendering import Renderer
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.start import arguments, load, require_sleep, start, tensors
 from vtcli.errors import EngineError, InputError
@@ -36,6 +37,9 @@ from vtcli.schema import Completion
 
 T = TypeVar("T")
 
+JOBS = 16
+"""Requests that are taken between two steps, at most: those that are open go on meanwhile."""
+
 
 @dataclass
 class _Open:
@@ -43,6 +47,7 @@ class _Open:
 
     request: Request
     answer: Future[Completion]
+    inner: str = ""  # its name inside vLLM
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
 
@@ -59,8 +64,9 @@ class VllmPolicy:
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._open: dict[str, _Open] = {}
+        self._asked: set[str] = set()  # requests with a waiting caller, also while their images are made ready
         self._count = self._looks = 0
-        self._order = StartOrder()
+        self._order, self._limit = StartOrder(), WorkLimit()
         self._broken: BaseException | None = None
         self._doing = "starting"
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
@@ -70,12 +76,18 @@ class VllmPolicy:
         self._engine: Any = None
         self._names = tensors(family)
         self._engine = self._wait(lambda: start(given), "vLLM's start", engine.start_timeout_s)
+        self._renderer = Renderer(self._engine.renderer, family, view, self.clock)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens whose keys and values fit into the blocks that vLLM has after its start."""
+        return int(self._engine.vllm_config.cache_config.kv_cache_size_tokens)
 
     async def complete(self, request: Request) -> Completion:
         """One completion.
 
         Raises:
-            EngineError: the engine has failed, or nothing came within ``engine.timeout_s``.
+            EngineError: the engine has failed, worked at it for ``engine.timeout_s`` or did nothing for as long.
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
         self.family.chat.check_images(request.token_ids, request.images)
@@ -83,20 +95,42 @@ class VllmPolicy:
         state = _Open(request, _future())
         self._count += 1
         name = str(self._count)
-        self._submit(lambda: self._add(name, state))
-        limit = self.options.timeout_s
+        self._asked.add(name)
+        self._limit.open(name)
+        limit, answer = self.options.timeout_s, asyncio.ensure_future(self._answer(name, state))
         try:
-            async with asyncio.timeout(limit):  # not wait_for, which in Python 3.11 may lose a cancellation
-                return await asyncio.wrap_future(state.answer)
-        except TimeoutError as error:
+            while (left := limit - self._limit.waited(name)) > 0:
+                await asyncio.wait({answer}, timeout=left)
+                if answer.done():
+                    return answer.result()
+            work = "it worked at it" if self._limit.works(name) else "it is in the queue, which did not move"
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
-                f"tokens and {len(request.images)} images, {len(state.ids)} of {request.max_tokens} tokens said; "
-                f"{len(self._open)} requests are open, the engine is {self._doing}"
-            ) from error
+                f"tokens and {len(request.images)} images ({work}), {len(state.ids)} of {request.max_tokens} tokens "
+                f"said; {len(self._open)} requests are open, the engine is {self._doing}"
+            )
         finally:
+            self._asked.discard(name)
+            self._limit.close(name)
+            answer.cancel()
             if not state.answer.done():  # abandoned: given up, or the rollout was cancelled
                 self._submit(lambda: self._drop(name))
+
+    async def _answer(self, name: str, state: _Open) -> Completion:
+        for attempt in (1, 2):
+            try:
+                prompt = await self._renderer.ready(state.request)
+            except Exception as error:
+                raise _refused(error) from error
+            self._submit(lambda prompt=prompt: self._add(name, state, prompt))
+            try:
+                return await asyncio.wrap_future(state.answer)
+            except _Dropped as error:
+                if attempt == 2:
+                    raise _refused(error) from error
+                self._renderer.drop(error.images)
+                state.answer = _future()
+        raise AssertionError("the second attempt sends all images")
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
@@ -143,21 +177,28 @@ class VllmPolicy:
         atexit.unregister(self.close)
         self._jobs.put(None)
         self._thread.join(timeout=30)
+        if hasattr(self, "_renderer"):
+            self._renderer.close()
 
     # -- in the engine's thread ------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        taken = 0
         while True:
             busy = bool(self._open)
             self._doing = "sampling" if busy else "idle"
             try:
+                if busy and taken == JOBS:
+                    raise queue.Empty
                 job = self._jobs.get(block=not busy)
             except queue.Empty:
                 self._step()
+                taken = 0
                 continue
             if job is None:
                 break
             job()
+            taken += 1
         self._fail(EngineError("vLLM was closed while requests were open"))
         if self._engine is not None:  # not the engine's own shutdown, which ends the learner's process group as well
             self._engine.model_executor.shutdown()
@@ -166,6 +207,9 @@ class VllmPolicy:
         try:
             with self.clock.during("generate"):
                 outputs = self._engine.step()
+            scheduler = self._engine.engine_core.engine_core.scheduler
+            inner = {running.request_id for running in scheduler.running}
+            self._limit.computes({name for name, state in self._open.items() if state.inner in inner})
             for output in outputs:
                 self._deliver(output)
         except Exception as error:
@@ -179,18 +223,21 @@ class VllmPolicy:
             state.answer.set_exception(problem)
         self._open.clear()
 
-    def _add(self, name: str, state: _Open) -> None:
+    def _add(self, name: str, state: _Open, prompt: Any) -> None:
         if self._broken is not None:
             problem = EngineError(f"vLLM has failed before: {type(self._broken).__name__}: {str(self._broken)[:500]}")
             state.answer.set_exception(problem)
             return
         request = state.request
         try:
-            with self.clock.during("generate"):  # images are processed here
+            with self.clock.during("generate"):
                 place = self._order.of(request.rollout)
-                self._engine.add_request(name, self._prompt(request), self._sampling(request), priority=place)
+                state.inner = self._engine.add_request(name, prompt, self._sampling(request), priority=place)
         except Exception as error:  # this request's fault: the engine goes on
-            state.answer.set_exception(InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}"))
+            images = getattr(error, "mm_hashes", None)  # of vLLM's MultiModalCacheMissError
+            if images is not None:
+                self._engine.output_processor.abort_requests([name], internal=False)
+            state.answer.set_exception(_refused(error) if images is None else _Dropped(images))
             return
         self._open[name] = state
 
@@ -222,10 +269,8 @@ class VllmPolicy:
 
     def _take(self, passing: _Passing) -> None:
         self._doing = "taking weights"
-        if self._open:
-            raise EngineError(
-                f"{len(self._open)} requests are open during a weight update: their tokens would be mixed"
-            )
+        if count := len(self._open.keys() | self._asked):
+            raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
         if "weights" in self._asleep:
             self._engine.wake_up(["weights"])  # the cache stays away: the learner's weights are still there
         _settle()
@@ -237,13 +282,14 @@ class VllmPolicy:
         self._asleep -= {"weights"}  # only now: at level 2 memory that was woken holds anything
         if not self._engine.reset_prefix_cache():
             raise EngineError("vLLM did not give up its prefix cache: blocks of it are still in use")
-        self._engine.reset_mm_cache()  # both sides: the renderer's and the worker's
+        self._renderer.forget(self._engine)
         self._engine.reset_encoder_cache()  # else the next request that reuses an image fails
 
     def _fall_asleep(self) -> None:
         self._doing = "falling asleep"
-        if self._open:
-            raise EngineError(f"{len(self._open)} requests are open while vLLM shall sleep")
+        if count := len(self._open.keys() | self._asked):
+            raise EngineError(f"{count} requests are open while vLLM shall sleep")
+        self._renderer.forget(self._engine)
         self._asleep = SLEEPING  # whatever fails from here on: nothing is sampled on memory that may be gone
         self._engine.sleep(self.options.sleep)
 
@@ -270,7 +316,7 @@ class VllmPolicy:
         self._engine.collective_rpc("vtcli_watch_prompts", args=(self.family.vllm.pixels_key,))
         self._looks += 1
         name = f"look-{self._looks}"
-        prompt = {**self._prompt(request), "cache_salt": name}  # read from the first token on, not from the cache
+        prompt = self._renderer.whole(request, name)  # read from the first token on, not from the cache
         self._engine.add_request(name, prompt, self._sampling(replace(request, max_tokens=1), name))
         done = False
         while not done:
@@ -278,19 +324,6 @@ class VllmPolicy:
                 self._deliver(output)
                 done = done or (output.request_id == name and output.finished)
         return from_worker(self._engine.collective_rpc("vtcli_look", args=(name,))[0], self.family.vllm)
-
-    def _prompt(self, request: Request) -> dict[str, Any]:
-        """vLLM's form of a prompt: one placeholder per image, and every image by the digest of its view."""
-        ids = self.family.vllm.prompt(request.token_ids, request.images)
-        if not request.images:
-            return {"prompt_token_ids": ids}
-        images = [Image.fromarray(self.view(ref)) for ref in request.images]
-        names = [ref.view for ref in request.images]
-        return {
-            "prompt_token_ids": ids,
-            "multi_modal_data": {"image": images},
-            "multi_modal_uuids": {"image": names},
-        }
 
     def _sampling(self, request: Request, look: str = "") -> Any:
         kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
@@ -342,6 +375,18 @@ class _Passing:
 
     def where(self) -> str:
         return f" (at tensor {self.count} of {len(self.weights)}: {self.last})" if self.last else ""
+
+
+class _Dropped(Exception):
+    """The engine has dropped images that it was only given by name; vLLM's names for them."""
+
+    def __init__(self, images: Sequence[str]) -> None:
+        super().__init__(f"vLLM has dropped {len(images)} images")
+        self.images = images
+
+
+def _refused(error: Exception) -> InputError:
+    return InputError(f"vLLM refuses a prompt: {type(error).__name__}: {str(error)[:500]}")
 
 
 def _settle() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+import time
 import uuid
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -47,6 +48,7 @@ class ServerPolicy:
     def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
         self.clock: Clock | None = None  # it computes in other processes
+        self.cache_tokens: int | None = None  # servers queue what does not fit
         self.family, self.view, self.options = family, view, engine
         self._names = tensors(family)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
@@ -75,7 +77,7 @@ class ServerPolicy:
         """One completion.
 
         Raises:
-            EngineError: no server is left, or none answered within ``engine.timeout_s``.
+            EngineError: no server is left, or the one that was asked completed nothing for ``engine.timeout_s``.
             LostError: servers answered ``engine.retries`` + 1 times, and never with a completion.
             InputError: placeholders and images disagree, or vLLM read the prompt as something else.
         """
@@ -173,12 +175,14 @@ class ServerPolicy:
         asking = asyncio.ensure_future(self._ask(server, request))
         failing = asyncio.ensure_future(server.failed.wait())
         try:
-            limit = self.options.timeout_s
-            await asyncio.wait({asking, failing}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-            if failing.done():
-                raise Gone(server.why)
+            limit, begin = self.options.timeout_s, time.monotonic()
+            while (left := limit - (time.monotonic() - max(begin, server.moved))) > 0:  # its queue does not count
+                await asyncio.wait({asking, failing}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if asking.done():
+                    server.moved = time.monotonic()
+                    return asking.result()
+                if failing.done():
+                    raise Gone(server.why)
             raise EngineError(
                 f"no completion from vLLM within engine.timeout_s={limit:g} for a prompt of {len(request.token_ids)} "
                 f"tokens and {len(request.images)} images; {server.blamed()} has {server.open} requests open"
@@ -189,14 +193,14 @@ class ServerPolicy:
                 task.cancel()
 
     async def _ask(self, server: Remote, request: Request, look: str = "") -> Completion:
-        label, limit = self._fleet.label, self.options.timeout_s + GRACE_S  # who waits has the tighter limit
+        label = self._fleet.label
         place = self._order.of(request.rollout)
         for knows in (True, False):  # what it was sent before, its cache may have dropped
             views = {ref.view: None if knows and ref.view in server.known else ref for ref in request.images}
             sent = {view: None if ref is None else await self._uri(ref) for view, ref in views.items()}
             try:
                 asked = body(request, self.family, sent, look) | {"priority": place}
-                reply = await server.ask("POST", GENERATE, limit, asked)
+                reply = await server.ask("POST", GENERATE, None, asked)
             except Refused as error:
                 if None in sent.values():
                     server.known -= sent.keys()

@@ -56,6 +56,7 @@ class Remote:
     waiting: bool = False  # it lives, and lacks weights that were not kept
     troubled: bool = False  # its log is worth keeping
     open: int = 0  # requests
+    moved: float = 0.0  # time.monotonic() of its last completion
     rollouts: int = 0  # that were given to it since the last update
     known: set[str] = field(default_factory=set[str])  # views that it has
     failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,8 +69,8 @@ class Remote:
         log = f", log {self.child.plan.log}" if self.child else ""
         return f"{self.url} (server {self.number}{log})"
 
-    async def ask(self, method: str, path: str, limit_s: float, content: Any = None) -> Any:
-        """The JSON that it replies; ``content`` is JSON as well, or a file.
+    async def ask(self, method: str, path: str, limit_s: float | None, content: Any = None) -> Any:
+        """The JSON that it replies; ``content`` is JSON as well, or a file. ``limit_s`` None: who asks has a limit.
 
         Raises:
             Gone: no reply within the limit, or a broken connection.
@@ -84,7 +85,7 @@ class Remote:
                     if reply.status != 200:
                         raise Refused(reply.status, _message(text))
         except TimeoutError as error:
-            raise Gone(f"no reply to {method} {path} within {limit_s:.3g} s") from error
+            raise Gone(f"no reply to {method} {path} within {limit_s or 0.0:.3g} s") from error
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise Gone(f"{method} {path}: {type(error).__name__}: {str(error)[:200]}") from error
         try:

@@ -1,0 +1,63 @@
+"""What a GPU cannot hold is refused before a model is loaded. The GPU is nvidia-smi's word alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vtcli.cli.room import require_room
+from vtcli.config import compose, machine
+from vtcli.config.machine import CudaDevice
+from vtcli.errors import ConfigError
+
+CARD = ["+recipe=codev", "rl.data=x:v1"]
+
+
+def values(stage: str, *argv: str) -> dict[str, Any]:
+    return compose.load(stage, [*argv, "model=qwen2_5_vl_7b"]).values
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice("NVIDIA H100 80GB HBM3", 79.6),) * 8)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("card")
+def test_rl_says_which_phase_is_too_large_and_which_keys_help() -> None:
+    short = ["scale=node", *CARD, "rl.backend.offload=none"]
+    with pytest.raises(ConfigError) as caught:
+        require_room("rl", values("rl", *short))
+    said = str(caught.value)
+    for word in ("Qwen2.5-VL-7B on one GPU (NVIDIA H100 80GB HBM3, 79.6 GiB)", "learning, of 75.6 usable", "--fit"):
+        assert word in said
+    helps = said.partition("It would fit with: ")[2].partition(". `vtcli")[0].split()
+    kept = [a for a in short if a.partition("=")[0] not in {h.partition("=")[0] for h in helps}]
+    require_room("rl", values("rl", *kept, *helps))
+
+
+def test_the_ranks_that_share_the_states_count(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = values("rl", "scale=node", *CARD, "rl.backend.offload=none")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    require_room("rl", given)
+
+
+@pytest.mark.usefixtures("card")
+def test_sft_is_refused_with_keys_of_its_own() -> None:
+    given = values("sft", "scale=gpu", "+recipe=codev", "sft.backend.offload=none")
+    with pytest.raises(ConfigError, match=r"GiB on each GPU to learn.*It would fit with: sft\.backend\.offload=optim"):
+        require_room("sft", given)
+    require_room("sft", values("sft", "scale=gpu", "+recipe=codev"))
+
+
+@pytest.mark.usefixtures("card")
+def test_a_user_may_know_better() -> None:
+    require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none", "plan.refuse=false"))
+    require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none", "rl.model=my/unknown"))
+
+
+def test_without_a_gpu_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: ())
+    require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none"))

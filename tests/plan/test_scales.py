@@ -1,0 +1,49 @@
+"""Every recipe at every scale that is shipped fits its own cluster, with a model of 3B and of 7B. Loads no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vtcli.cli import cost
+from vtcli.config import compose
+from vtcli.errors import ConfigError
+from vtcli.plan.estimate import Plan
+from vtcli.plan.memory import GIB
+
+CLUSTERS = {"gpu": "1x1xH100", "node": "1x8xH100", "paper": "4x8xH200"}
+RECIPES = [name for name in compose.options("recipe") if not name.startswith("tiny_")]
+MODELS = [f"Qwen/Qwen2.5-VL-{size}-Instruct" for size in ("3B", "7B")]
+
+
+def plans(recipe: str, scale: str) -> list[Plan]:
+    """Composed once: a model changes its path and nothing else."""
+    argv = [f"+recipe={recipe}", f"scale={scale}", f"plan.cluster={CLUSTERS[scale]}"]
+    values = compose.load("plan", argv).values
+    nowhere = Path("nothing measured")
+    return [cost.plan({**values, "plan": {**values["plan"], "model": model}}, nowhere) for model in MODELS]
+
+
+@pytest.mark.parametrize("scale", CLUSTERS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
+    for found in plans(recipe, scale):
+        m = found.memory
+        phases = [round(x / GIB, 1) for x in (m.generating, m.syncing, m.learning, m.usable)]
+        assert m.fits, (found.arch.name, phases, found.advice)
+        assert found.layout.batch_tokens >= found.work.max_tokens
+        assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)  # what runs
+
+
+def test_recipes_of_the_tiny_world_have_no_rl_at_other_scales() -> None:
+    with pytest.raises(ConfigError, match="says nothing about rl"):
+        plans("tiny_base", "gpu")
+
+
+def test_what_one_gpu_cannot_hold_is_refused_with_what_would_help() -> None:
+    argv = ["+recipe=codev", "scale=gpu", "model=qwen2_5_vl_7b", "rl.backend.offload=none"]
+    found = cost.run([*argv, "cluster=1x1xH100"])
+    assert not found.memory.fits
+    assert found.advice
+    assert "rl.backend.offload=optimizer" in found.advice

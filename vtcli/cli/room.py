@@ -1,0 +1,106 @@
+"""Refusal of a run that a GPU's memory cannot hold, before a model is loaded; the arithmetic is vtcli plan's."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from vtcli.algo.optim import Backend
+from vtcli.cli import cost
+from vtcli.config import machine
+from vtcli.config.binding import convert
+from vtcli.errors import ConfigError, InputError
+from vtcli.plan.architecture import Architecture
+from vtcli.plan.constants import Constants
+from vtcli.plan.estimate import evaluate
+from vtcli.plan.fit import advised
+from vtcli.plan.hardware import GPUS, Cluster
+from vtcli.plan.job import Layout, Lengths, Workload, shape
+from vtcli.plan.memory import GIB, memory
+from vtcli.store.images import ImageLimits
+
+
+def require_room(stage: str, values: Mapping[str, Any]) -> None:
+    """Does nothing without a GPU, for a model of unknown sizes, and with ``plan.refuse=false``.
+
+    Raises:
+        ConfigError: the run does not fit; says by how much in which phase, and which keys help.
+    """
+    devices = machine.gpus()
+    if not devices or not values["plan"]["refuse"]:
+        return
+    try:
+        arch = cost.architecture({**values, "plan": {**values["plan"], "model": values[stage]["model"]}})
+    except (ConfigError, InputError):
+        return
+    smallest = min(devices, key=lambda device: device.memory_gib)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    likeness = next((gpu for kind, gpu in GPUS.items() if kind.lower() in smallest.name.lower()), GPUS["H100"])
+    gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
+    (_require_rl if stage == "rl" else _require_sft)(values, arch, Cluster(math.ceil(ranks / local), local, gpu))
+
+
+def _require_rl(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:
+    layout = cost.layout(values)
+    cluster = replace(cluster, per_node=cluster.per_node + layout.serving)
+    plan = evaluate(arch, cost.workload(values), layout, cluster, Constants())
+    m = plan.memory
+    if m.fits:
+        return
+    phases = {"generating": m.generating, "new weights": m.syncing, "learning": m.learning}
+    needed = ", ".join(f"{size / GIB:.1f} {name}" for name, size in phases.items())
+    cache = "" if m.live >= 1 else ", and its cache does not hold one row of rl.limits.max_tokens"
+    found = advised(plan).advice
+    helps = (
+        f"It would fit with: {' '.join(found)}." if found else "No layout of this model fits there: a smaller model."
+    )
+    raise ConfigError(
+        f"{_what(arch, cluster)} needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable{cache}. {helps} "
+        "`vtcli plan --fit` with the same arguments and cluster= says what each layout costs; plan.refuse=false starts "
+        "in spite of it"
+    )
+
+
+def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:
+    backend = convert(values["sft"]["backend"], Backend, "sft.backend")
+    images = convert(values["images"], ImageLimits, "images")
+    lengths = convert(values["plan"]["lengths"], Lengths, "plan.lengths")
+    work = Workload(1, 1, 1, 1, max_tokens=backend.batch_tokens, min_pixels=images.min_pixels,
+                    max_pixels=images.max_pixels, lengths=lengths)  # fmt: skip
+
+    def needed(other: Backend) -> float:
+        learner = other.zero_stage, other.dtype, other.batch_tokens, other.activation_checkpointing
+        layout = Layout(*learner, other.offload)
+        m = memory(arch, work, layout, cluster, shape(arch, work), Constants())
+        return m.learning - m.asleep  # there is no engine
+
+    usable = cluster.gpu.memory * GIB * Constants().usable_memory
+    try:
+        size = needed(backend)
+    except ConfigError:  # micro-batches smaller than the mean row of plan.lengths, which SFT need not have
+        return
+    if size <= usable:
+        return
+    found = next((keys for keys, other in _frugal(backend) if needed(other) <= usable), None)
+    helps = f"It would fit with: {' '.join(found)}" if found else "Lower sft.backend.batch_tokens or use more GPUs"
+    raise ConfigError(
+        f"{_what(arch, cluster)} needs {size / GIB:.1f} GiB on each GPU to learn, of {usable / GIB:.1f} usable. "
+        f"{helps}; plan.refuse=false starts in spite of it"
+    )
+
+
+def _frugal(backend: Backend) -> Iterator[tuple[list[str], Backend]]:
+    """Layouts that take less memory, the fastest first, each with the overrides that make it."""
+    for stage, offload in ((2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "weights")):
+        other = replace(backend, dtype="bfloat16", zero_stage=stage, offload=offload, activation_checkpointing=True)
+        named = {name: value for name, value in vars(other).items() if value != getattr(backend, name)}
+        yield [f"sft.backend.{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in named.items()], other
+
+
+def _what(arch: Architecture, cluster: Cluster) -> str:
+    count = f"{cluster.gpus} GPUs" if cluster.gpus > 1 else "one GPU"
+    return f"{arch.name} on {count} ({cluster.gpu.kind}, {cluster.gpu.memory:g} GiB)"
