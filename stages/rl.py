@@ -393,9 +393,13 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
 
 
 def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
-    begin = time.perf_counter()
+    from vtcli.engines.learner.throughput import device_peak, peak_memory, throughput
+
+    begin, before = time.perf_counter(), peak_memory("rollout")
     metrics = learner.update(rows, loss)
-    return metrics | {"time/learn_s": time.perf_counter() - begin}
+    seconds, peak = time.perf_counter() - begin, device_peak(learner.backend.dtype)
+    speed = throughput(metrics["row_tokens"], seconds, learner.weight_count, learner.world, peak)
+    return metrics | speed | before | peak_memory("learn") | {"time/learn_s": seconds}
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:

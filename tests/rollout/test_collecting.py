@@ -217,3 +217,4 @@ def test_seconds_add_up_to_those_of_the_rollouts(loop: EventLoop) -> None:
     parts = [metrics[f"time/{kind}_s"] for kind in ("generate", "env", "judge", "other")]
     assert sum(parts) == metrics["time/rollout_s"] == 4.0
     assert metrics["time/engine_busy"] == 0.75
+    assert metrics["time/rollout_tokens_per_s"] == 8 * len("<answer>0</answer>") / 4.0

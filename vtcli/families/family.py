@@ -138,9 +138,22 @@ class Family(Protocol):
         """The modules that ``optim.freeze_vision`` leaves as they are."""
         ...
 
-    def embed(self, model: Any, batch: Batch, view: View, *, blank: bool = False) -> dict[str, Tensor]:
+    def features(self, model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
+        """Returns what the vision tower makes of each of ``batch.unique``, one tensor an image."""
+        ...
+
+    def embed(
+        self,
+        model: Any,
+        batch: Batch,
+        view: View,
+        *,
+        blank: bool = False,
+        features: Sequence[Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         """Returns the arguments of ``decoder`` in place of ids: ``inputs_embeds`` (B, T, hidden), and the family's
-        further ones. ``blank``: a blank input passes the vision tower even if there is no image, and adds zero."""
+        further ones. ``features``: those of ``batch.unique``, if they are known. ``blank``: a blank input passes the
+        vision tower even if no image does, and adds zero."""
         ...
 
     def decoder(self, model: Any) -> Any:

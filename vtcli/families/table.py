@@ -24,7 +24,19 @@ FAMILIES: Mapping[str, str] = {
 ENVIRONMENT = "VTCLI_FAMILIES"
 """The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
 
-_MEMBERS = ("open", "sizing", "build", "positions", "pixels", "load", "skeleton", "embed", "decoder", "head")
+_MEMBERS = (
+    "open",
+    "sizing",
+    "build",
+    "positions",
+    "pixels",
+    "load",
+    "skeleton",
+    "features",
+    "embed",
+    "decoder",
+    "head",
+)
 
 
 def find_family(model_type: str, families: Mapping[str, str] | None = None) -> type[Family]:

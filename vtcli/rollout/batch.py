@@ -103,6 +103,9 @@ class StepBatch:
         parts = {kind: seconds[kind] for kind in ("generate", "env", "judge")}
         out = {"time/rollout_s": whole, "time/engine_busy": parts["generate"] / whole if whole else 0.0}
         out |= {f"time/{kind}_s": value for kind, value in parts.items()}
+        if whole:
+            tokens = sum(len(turn.token_ids) for each in self.scored for turn in each.trajectory.policy_turns)
+            out["time/rollout_tokens_per_s"] = tokens / whole
         return out | {"time/other_s": max(whole - sum(parts.values()), 0.0)}
 
     def rows(self, count: int) -> list[list[TrainRow]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import Packed, collate_packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
 from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches, segments
 from vtcli.engines.learner.saving import Snapshots
@@ -44,13 +46,13 @@ class TokenLogprobs(nn.Module):
         self.family, self.view = family, view
         self.temperature = temperature
         self.sharded = sharded  # ranks with and without images must ask for the same weights
+        self.features = FrozenFeatures(family, view) if frozen(family, model) else None
 
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
-        blank = self.sharded or torch.is_grad_enabled()
         packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
-            **self.family.embed(self.model, batch, self.view, blank=blank),
+            **self._embedded(batch),
             position_ids=batch.position_ids,
             use_cache=False,
             **(packed if self.family.packs else {"attention_mask": torch.ones_like(batch.ids)}),
@@ -58,6 +60,15 @@ class TokenLogprobs(nn.Module):
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
         last = self.family.head(self.model)
         return head.token_logprobs(last, before, batch.targets, self._scale(batch), entropy=entropy)
+
+    def _embedded(self, batch: Packed) -> dict[str, Tensor]:
+        """The decoder's inputs. Of sharded weights every rank passes the vision tower once, known images or not."""
+        if self.features is None or not batch.unique:
+            blank = self.sharded or torch.is_grad_enabled()
+            return self.family.embed(self.model, batch, self.view, blank=blank)
+        blank = self.sharded and self.features.knows(batch)
+        given = self.features(self.model, batch)
+        return self.family.embed(self.model, batch, self.view, blank=blank, features=given)
 
     def _scale(self, batch: Packed) -> float | Tensor:
         """Divisor of the logits of the trained tokens: a number, or (N, 1) if the rows give one for each token."""
@@ -133,6 +144,8 @@ class DeepSpeedLearner:
         trained = prepare(model, family, optim, backend)
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None
+        if self.reference is not None and self.module.features is not None and same_tower(family, trained, reference):
+            self.reference.features = self.module.features
         self.engine = self._initialize()
         self._snapshots = self.engine.checkpoint_engine = Snapshots()
         if self.reference is not None:
@@ -180,7 +193,7 @@ class DeepSpeedLearner:
         micro = batches(rows, self.backend.batch_tokens, self.family)
         rounds = largest(len(micro))
         idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
-        sums = _Sums()
+        sums = _Sums({"row_tokens": float(sum(len(row.token_ids) for row in rows))})
         if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
             return self.skip()
         for group in self.engine.optimizer.param_groups:
@@ -203,8 +216,12 @@ class DeepSpeedLearner:
 
         From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
         therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
-        or not.
+        or not. Features of a vision tower that is not trained are computed once.
         """
+        with nullcontext() if self.module.features is None else self.module.features.kept():
+            return self._update(minibatches, loss)
+
+    def _update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
             minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
@@ -213,7 +230,12 @@ class DeepSpeedLearner:
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
         self.steps_done += 1
-        return {"loss": 0.0, "tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+        return {"loss": 0.0, "tokens": 0.0, "row_tokens": 0.0, "grad_norm": 0.0, "updated": 0.0, "skipped": 0.0}
+
+    @property
+    def weight_count(self) -> int:
+        """Number of the model's weights, of all shards."""
+        return sum(int(getattr(p, "ds_numel", p.numel())) for p in self.module.model.parameters())
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""
@@ -412,7 +434,7 @@ class DeepSpeedLearner:
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         total = dict(zip(names, tensor.tolist(), strict=True))
         tokens = max(total.pop("tokens"), 1.0)
-        out = {"loss": total.pop("loss"), "tokens": tokens}
+        out = {"loss": total.pop("loss"), "tokens": tokens, "row_tokens": total.pop("row_tokens")}
         out |= {name: value / tokens for name, value in total.items()}
         out["logprob_gap_max"] = float(peak)
         norm = sums.norm if sums.norm is not None else self.engine.get_global_grad_norm()
@@ -440,6 +462,7 @@ def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
         name: sum(m[name] * (m["tokens"] if tokens else 1.0) for m in counted) / (tokens or len(counted))
         for name in counted[0]
     }
+    out["row_tokens"] = sum(metrics["row_tokens"] for metrics in done)
     out |= {"tokens": tokens, "updated": sum(metrics["updated"] for metrics in done) / len(done)}
     if "logprob_gap_max" in out:
         out["logprob_gap_max"] = max(metrics["logprob_gap_max"] for metrics in counted)

@@ -82,10 +82,25 @@ class Qwen25VL:
     def vision(self, model: Any) -> Sequence[Any]:
         return (model.model.visual,)
 
-    def embed(self, model: Any, batch: Batch, view: View, *, blank: bool = False) -> dict[str, Tensor]:
+    def features(self, model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
+        from vtcli.families.qwen2_5_vl.model import features
+
+        return features(model, batch, view)
+
+    def embed(
+        self,
+        model: Any,
+        batch: Batch,
+        view: View,
+        *,
+        blank: bool = False,
+        features: Sequence[Tensor] | None = None,
+    ) -> dict[str, Tensor]:
         from vtcli.families.qwen2_5_vl.model import embed
 
-        return {"inputs_embeds": embed(model, batch, view, blank=blank)}
+        if features is None and batch.unique:
+            features, blank = self.features(model, batch, view), False
+        return {"inputs_embeds": embed(model, batch, features or (), blank=blank)}
 
     def decoder(self, model: Any) -> Any:
         return model.model  # called with embeddings it passes the vision tower by

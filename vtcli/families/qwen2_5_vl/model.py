@@ -70,24 +70,31 @@ def _project(self: Any, patches: Tensor) -> Tensor:
     return functional.linear(patches.flatten(1), self.weight.flatten(1))
 
 
-def embed(model: Any, batch: Batch, view: View, *, blank: bool = False) -> Tensor:
-    """Token embeddings with image features in place: (B, T, hidden). Every image passes the vision tower once; with
-    ``blank`` something passes it even where there is no image."""
+def features(model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
+    """(tokens, hidden) of each of the batch's images; every one passes the vision tower once."""
+    pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(batch.ids.device)
+    return _features(model, pixels, [grid(ref) for ref in batch.unique])
+
+
+def embed(model: Any, batch: Batch, features: Sequence[Tensor], *, blank: bool = False) -> Tensor:
+    """Token embeddings with image features in place: (B, T, hidden). With ``blank`` something passes the vision tower
+    even where no image does."""
+    zero = _blank(model, batch.ids.device) if blank else None  # before the embeddings, as features: ranks keep step
     embeds = model.get_input_embeddings()(batch.ids)
+    if zero is not None:
+        embeds = embeds + zero.to(embeds.dtype)
     if not batch.unique:
-        return embeds + _blank(model, embeds) if blank else embeds
-    pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(embeds.device)
-    features = _features(model, pixels, [grid(ref) for ref in batch.unique])
+        return embeds
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
     mask = (batch.ids == model.config.image_token_id).unsqueeze(-1)
     return embeds.masked_scatter(mask, placed)
 
 
-def _blank(model: Any, embeds: Tensor) -> Tensor:
+def _blank(model: Any, device: torch.device) -> Tensor:
     """Zero, through the vision tower. Its weights are gathered (ZeRO-3) and get gradients of zero in every pass. So
     ranks with and without images exchange the same tensors in the same order."""
-    pixels = embeds.new_zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH))
-    return 0.0 * _features(model, pixels, [(1, MERGE, MERGE)])[0].sum().to(embeds.dtype)
+    pixels = torch.zeros((MERGE * MERGE, 3 * TEMPORAL * PATCH * PATCH), device=device)
+    return 0.0 * _features(model, pixels, [(1, MERGE, MERGE)])[0].sum()
 
 
 def _features(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:

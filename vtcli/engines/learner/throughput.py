@@ -1,0 +1,51 @@
+"""Speed and memory of a step: tokens per second, model FLOPs utilisation, and the device's peak memory by phase."""
+
+from __future__ import annotations
+
+import torch
+
+from vtcli.plan.hardware import GPUS
+
+FLOPS_PER_WEIGHT = 6
+"""Of a token: a multiplication and an addition forward, and twice as many backward (PaLM, arXiv 2204.02311, app. B)."""
+
+
+def throughput(row_tokens: float, seconds: float, weights: int, devices: int, peak: float | None) -> dict[str, float]:
+    """Tokens of the trained rows per second, and the model FLOPs utilisation where the device's ``peak`` is known.
+
+    ``mfu`` counts 6 FLOPs a weight and token, as the field does. Attention, the vision tower's own tokens and layers
+    that are computed twice are left out. A prompt that rows share counts for each. ``peak`` is in FLOP/s.
+
+    Example: 1000 tokens in 2 s on 1e9 weights and one device of 1e13 FLOP/s are 500 tokens/s and an ``mfu`` of 0.3.
+    """
+    if seconds <= 0 or row_tokens <= 0:
+        return {}
+    out = {"time/learn_tokens_per_s": row_tokens / seconds}
+    if peak is not None:
+        out["time/mfu"] = FLOPS_PER_WEIGHT * weights * row_tokens / (seconds * devices * peak)
+    return out
+
+
+def peak_flops(name: str, dtype: str) -> float | None:
+    """The dense peak of a device by torch's name of it, in FLOP/s; None for one without known figures.
+
+    Example: "NVIDIA H100 80GB HBM3" in bfloat16 has 989e12.
+    """
+    found = next((gpu for gpu in GPUS.values() if gpu.kind.partition("-")[0] in name.replace("-", " ").split()), None)
+    if found is None:
+        return None
+    return (found.bf16 if dtype == "bfloat16" else found.fp32) * 1e12
+
+
+def device_peak(dtype: str) -> float | None:
+    """``peak_flops`` of this process's device; None without a GPU."""
+    return peak_flops(torch.cuda.get_device_name(), dtype) if torch.cuda.is_available() else None
+
+
+def peak_memory(phase: str) -> dict[str, float]:
+    """The most memory that torch held on this rank's device since the last call, in GiB; empty without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    most = torch.cuda.max_memory_reserved() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    return {f"memory/{phase}_gib": most}
