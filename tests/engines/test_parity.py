@@ -161,6 +161,14 @@ def test_rows_of_thousands_of_tokens_have_images_of_training_size() -> None:
     assert max(len(row.token_ids) for row in small) < 300
 
 
+def test_a_picture_of_another_size_has_another_name() -> None:
+    """A server that keeps images by name would take the one for the other."""
+    family, view = tiny_model.family(), probes.probing(tiny_model.store().view)
+    small, large = (probes.probe(7, family, size) for size in ((56, 56), (112, 84)))
+    assert small.view != large.view
+    assert [view(ref).shape for ref in (small, large)] == [(56, 56, 3), (84, 112, 3)]
+
+
 def test_every_start_of_a_run_compares_other_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, model = tmp_path / "parity.jsonl", tiny_model.model()
     with torch.no_grad():

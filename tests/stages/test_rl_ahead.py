@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def run(home: Path, name: str, **changes: Any) -> Artifact:
         "optim": Optim(lr=1e-2),
         "steps_ahead": 1,
     }
-    return stage.run(stage.Config(**(fields | changes), job={"home": str(home), "name": name, "changes": str(changes)}))
+    fields |= {"job": {"home": str(home), "name": name, "changes": str(changes)}} | changes
+    return stage.run(stage.Config(**fields))
 
 
 def lines(made: Artifact) -> list[dict[str, Any]]:
@@ -190,3 +192,42 @@ def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
 def test_what_generates_beside_the_learner_cannot_sleep(home: Path, asleep: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"rl\.steps_ahead=1 with engine\.sleep=. .* or rl\.steps_ahead=0"):
         run(home, "refused", **asleep)
+
+
+def test_keys_of_memory_engine_and_time_may_change_before_a_resume_and_others_may_not(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, logged, dying = stage.log_step, list[int](), [True]
+
+    def log(*given: Any) -> None:
+        if dying[0] and given[3] == 2:
+            raise KilledError
+        logged.append(given[3])
+        kept(*given)
+
+    def attempt(backend: Backend, engine: Engine, **optim: Any) -> Artifact:
+        job = {
+            "home": str(home),
+            "name": "resumed",
+            "rl": {"backend": asdict(backend), "limits": {"timeout_s": engine.timeout_s}, "optim": optim},
+            "engine": asdict(engine),
+        }
+        return run(home, "resumed", steps_ahead=0, backend=backend, engine=engine, job=job)
+
+    monkeypatch.setattr(stage, "log_step", log)
+    with pytest.raises(KilledError):
+        attempt(Backend(1), Engine("hf"))
+    dying[0] = False
+    roomier = Backend(1, batch_tokens=8192, activation_checkpointing=True, sleep=True, offload="optimizer")
+    faster = Engine("hf", max_batch=7, timeout_s=60, gpu_memory=0.7, sleep=1)
+    attempt(roomier, faster)
+    assert logged == [0, 1, 2, 3]  # it went on where it was
+    logged.clear()
+    for other in (Backend(2), Backend(2, "bfloat16")):  # what is stored, and what is computed
+        attempt(other, faster)
+        assert logged == [0, 1, 2, 3]
+        logged.clear()
+    attempt(roomier, faster, lr=1e-4)
+    assert logged == [0, 1, 2, 3]
+    attempt(replace(roomier, sleep=False), faster)  # the first one's artifact is found again
+    assert logged == [0, 1, 2, 3]

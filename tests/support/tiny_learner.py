@@ -52,6 +52,11 @@ def rl_rows():
     return out
 
 
+def forward(made, rows):
+    """Log-probabilities of the rows' trained tokens, with their graph."""
+    return made.module(*made.feed.forward([rows]))[0]
+
+
 def broken(row):
     return replace(row, advantages=tuple(float("nan") * m for m in row.mask))
 

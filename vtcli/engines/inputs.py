@@ -3,9 +3,9 @@ see the same numbers. The family provides the parts that depend on the kind of m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,12 @@ from vtcli.families.family import Batch, Family
 from vtcli.protocols import View
 from vtcli.schema import ImageRef, TrainRow
 
+B = TypeVar("B")
+
 Row = tuple[Sequence[int], Sequence[ImageRef]]  # ids and images
+
+Prepared = Callable[[ImageRef], npt.NDArray[Any]]
+"""An image by ``Family.prepare``."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Packed(Batch):
     before: Tensor  # (N,): the place in the line whose state predicts each trained token, row by row
     targets: Tensor  # (N,): their ids
     rows: tuple[TrainRow, ...]  # whose tokens these are, in this order
+    scales: Tensor | None = None  # (N, 1): divisors of their logits; None: the run's temperature
 
 
 def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
@@ -67,12 +73,20 @@ def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
 
 
 def collate_packed(
-    parts: Sequence[Sequence[Segment]], family: Family, device: Any, *, one_call: bool | None = None
+    parts: Sequence[Sequence[Segment]],
+    family: Family,
+    device: Any,
+    *,
+    one_call: bool | None = None,
+    prepared: Prepared | None = None,
+    temperature: float = 1.0,
 ) -> Packed:
     """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
     row, and sees what its row has before it and nothing of the others.
 
-    ``one_call``: attention takes the line in one call; null: on a GPU.
+    ``one_call``: attention takes the line in one call; null: on a GPU. ``prepared``: images by ``Family.prepare``;
+    null: the batch has none, and the forward pass prepares them. ``temperature``: of rows without ``scales`` beside
+    rows with them.
 
     Raises:
         InputError: placeholders and images of a row disagree.
@@ -94,7 +108,45 @@ def collate_packed(
     spans = torch.device(device).type == "cuda" if one_call is None else one_call
     layout = (_spans if spans else _blocks)(parts, starts.tolist(), device)
     shown, rows = (tuple(gallery.refs), tuple(gallery.order)), tuple(s.row for s in flat if not s.shared)
-    return Packed(ids_t, positions_t, *shown, layout, before_t, targets_t, rows)
+    pixels = None
+    if prepared is not None and gallery.refs:
+        pixels = torch.from_numpy(np.concatenate([prepared(ref) for ref in gallery.refs])).to(device)
+    scales = _scales(rows, temperature)
+    scales_t = None if scales is None else torch.from_numpy(scales).to(device)
+    return Packed(ids_t, positions_t, *shown, layout, before_t, targets_t, rows, scales_t, pixels=pixels)
+
+
+def _scales(rows: Sequence[TrainRow], temperature: float) -> npt.NDArray[np.float32] | None:
+    """Divisors of the logits (N, 1), where a row gives one for each of its tokens."""
+    if all(row.scales is None for row in rows):
+        return None
+    each = [np.asarray(row.scales or (temperature,) * len(row.mask), np.float32) for row in rows]
+    return np.concatenate([v[np.asarray(row.mask, np.bool_)] for v, row in zip(each, rows, strict=True)])[:, None]
+
+
+def moved(batch: B, device: torch.device) -> B:
+    """A batch, or a dataclass that holds one, on the device; tensors in pinned memory travel without a wait."""
+    if device.type == "cpu":
+        return batch
+    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def pinned(batch: B) -> B:
+    """The same in pinned memory."""
+    return _mapped(batch, Tensor.pin_memory)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with its tensors changed, those in dataclasses and tuples included; rows and images have none."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, change) for item in cast("tuple[Any, ...]", value))
+    if not is_dataclass(value) or isinstance(value, TrainRow | ImageRef):
+        return value
+    return replace(
+        cast("Any", value), **{field.name: _mapped(getattr(value, field.name), change) for field in fields(value)}
+    )
 
 
 def _trained(flat: Sequence[Segment], starts: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

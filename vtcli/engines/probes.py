@@ -56,7 +56,7 @@ def probing(view: View) -> View:
     def look(ref: ImageRef) -> Pixels:
         if not ref.view.startswith(_NAME):
             return view(ref)
-        random = np.random.default_rng(int(ref.view.removeprefix(_NAME)))
+        random = np.random.default_rng(int(ref.view.removeprefix(_NAME).partition("-")[0]))
         return random.integers(0, 256, (ref.view_height, ref.view_width, 3), dtype=np.uint8)
 
     return look
@@ -66,7 +66,8 @@ def probe(number: int, family: Family, size: tuple[int, int] | None = None) -> I
     """The picture of a number, of a size (width, height); ``probing`` draws it."""
     wide, high = size or SMALL[number % len(SMALL)]
     height, width = family.sizing(ImageLimits(1, 2**31))(high, wide)
-    return ImageRef(f"{_NAME}{number}", f"{_NAME}{number}", width, height, width, height)
+    name = f"{_NAME}{number}-{width}x{height}"  # engines keep images by name: another size is another picture
+    return ImageRef(name, name, width, height, width, height)
 
 
 async def rows(policy: TrainedPolicy, family: Family, probes: Probes) -> list[TrainRow]:

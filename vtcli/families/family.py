@@ -8,7 +8,7 @@ makes an instance for one folder of weights. ``vtcli.families.table`` finds the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -34,6 +34,8 @@ class Batch:
     positions: Tensor  # (P, B, T): P = 3 for M-RoPE's time, height and width, else 1
     unique: tuple[ImageRef, ...]  # each image once
     order: tuple[int, ...]  # for every image of the batch, row by row, its index in ``unique``
+    pixels: Tensor | None = field(default=None, kw_only=True)  # of ``unique``, by ``Family.prepare``, joined; None: not
+    # prepared, or no image
 
     @property
     def position_ids(self) -> Tensor:
@@ -124,6 +126,11 @@ class Family(Protocol):
         """A view as the vision tower reads it: (patches or tiles, …)."""
         ...
 
+    def prepare(self, view: Pixels) -> npt.NDArray[Any]:
+        """A view as it travels to the device, (patches or tiles, …), in few bytes; ``embed`` normalises it there.
+        Called in any thread; does not use torch."""
+        ...
+
     # -- the model -------------------------------------------------------------------------------------------------
 
     def load(self, dtype: Any) -> Any:
@@ -139,7 +146,8 @@ class Family(Protocol):
         ...
 
     def features(self, model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
-        """Returns what the vision tower makes of each of ``batch.unique``, one tensor an image."""
+        """Returns what the vision tower makes of each of ``batch.unique``, one tensor an image. They come from
+        ``batch.pixels``, or from ``view`` where that is None."""
         ...
 
     def embed(

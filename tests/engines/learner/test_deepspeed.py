@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny_model
 import torch
-from tiny_learner import EPSILON, OPTIM, broken, copy, learner, rl_rows, same, save, two_ranks
+from tiny_learner import EPSILON, OPTIM, broken, copy, forward, learner, rl_rows, same, save, two_ranks
 
 from vtcli.algo.losses import LossConfig, policy_loss, row_weights
 from vtcli.algo.optim import Optim, learning_rate
@@ -22,7 +22,7 @@ def plain_step(rows, loss):
     weights = row_weights(rows, loss.aggregation, loss.norm_tokens)
     total = torch.zeros(())
     for row, weight in zip(rows, weights, strict=True):
-        _, logp = fresh._forward([row])
+        logp = forward(fresh, [row])
         if row.logprobs is None:
             total = total - weight * logp.sum()
             continue
@@ -158,7 +158,7 @@ def test_bfloat16_gradients_are_summed_in_fp32(stage):
 def test_a_step_that_deepspeed_leaves_out_is_told(monkeypatch):
     rows, trained = rl_rows(), learner(zero_stage=2, dtype="bfloat16")
     before = copy(trained.weights())
-    monkeypatch.setattr(trained, "_check_finite", lambda *_: None)
+    monkeypatch.setattr(trained, "_check", lambda *_: None)
     bad = [broken(row) for row in rows]
     for _ in range(2):
         metrics = trained.step(bad)

@@ -8,7 +8,7 @@ import pytest
 import tiny_model
 import torch
 from safetensors.torch import load_file
-from tiny_learner import OPTIM, copy, learner, rl_rows, same, save
+from tiny_learner import OPTIM, copy, forward, learner, rl_rows, same, save
 
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.optim import Backend, Lora
@@ -42,7 +42,7 @@ def kept(made, rows):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made._forward(rows)
+        forward(made, rows)
     return sum(sizes.values())
 
 

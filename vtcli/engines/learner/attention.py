@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -29,6 +31,8 @@ from vtcli.families import varlen
 NAME = "vtcli_blocks"
 NO_MASKS = {"full_attention": None, "sliding_attention": None}
 """The masks that the model gets where it is given a layout."""
+
+Ints = npt.NDArray[np.int64]
 
 Run = tuple[int, int]
 """Tokens of a line: where they start, and how many they are."""
@@ -46,24 +50,26 @@ class Block:
     @staticmethod
     def make(segments: Sequence[Run], prompts: Sequence[Run], device: Any) -> Block:
         """Makes the block of ``segments`` and their prompts; where they have none, ``prompts`` is empty."""
-        starts, lengths = torch.tensor(segments).unbind(1)
-        width = int(lengths.max())
-        places, inside = _padded(starts, lengths, width)
-        real = None if inside.all() else inside.flatten().nonzero().squeeze(1).to(device)
+        starts, lengths = np.asarray(segments, np.int64).T
+        places, inside = _padded(starts, lengths)
+        real = None if inside.all() else torch.from_numpy(np.flatnonzero(inside)).to(device)
         if not prompts:
-            return Block(places.to(device), real, None, None)
-        at, size = torch.tensor(prompts).unbind(1)
-        before, seen = _padded(at, size, int(size.max()))
+            return Block(torch.from_numpy(places).to(device), real, None, None)
+        before, seen = _padded(*np.asarray(prompts, np.int64).T)
         seen = seen[:1] if seen.all() else seen
-        causal = torch.ones(width, width, dtype=torch.bool).tril()
-        mask = torch.cat([seen[:, None, :].expand(-1, width, -1), causal.expand(len(seen), -1, -1)], -1)
-        return Block(places.to(device), real, before.to(device), mask[:, None].to(device))
+        width = places.shape[1]
+        mask = np.empty((len(seen), 1, width, before.shape[1] + width), np.bool_)
+        mask[..., : before.shape[1]] = seen[:, None, None]
+        mask[..., before.shape[1] :] = np.tri(width, dtype=np.bool_)
+        arrays = (torch.from_numpy(array).to(device) for array in (places, before, mask))
+        return Block(next(arrays), real, *arrays)
 
 
-def _padded(start: Tensor, length: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Places (n, width) of runs, the last one repeated, and which of them are in the run."""
-    steps = torch.arange(width)
-    return start[:, None] + steps.minimum(length[:, None] - 1), steps < length[:, None]
+def _padded(start: Ints, length: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Places (n, longest) of runs, the last one repeated, and which of them are in the run. In numpy: it is called
+    beside the learner, and torch would keep a team of threads for it (``vtcli.rollout.threads``)."""
+    steps = np.arange(length.max())
+    return start[:, None] + np.minimum(steps, length[:, None] - 1), steps < length[:, None]
 
 
 Blocks = tuple[Block, ...]

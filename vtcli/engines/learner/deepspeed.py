@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vtcli.algo.losses import LossConfig, PolicyLoss, k3, kl_estimate, policy_loss, row_weights
+from vtcli.algo.losses import LossConfig, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
-from vtcli.engines.inputs import Packed, collate_packed
+from vtcli.engines.inputs import Packed
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
+from vtcli.engines.learner.feed import Feed, MicroBatch
 from vtcli.engines.learner.hosting import HostedStates
-from vtcli.engines.learner.packing import batches, segments
+from vtcli.engines.learner.packing import batches
 from vtcli.engines.learner.saving import Snapshots
 from vtcli.engines.learner.storing import export, storing
+from vtcli.engines.learner.sums import StepSums, TokenGap
 from vtcli.engines.learner.trained import merged, prepare
 from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
@@ -59,7 +63,8 @@ class TokenLogprobs(nn.Module):
         ).last_hidden_state
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
         last = self.family.head(self.model)
-        return head.token_logprobs(last, before, batch.targets, self._scale(batch), entropy=entropy)
+        scale = self.temperature if batch.scales is None else batch.scales
+        return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy)
 
     def _embedded(self, batch: Packed) -> dict[str, Tensor]:
         """The decoder's inputs. Of sharded weights every rank passes the vision tower once, known images or not."""
@@ -70,54 +75,15 @@ class TokenLogprobs(nn.Module):
         given = self.features(self.model, batch)
         return self.family.embed(self.model, batch, self.view, blank=blank, features=given)
 
-    def _scale(self, batch: Packed) -> float | Tensor:
-        """Divisor of the logits of the trained tokens: a number, or (N, 1) if the rows give one for each token."""
-        if all(row.scales is None for row in batch.rows):
-            return self.temperature
-        each = [row.scales or (self.temperature,) * len(row.mask) for row in batch.rows]
-        flat = [
-            v for row, scales in zip(batch.rows, each, strict=True) for v, m in zip(scales, row.mask, strict=True) if m
-        ]
-        return torch.tensor(flat, device=batch.targets.device)[:, None]
-
-
-@dataclass
-class _Sums:
-    """Sums over tokens; divided once, after all ranks have added theirs."""
-
-    values: dict[str, float] = field(default_factory=dict[str, float])
-    peak: float = 0.0  # max |policy - learner| log-probability
-    norm: float | None = None  # of the gradient before clipping
-
-    def add(self, **values: Tensor | float) -> None:
-        for name, value in values.items():
-            self.values[name] = self.values.get(name, 0.0) + float(value)
-
-    def add_gap(self, gap: _Gap) -> None:
-        """Difference between learner and policy."""
-        hit, real = gap.surrogate.clipped, gap.real
-        self.add(
-            mismatch_kl=(k3(gap.policy, gap.learner) * real).sum(),  # of policy ‖ learner: samples come from the policy
-            ratio=((gap.now - gap.policy).exp() * real).sum(),
-            importance=(gap.surrogate.importance * real).sum(),
-            clip_ratio_low=(hit * (gap.advantage < 0) * real).sum(),
-            clip_ratio_high=(hit * (gap.advantage > 0) * real).sum(),
-        )
-        if real.any():
-            self.peak = max(self.peak, float(((gap.learner - gap.policy).abs() * real).max()))
-
 
 @dataclass(frozen=True)
-class _Gap:
-    """Log-probabilities (N,) of a micro-batch's tokens under three models: the learner now, the learner at rollout,
-    and the policy. Further values feed the metrics of a policy loss. Engines are compared at rollout."""
+class _StepPlan:
+    """A step as all ranks agreed on it."""
 
-    now: Tensor
-    learner: Tensor
-    policy: Tensor
-    advantage: Tensor
-    real: Tensor  # 1 where a token counts
-    surrogate: PolicyLoss
+    chunks: list[list[TrainRow]]  # this rank's micro-batches
+    counts: list[list[int]]  # trained tokens of every row, by rank
+    rounds: int  # micro-batches of the rank that has the most
+    imitate: bool  # some row of some rank is to be imitated
 
 
 class DeepSpeedLearner:
@@ -150,6 +116,7 @@ class DeepSpeedLearner:
         self._snapshots = self.engine.checkpoint_engine = Snapshots()
         if self.reference is not None:
             self.reference.to(self.engine.device)
+        self.feed = Feed(family, view, self.engine.device, temperature)
         self._hosted = HostedStates(self.engine, self.reference)
 
     def sleep(self, *, weights: bool = True) -> None:
@@ -186,30 +153,46 @@ class DeepSpeedLearner:
         """
         self._require_awake()
         loss, rows = loss or LossConfig(), _numbered(rows)
-        weights = self._weights(rows, loss)
-        imitate = any(gather(any(row.logprobs is None for row in rows)))
+        trained = rows
         if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
-            rows = [row for row in rows if row.advantages is None or any(row.advantages)]
-        micro = batches(rows, self.backend.batch_tokens, self.family)
-        rounds = largest(len(micro))
-        idle = self._idle_row(rows, imitate) if rounds > len(micro) else None
-        sums = _Sums({"row_tokens": float(sum(len(row.token_ids) for row in rows))})
-        if rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
+            trained = [row for row in rows if row.advantages is None or any(row.advantages)]
+        plan = self._plan(rows, trained)
+        weights = self._weights(rows, plan, loss)
+        if plan.rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
             return self.skip()
+        chunks = plan.chunks
+        if plan.rounds > len(chunks):
+            chunks += [[self._idle_row(trained, plan.imitate)]] * (plan.rounds - len(chunks))
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
-        for i in range(rounds):
-            chunk = micro[i] if i < len(micro) else [idle] if idle is not None else []
-            self.engine.set_gradient_accumulation_boundary(i == rounds - 1)
-            value = self._micro_loss(chunk, weights, loss, sums)
-            self._check_finite(value, "loss")
+        sums = StepSums()
+        tokens = sum(len(row.token_ids) for row in trained)
+        sums.add(row_tokens=torch.tensor(float(tokens), dtype=torch.float64, device=self.engine.device))
+        for i, batch in enumerate(self.feed.training(chunks, weights)):
+            last = i == plan.rounds - 1
+            self.engine.set_gradient_accumulation_boundary(last)
+            value = self._micro_loss(batch, loss, sums)
             self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
-            if i == rounds - 1 and self.backend.zero_stage == 0:
-                sums.norm = self._norm()  # DeepSpeed keeps none in plain data parallelism
-                self._check_finite(torch.tensor(sums.norm), "gradient")
+            if last:
+                self._check(sums)
             self.engine.step()
         self.steps_done += 1
         return self._metrics(sums) | self._applied()
+
+    def _plan(self, rows: Sequence[TrainRow], trained: Sequence[TrainRow]) -> _StepPlan:
+        """The micro-batches of this rank, and what it needs to know of the others: one message of each rank."""
+        chunks: list[list[TrainRow]] = []
+        problem = None
+        try:
+            chunks = batches(trained, self.backend.batch_tokens, self.family)
+        except InputError as error:  # told to all ranks: none waits for another
+            problem = str(error)
+        imitate = any(row.logprobs is None for row in rows)
+        everyone = gather(([sum(row.mask) for row in rows], len(chunks), imitate, problem), "the counts of a step")
+        if told := next((problem for *_, problem in everyone if problem is not None), None):
+            raise InputError(told)
+        counts, rounds, imitates, _ = zip(*everyone, strict=True)
+        return _StepPlan(chunks, list(counts), max(rounds), any(imitates))
 
     def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
@@ -225,7 +208,9 @@ class DeepSpeedLearner:
         if len(minibatches) > 1:
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
             minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
-        return _joined([self.step(rows, loss) if any(gather(bool(rows))) else self.skip() for rows in minibatches])
+        filled = zip(*gather([bool(rows) for rows in minibatches]), strict=True)  # by mini-batch, then by rank
+        steps = zip(minibatches, filled, strict=True)
+        return _joined([self.step(rows, loss) if any(ranks) else self.skip() for rows, ranks in steps])
 
     def skip(self) -> dict[str, float]:
         """A step without any row on any rank: no update, but the schedule goes on as if there had been one."""
@@ -250,8 +235,8 @@ class DeepSpeedLearner:
         out: dict[str, list[float]] = {}
         rows = _numbered(rows)
         for packed, logp in self._forwards(rows):
-            for row, part in zip(packed, logp.split([sum(r.mask) for r in packed]), strict=True):
-                out[row.id] = part.tolist()
+            values = iter(logp.tolist())
+            out |= {row.id: list(islice(values, sum(row.mask))) for row in packed}
         return [out[row.id] for row in rows]
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -318,74 +303,48 @@ class DeepSpeedLearner:
 
     @torch.no_grad()
     def _forwards(self, rows: Sequence[TrainRow]) -> list[tuple[tuple[TrainRow, ...], Tensor]]:
-        """``_forward`` of all rows. With sharded weights ranks run as often as the one with the most to do."""
+        """Forward passes of all rows: the rows of each as they were packed, and their trained tokens'
+        log-probabilities. With sharded weights ranks run as often as the one with the most to do."""
         self._require_awake()
-        micro = batches(rows, self.backend.batch_tokens, self.family)
-        idle = largest(len(micro)) - len(micro) if self.sharded else 0
-        found = [self._forward(chunk) for chunk in micro]
-        for _ in range(idle):
-            self._forward([self._idle_row(rows, imitate=True)])
-        return found
+        chunks = batches(rows, self.backend.batch_tokens, self.family)
+        idle = largest(len(chunks)) - len(chunks) if self.sharded else 0
+        more = [[self._idle_row(rows, imitate=True)]] * idle
+        found = [(batch.rows, self.module(batch)[0]) for batch in self.feed.forward([*chunks, *more])]
+        return found[: len(chunks)]
 
-    def _forward(self, chunk: Sequence[TrainRow]) -> tuple[tuple[TrainRow, ...], Tensor]:
-        """The rows in the order in which they were packed, and the log-probabilities of their trained tokens."""
-        batch = self._packed(chunk)
-        return batch.rows, self.module(batch)[0]
-
-    def _packed(self, chunk: Sequence[TrainRow]) -> Packed:
-        return collate_packed(segments(chunk, self.family), self.family, self.engine.device)
-
-    def _micro_loss(
-        self, chunk: Sequence[TrainRow], weights: Mapping[str, float], config: LossConfig, sums: _Sums
-    ) -> Tensor:
-        batch = self._packed(chunk)
-        chunk = batch.rows
-        logp, entropy = self.engine(batch, entropy=True)
-        counts = [sum(row.mask) for row in chunk]
-        rows = torch.arange(len(chunk)).repeat_interleave(torch.tensor(counts)).to(logp.device)
-        weight = torch.tensor([weights.get(row.id, 0.0) for row in chunk], device=logp.device)[rows]
+    def _micro_loss(self, batch: MicroBatch, config: LossConfig, sums: StepSums) -> Tensor:
+        logp, entropy = self.engine(batch.packed, entropy=True)
+        weight = batch.weight
         real = (weight > 0).float()
         sums.add(tokens=real.sum(), entropy=(entropy * real).sum(), nll=-(logp.detach() * real).sum())
-        if chunk[0].logprobs is None:
+        if batch.sampled is None or batch.advantage is None:
             value = -(weight * logp).sum()
-            sums.add(loss=value.detach())
+            sums.add_loss(value)
             return value
-        old, advantage = (self._masked(chunk, name).to(logp.device) for name in ("logprobs", "advantages"))
-        anchor = None if chunk[0].anchor is None else self._masked(chunk, "anchor").to(logp.device)
-        surrogate = policy_loss(logp, old, advantage, rows, config, anchor)
+        old, advantage, anchor = batch.sampled, batch.advantage, batch.anchor
+        surrogate = policy_loss(logp, old, advantage, batch.row, config, anchor)
         per_token = surrogate.loss
         if self.reference is not None and config.kl_coef > 0:
             with torch.no_grad():
-                reference, _ = self.reference(batch)
+                reference, _ = self.reference(batch.packed)
             kl = kl_estimate(logp, reference, config.kl)
             per_token = per_token + config.kl_coef * kl
             sums.add(kl=(kl.detach() * real).sum())
         now = logp.detach()
-        sums.add_gap(_Gap(now, now if anchor is None else anchor, old, advantage, real, surrogate))
+        sums.add_gap(TokenGap(now, now if anchor is None else anchor, old, advantage, real, surrogate))
         sums.add(importance_capped=((surrogate.importance >= config.importance_cap) * real).sum())
         value = (weight * per_token).sum()
-        sums.add(loss=value.detach())
+        sums.add_loss(value)
         return value
 
-    def _masked(self, chunk: Sequence[TrainRow], name: Literal["logprobs", "advantages", "anchor"]) -> Tensor:
-        out: list[float] = []
-        for row in chunk:
-            values = getattr(row, name)
-            if values is None or len(values) != len(row.mask):
-                raise InputError(f"row {row.id} has no {name} aligned with its {len(row.mask)} tokens")
-            out += [v for v, m in zip(values, row.mask, strict=True) if m]
-        return torch.tensor(out)
-
-    def _weights(self, rows: Sequence[TrainRow], loss: LossConfig) -> dict[str, float]:
+    def _weights(self, rows: Sequence[TrainRow], plan: _StepPlan, loss: LossConfig) -> dict[str, float]:
         """Weights against the whole batch of all ranks."""
-        counts = [sum(row.mask) for row in rows]
-        everyone = gather(counts)
-        flat = [TrainRow("", (), (1,) * n, ()) for part in everyone for n in part]
+        flat = [TrainRow("", (), (1,) * n, ()) for part in plan.counts for n in part]
         try:
             values = row_weights(flat, loss.aggregation, loss.norm_tokens)
         except ValueError as error:
             raise InputError(str(error)) from error
-        start = sum(len(part) for part in everyone[: self.rank])
+        start = sum(len(part) for part in plan.counts[: self.rank])
         return {row.id: values[start + i] for i, row in enumerate(rows)}
 
     def _idle_row(self, rows: Sequence[TrainRow], imitate: bool) -> TrainRow:
@@ -414,21 +373,32 @@ class DeepSpeedLearner:
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         return float(nn.utils.get_total_norm(gradients))
 
-    def _check_finite(self, value: Tensor, what: str) -> None:
-        if largest(int(not torch.isfinite(value))):  # all ranks stop together, none waits for another
-            forget_gradients(self.engine, self.backend.zero_stage)
-            raise EngineError(
-                f"the {what} of step {self.steps_done} is {float(value.detach())} on rank {self.rank}: no update was "
-                "made; lower the learning rate or look at the rows of this step"
-            )
+    def _check(self, sums: StepSums) -> None:
+        """Looks at the losses and the gradient of a step before its update; all ranks together, once a step.
 
-    def _metrics(self, sums: _Sums) -> dict[str, float]:
-        names = sorted(sums.values)
-        tensor = torch.tensor([sums.values[name] for name in names], dtype=torch.float64)
-        peak = torch.tensor([sums.peak])
+        Raises:
+            EngineError: one of them is not finite, on any rank, or ranks measure different things.
+        """
+        if self.backend.zero_stage == 0:
+            sums.norm = self._norm()  # DeepSpeed keeps none in plain data parallelism
+        values = [("loss", value) for value in sums.losses()]
+        values += [("gradient", sums.norm)] if sums.norm is not None else []
+        wrong = next(((what, value) for what, value in values if not math.isfinite(value)), None)
+        everyone = gather((wrong, sums.names), "the losses of a step")
+        found = next(((rank, told) for rank, (told, _) in enumerate(everyone) if told is not None), None)
+        if found is not None:  # all ranks stop together, none waits for another
+            forget_gradients(self.engine, self.backend.zero_stage)
+            rank, (what, value) = found
+            raise EngineError(
+                f"the {what} of step {self.steps_done} is {value} on rank {rank}: no update was made; lower the "
+                "learning rate or look at the rows of this step"
+            )
+        if any(names != sums.names for _, names in everyone):
+            raise EngineError(f"ranks disagree on metrics, here {sums.names}: they run different configurations")
+
+    def _metrics(self, sums: StepSums) -> dict[str, float]:
+        names, tensor, peak = sums.names, sums.totals(), sums.peak()
         if self.world > 1:
-            if any(other != names for other in gather(names)):
-                raise EngineError(f"ranks disagree on metrics, here {names}: they run different configurations")
             tensor, peak = tensor.to(self.engine.device), peak.to(self.engine.device)
             dist.all_reduce(tensor)
             dist.all_reduce(peak, op=dist.ReduceOp.MAX)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from vtcli.families.family import Batch, Messages
 from vtcli.families.qwen2_5_vl.serving import QwenVllm
 from vtcli.families.qwen2_5_vl.sizes import LARGE, TinyModel
-from vtcli.families.qwen2_5_vl.vision import FACTOR, mrope_positions, patches
+from vtcli.families.qwen2_5_vl.vision import FACTOR, mrope_positions, patches, tiles
 from vtcli.protocols import Pixels, View
 from vtcli.schema import ImageRef
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
@@ -68,6 +68,9 @@ class Qwen25VL:
 
     def pixels(self, view: Pixels) -> npt.NDArray[np.float32]:
         return patches(view)
+
+    def prepare(self, view: Pixels) -> npt.NDArray[np.uint8]:
+        return tiles(view)
 
     def load(self, dtype: Any) -> Any:
         from vtcli.families.qwen2_5_vl import model

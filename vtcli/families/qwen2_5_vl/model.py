@@ -15,7 +15,7 @@ from transformers import AttentionInterface, Qwen2_5_VLConfig, Qwen2_5_VLForCond
 
 from vtcli.families import varlen
 from vtcli.families.family import Batch
-from vtcli.families.qwen2_5_vl.vision import MERGE, PATCH, TEMPORAL, Grid, grid, patches, tower_layout
+from vtcli.families.qwen2_5_vl.vision import MEAN, MERGE, PATCH, SCALE, STD, TEMPORAL, Grid, grid, tiles, tower_layout
 from vtcli.protocols import View
 
 WINDOWS = "vtcli_flash_windows"
@@ -72,8 +72,10 @@ def _project(self: Any, patches: Tensor) -> Tensor:
 
 def features(model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
     """(tokens, hidden) of each of the batch's images; every one passes the vision tower once."""
-    pixels = torch.from_numpy(np.concatenate([patches(view(ref)) for ref in batch.unique])).to(batch.ids.device)
-    return _features(model, pixels, [grid(ref) for ref in batch.unique])
+    raw = batch.pixels
+    if raw is None:
+        raw = torch.from_numpy(np.concatenate([tiles(view(ref)) for ref in batch.unique])).to(batch.ids.device)
+    return _features(model, normalised(raw), [grid(ref) for ref in batch.unique])
 
 
 def embed(model: Any, batch: Batch, features: Sequence[Tensor], *, blank: bool = False) -> Tensor:
@@ -88,6 +90,14 @@ def embed(model: Any, batch: Batch, features: Sequence[Tensor], *, blank: bool =
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
     mask = (batch.ids == model.config.image_token_id).unsqueeze(-1)
     return embeds.masked_scatter(mask, placed)
+
+
+def normalised(raw: Tensor) -> Tensor:
+    """``vision.tiles`` on any device -> ``vision.patches``, bit for bit: the same four operations of fp32, each of
+    which IEEE 754 rounds in one way."""
+    mean, std = (torch.from_numpy(values).to(raw.device)[:, None] for values in (MEAN, STD))
+    scaled = raw.view(len(raw), 3, PATCH * PATCH).to(torch.float32).mul_(float(SCALE)).sub_(mean).div_(std)
+    return scaled[:, :, None].expand(-1, -1, TEMPORAL, -1).reshape(len(raw), -1)
 
 
 def _blank(model: Any, device: torch.device) -> Tensor:

@@ -26,9 +26,10 @@ TEMPORAL = 2
 Grid = tuple[int, int, int]
 """Size of a still image in patches: 1, height, width."""
 
+SCALE = np.float32(1 / 255)
 # CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
-_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
-_STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
+MEAN = np.array([0.48145466, 0.4578275, 0.40821073], dtype=np.float32)
+STD = np.array([0.26862954, 0.26130258, 0.27577711], dtype=np.float32)
 
 
 def image_tokens(ref: ImageRef) -> int:
@@ -114,15 +115,20 @@ def tower_layout(grids: Sequence[Grid], window: int) -> TowerLayout:
     )
 
 
+def tiles(pixels: Pixels) -> npt.NDArray[np.uint8]:
+    """A view (H, W, 3) as its patches (H/14 · W/14, 3 · 14 · 14), merged neighbours adjacent: a move of bytes."""
+    height, width = pixels.shape[:2]
+    rows, columns = height // FACTOR, width // FACTOR
+    parts = pixels.reshape(rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
+    parts = parts.transpose(0, 3, 1, 4, 6, 2, 5)  # (rows, columns, 2, 2, 3, 14, 14)
+    return np.ascontiguousarray(parts.reshape(rows * columns * MERGE * MERGE, -1))
+
+
 def patches(pixels: Pixels) -> npt.NDArray[np.float32]:
     """A view (H, W, 3) as the vision tower's rows (H/14 · W/14, 3 · 2 · 14 · 14), merged neighbours adjacent.
 
     Same numbers as ``Qwen2VLImageProcessor`` with ``do_resize=False``.
     """
-    height, width = pixels.shape[:2]
-    scaled = (pixels.astype(np.float32) * np.float32(1 / 255) - _MEAN) / _STD
-    rows, columns = height // FACTOR, width // FACTOR
-    tiles = scaled.reshape(rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
-    tiles = tiles.transpose(0, 3, 1, 4, 6, 2, 5)  # (rows, columns, 2, 2, 3, 14, 14)
-    tiles = np.repeat(tiles[:, :, :, :, :, None], TEMPORAL, axis=5)
-    return np.ascontiguousarray(tiles.reshape(rows * columns * MERGE * MERGE, -1))
+    parts = tiles(pixels).reshape(-1, 3, 1, PATCH * PATCH)
+    scaled = (parts.astype(np.float32) * SCALE - MEAN[:, None, None]) / STD[:, None, None]
+    return np.repeat(scaled, TEMPORAL, axis=2).reshape(len(parts), -1)
