@@ -54,6 +54,7 @@ defaults:
   - override /env: look
   - override /advantage: mine
   - override /select: mine
+  - override /loss: mine
 signals:
   letters: {_target_: somebody.letters}
 rl:
@@ -69,6 +70,7 @@ synth:
   demos: {rows: {my-shades: {answer: 1, perceive: 1}}, validation: 0.0, teacher: {direct: 0.0}}
 """,
     "select/mine.yaml": "# @package rl.select\n_target_: somebody.last_alone\nleast: 2\n",
+    "loss/mine.yaml": "# @package rl.loss\nsurrogate: {_target_: somebody.constant, height: 3.0}\n",
     "filter/mine.yaml": "rules:\n  digit: {_target_: somebody.without, digit: '1'}\n",
     "advantage/mine.yaml": "# @package _global_\nrl:\n  advantage: {_target_: somebody.centred, scale: 2.0}\n",
 }
@@ -152,7 +154,7 @@ def test_an_environment_has_demonstrations(own: Path, home: Path) -> None:
         assert texts[0] == "Look." and texts[2].startswith("<look>") and texts[3] == "<image>seen"
 
 
-def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_and_selection(own: Path, home: Path) -> None:
+def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_selection_and_loss(own: Path, home: Path) -> None:
     words = ["+recipe=mine", "scale=tiny", "rl.data=data:v1", "rl.model=base:v1", "rl.prompts_per_step=1"]
     words += ["rl.group_size=2", "rl.limits.max_turn_tokens=12", "name=policy"]
     artifact = rl.run(made(rl.Config, "rl", own, home, *words))
@@ -164,6 +166,8 @@ def test_a_recipe_trains_in_it_under_its_own_signal_reward_advantage_and_selecti
         assert one.reward == pytest.approx(1 - min(letters, 100) / 100)
     (metrics,) = [json.loads(line) for line in (artifact.path / "metrics.jsonl").read_text().splitlines()]
     assert (metrics["rollouts"], metrics["selected"]) == (2, 1)  # the first member of the group is left out
+    assert metrics["loss"] == pytest.approx(3, rel=1e-3)  # policy and learner agree: weights of importance are 1
+    assert metrics["clip_ratio_low"] + metrics["clip_ratio_high"] == 1
     assert "somebody" in artifact.manifest.identity["code"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,36 @@ LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ± this before exp, as in verl's core_algos."""
 
 
+class Surrogate(Protocol):
+    """Plug point: the surrogate loss of tokens, without importance weights and KL term.
+
+    Gets the learner's log-probabilities, those of the ratio's denominator, and the advantages, (N,) each. Returns the
+    loss of each token, and 1 for each token whose gradient was cut, (N,) each.
+    """
+
+    def __call__(
+        self, logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig, /
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
+    """Per-token PPO loss (N,) with asymmetric clip and dual clip, and 1 for each clipped token (N,).
+
+    max(-A r, -A clip(r, 1 - low, 1 + high)); for A < 0 at most -A c (dual clip, arXiv 1912.09729; c = 3 in verl).
+    """
+    ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    plain = -advantage * ratio
+    clipped = -advantage * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    loss = torch.maximum(plain, clipped)
+    hit = (clipped > plain).float()
+    if config.dual_clip is not None:
+        loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual_clip), loss)
+    return loss, hit
+
+
 @dataclass(frozen=True)
 class LossConfig:
-    """Settings of the clipped surrogate, the importance weights, the KL term and the aggregation."""
+    """Settings of the surrogate, the importance weights, the KL term and the aggregation."""
 
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -36,6 +63,7 @@ class LossConfig:
     aggregation: Aggregation = "token-mean"
     norm_tokens: int = 1024  # the fixed divisor of seq-mean-token-sum-norm
     skip_zero_advantage: bool = True  # rows without gradient count in the mean but are not computed
+    surrogate: Surrogate = clipped_surrogate
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_low <= 1 or self.clip_high <= 0 or (self.dual_clip is not None and self.dual_clip <= 1):
@@ -71,21 +99,6 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
     return [1.0 / (filled * divisor) if n else 0.0 for n in tokens]
 
 
-def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """Per-token PPO loss (N,) with asymmetric clip and dual clip, and 1 for each clipped token (N,).
-
-    max(-A r, -A clip(r, 1 - low, 1 + high)); for A < 0 at most -A c (dual clip, arXiv 1912.09729; c = 3 in verl).
-    """
-    ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    plain = -advantage * ratio
-    clipped = -advantage * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    loss = torch.maximum(plain, clipped)
-    hit = (clipped > plain).float()
-    if config.dual_clip is not None:
-        loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual_clip), loss)
-    return loss, hit
-
-
 @dataclass(frozen=True)
 class PolicyLoss:
     """Loss, clipping and importance weight of each masked token, (N,) each."""
@@ -112,7 +125,7 @@ def policy_loss(
     learner = logp.detach() if anchor is None else anchor
     old = sampled if config.importance == "none" else learner
     anchored = logp if config.ratio == "token" else _by_sequence(logp, old, rows)
-    loss, clipped = clipped_surrogate(anchored, old, advantage, config)
+    loss, clipped = config.surrogate(anchored, old, advantage, config)
     weight = importance_weights(learner - sampled, rows, config)
     return PolicyLoss(weight * loss, clipped, weight)
 
