@@ -40,14 +40,14 @@ def learner(optim=OPTIM, reference=None, folder=None, **backend):
     return made
 
 
-def rl_rows():
+def rl_rows(rows=None):
     """Rows with advantages of both signs and old log-probabilities that clip some of the ratios."""
-    out = []
-    plain = learner().logprobs(tiny_model.rows())
-    for nth, row in enumerate(tiny_model.rows()):
+    out, rows = [], rows or tiny_model.rows()
+    plain = learner().logprobs(rows)
+    for nth, row in enumerate(rows):
         found = iter(plain[nth])
         old = tuple(next(found) + 0.3 * ((t % 3) - 1) if m else 0.0 for t, m in enumerate(row.mask))
-        value = (1.5, -0.5, -0.5, 0.25)[nth]
+        value = (1.5, -0.5, -0.5, 0.25)[nth % 4]
         out.append(replace(row, logprobs=old, advantages=tuple(value * m for m in row.mask)))
     return out
 

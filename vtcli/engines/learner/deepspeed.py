@@ -26,6 +26,7 @@ from vtcli.engines.learner.feed import Feed, MicroBatch
 from vtcli.engines.learner.hosting import HostedStates
 from vtcli.engines.learner.packing import batches
 from vtcli.engines.learner.saving import Snapshots
+from vtcli.engines.learner.sharing import share_out
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
 from vtcli.engines.learner.trained import merged, prepare
@@ -153,9 +154,7 @@ class DeepSpeedLearner:
         """
         self._require_awake()
         loss, rows = loss or LossConfig(), _numbered(rows)
-        trained = rows
-        if loss.skip_zero_advantage and not (loss.kl_coef > 0 and self.reference is not None):
-            trained = [row for row in rows if row.advantages is None or any(row.advantages)]
+        trained = [row for row in rows if self._is_computed(row, loss)]
         plan = self._plan(rows, trained)
         weights = self._weights(rows, plan, loss)
         if plan.rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
@@ -179,6 +178,11 @@ class DeepSpeedLearner:
         self.steps_done += 1
         return self._metrics(sums) | self._applied()
 
+    def _is_computed(self, row: TrainRow, loss: LossConfig) -> bool:
+        """Returns False if the row is only counted, as it has no gradient."""
+        kl = loss.kl_coef > 0 and self.reference is not None
+        return kl or not loss.skip_zero_advantage or row.advantages is None or any(row.advantages)
+
     def _plan(self, rows: Sequence[TrainRow], trained: Sequence[TrainRow]) -> _StepPlan:
         """The micro-batches of this rank, and what it needs to know of the others: one message of each rank."""
         chunks: list[list[TrainRow]] = []
@@ -199,8 +203,11 @@ class DeepSpeedLearner:
 
         From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
         therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
-        or not. Features of a vision tower that is not trained are computed once.
+        or not. Features of a vision tower that is not trained are computed once. Ranks exchange rows first where one
+        has more to compute than others (``sharing``).
         """
+        budget = self.backend.batch_tokens
+        minibatches = share_out(minibatches, lambda row: self._is_computed(row, loss), budget, self.family)
         with nullcontext() if self.module.features is None else self.module.features.kept():
             return self._update(minibatches, loss)
 

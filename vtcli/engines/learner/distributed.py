@@ -99,6 +99,19 @@ class Messages:
         parts = [part.numpy().tobytes()[: int(size)] for part, size in zip(found, sizes, strict=True)]
         return [pickle.loads(part) for part in parts]  # noqa: S301  # from ranks of this run
 
+    def exchange(self, values: Sequence[Any], what: str) -> list[Any]:
+        """Sends each rank its value of ``values``; the values that all ranks sent to this one, in rank order."""
+        self.heart.begun += 1
+        parts = [torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8) for value in values]
+        sent = torch.tensor([len(part) for part in parts])
+        sizes = torch.empty_like(sent)
+        self._finish(dist.all_to_all_single(sizes, sent, group=self._group, async_op=True), what)
+        mine, theirs = sizes.tolist(), sent.tolist()
+        found = torch.empty(sum(mine), dtype=torch.uint8)
+        work = dist.all_to_all_single(found, torch.cat(parts), mine, theirs, group=self._group, async_op=True)
+        self._finish(work, what)
+        return [pickle.loads(part.numpy().tobytes()) for part in found.split(mine)]  # noqa: S301  # as in gather
+
     def _finish(self, work: Any, what: str) -> None:
         patience = self.patience(what)
         while True:
@@ -147,6 +160,16 @@ def gather(value: Any, what: str = "the values of all ranks") -> list[Any]:
     """
     _, world = init_distributed()
     return [value] if world == 1 else _messages().gather(value, what)
+
+
+def exchange(values: Sequence[Any], what: str) -> list[Any]:
+    """Sends each rank its value of ``values``; the values that all ranks sent to this one, in rank order.
+
+    Raises:
+        EngineError: a rank has ended, or gives no sign of life.
+    """
+    _, world = init_distributed()
+    return list(values) if world == 1 else _messages().exchange(values, what)
 
 
 def ranks(what: str) -> Ranks:

@@ -47,19 +47,14 @@ def batches(rows: Sequence[TrainRow], max_tokens: int, family: Family) -> list[l
     Raises:
         InputError: one row alone is longer than the budget.
     """
+    refuse_long(rows, max_tokens)
     out: list[list[TrainRow]] = []
     current: list[TrainRow] = []
     left = 0
-    for group in _same_prompts(rows, family):
+    for group in same_prompts(rows, family):
         known = False  # is the prompt in the current micro-batch?
         for row in group.rows:
             length = len(row.token_ids)
-            if length > max_tokens:
-                raise InputError(
-                    f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
-                    "raise batch_tokens or lower limits.max_tokens (a row is computed on one GPU: there is no sequence "
-                    "parallelism)"
-                )
             cost = length - (group.prompt if known else 0)
             if cost > left or not family.packs:
                 current, left, cost = [], max_tokens, length
@@ -70,10 +65,21 @@ def batches(rows: Sequence[TrainRow], max_tokens: int, family: Family) -> list[l
     return out
 
 
+def refuse_long(rows: Sequence[TrainRow], max_tokens: int) -> None:
+    """Raises ``InputError`` if one row alone takes more than ``max_tokens``."""
+    for row in sorted(rows, key=_size):
+        if (length := len(row.token_ids)) > max_tokens:
+            raise InputError(
+                f"row {row.id} has {length} tokens, more than the micro-batch budget of {max_tokens}: "
+                "raise batch_tokens or lower limits.max_tokens (a row is computed on one GPU: there is no sequence "
+                "parallelism)"
+            )
+
+
 def segments(rows: Sequence[TrainRow], family: Family) -> list[list[Segment]]:
     """The segments of a micro-batch in lists of like length, shared prompts and whole rows before what follows a
     prompt; ``after`` counts over all lists."""
-    groups = _same_prompts(rows, family)
+    groups = same_prompts(rows, family)
     whole = [_whole(group.rows[0]) for group in groups if len(group.rows) == 1]
     shared = [_prompt(group) for group in groups if len(group.rows) > 1]
     first = _alike([*whole, *shared], len)
@@ -88,7 +94,7 @@ def segments(rows: Sequence[TrainRow], family: Family) -> list[list[Segment]]:
 
 
 @dataclass(frozen=True)
-class _SamePrompt:
+class SamePrompt:
     """Rows of one prompt, sorted by length."""
 
     prompt: int  # its tokens
@@ -96,16 +102,16 @@ class _SamePrompt:
     rows: tuple[TrainRow, ...]
 
 
-def _same_prompts(rows: Sequence[TrainRow], family: Family) -> list[_SamePrompt]:
-    """Sorted by their longest row."""
+def same_prompts(rows: Sequence[TrainRow], family: Family) -> list[SamePrompt]:
+    """Rows by prompt, sorted by their longest row."""
     found: dict[Any, list[TrainRow]] = {}
     for row in sorted(rows, key=_size):
         ids, views = _opening(row, family.chat)
         found.setdefault((ids, views) if ids else row.id, []).append(row)
-    groups: list[_SamePrompt] = []
+    groups: list[SamePrompt] = []
     for same in found.values():
         ids, views = _opening(same[0], family.chat)
-        groups.append(_SamePrompt(len(ids), len(views), tuple(same)))
+        groups.append(SamePrompt(len(ids), len(views), tuple(same)))
     return sorted(groups, key=lambda group: _size(group.rows[-1]))
 
 
@@ -131,7 +137,7 @@ def _whole(row: TrainRow) -> Segment:
     return Segment(row, 0, len(row.token_ids), row.images)
 
 
-def _prompt(group: _SamePrompt) -> Segment:
+def _prompt(group: SamePrompt) -> Segment:
     row = group.rows[0]
     return Segment(row, 0, group.prompt, row.images[: group.images], shared=True)
 
