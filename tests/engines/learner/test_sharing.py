@@ -78,7 +78,7 @@ def test_two_ranks_share_rows_out_and_learn_the_same(tmp_path) -> None:
             assert sorted(taken[0][nth] + taken[1][nth]) == sorted(
                 name for out in found for name in out[stage, "as they are"][3][nth]
             )
-        assert taken[0][:parts] == taken[0][parts:]  # the shares follow from the rows
+        assert taken[0][:parts] == taken[0][parts : 2 * parts]  # the shares follow from the rows
         if parts == 1:
             tokens = [sum(len(rows[name].token_ids) for name in share[0]) for share in taken]
             assert max(tokens) < 0.7 * sum(tokens)
