@@ -44,13 +44,8 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_budgets.py
 
-# In three processes: in a single one os.fork fails with ENOMEM late in the run, why is not known (docs/decisions/house.md).
-WITH_MODELS := tests/contracts tests/engines tests/families tests/plugs tests/rollout tests/stages
-CONFINED := tests/attacks tests/sandbox
 test: setup
-	$(BIN)/python -m pytest -q $(CONFINED)
-	$(BIN)/python -m pytest -q $(WITH_MODELS)
-	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(CONFINED) $(WITH_MODELS)) tests
+	$(BIN)/python -m pytest -q tests
 
 # Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
 test-slow: setup

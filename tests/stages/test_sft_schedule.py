@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from stages.sft import Config, First, Schedule
+from vtcli.algo.optim import Optim
 from vtcli.errors import ConfigError
 
 
@@ -16,7 +17,7 @@ def ids(kinds: str) -> list[str]:
 
 
 def config(**first: float) -> Config:
-    return Config(data="d", model="m", epochs=2, rows_per_step=3, first=First(**first))  # type: ignore[arg-type]
+    return Config(data="d", model="m", optim=Optim(), epochs=2, rows_per_step=3, first=First(**first))  # type: ignore[arg-type]
 
 
 def test_rows_of_the_first_kind_come_alone_and_then_every_row_in_every_epoch() -> None:

@@ -59,7 +59,7 @@ def test_own_videos_are_kept_byte_by_byte(tmp_path: Path) -> None:
     made = synth(tmp_path / "home", *none, task)
     sample = SampleSet(made, "answer", "test", ImageStore(tmp_path / "images")).load(0)
     (ref,) = sample.videos
-    assert (sample.task, sample.answer, sample.truth) == ("own", "90", {"number": 90.0})
+    assert (sample.task, sample.answer, sample.truth) == ("own", "90", {"rule": "mra", "number": 90.0})
     assert (ref.width, ref.height, ref.frames, ref.fps) == (84, 56, 6, 4.0)
     assert Path(ref.path).read_bytes() == (tmp_path / "test.mkv").read_bytes()
 

@@ -10,7 +10,7 @@ from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Shape, Workload
 
 GIB = 2**30
-BUCKET = 500_000_000  # DeepSpeed's reduce_bucket_size: gradients that are in flight
+BUCKET = 500_000_000  # as in engines/learner/zero.py: gradients that are in flight, or all of a smaller model
 LIVE_PARAMETERS = 1_000_000_000  # DeepSpeed's stage3_max_live_parameters: weights that are gathered
 LOGITS = 18  # bytes per logit of a chunk: as computed, in fp32, scaled, log-softmax, and their gradients
 CHUNK_TOKENS = 1024  # whose logits exist at a time: engines/learner/head.py

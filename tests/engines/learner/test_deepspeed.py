@@ -155,6 +155,15 @@ def test_bfloat16_gradients_are_summed_in_fp32(stage):
     assert many == pytest.approx(one, rel=1e-6)
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_buffers_of_gradients_are_no_larger_than_the_model(stage):
+    """DeepSpeed's default makes one or two of 2 GB, and a few engines in one process leave no room for a fork."""
+    made = learner(zero_stage=stage)
+    made.step(rl_rows())
+    elements = sum(weight.numel() for weight in made.weights().values())
+    assert made.engine.optimizer.reduce_bucket_size <= elements
+
+
 def test_a_step_that_deepspeed_leaves_out_is_told(monkeypatch):
     rows, trained = rl_rows(), learner(zero_stage=2, dtype="bfloat16")
     before = copy(trained.weights())

@@ -135,11 +135,12 @@ class DeepSpeedLearner:
             raise EngineError(f"the learner sleeps (its {', '.join(sorted(away))} are in host memory): wake() it first")
 
     def _initialize(self) -> Any:
+        elements = sum(getattr(p, "ds_numel", p.numel()) for p in self.module.parameters())
         engine, *_ = deepspeed.initialize(
             model=self.module,
             optimizer=adamw(self.module, self.optim),
             dist_init_required=False,
-            config=settings(self.optim, self.backend),
+            config=settings(self.optim, self.backend, elements),
         )
         return engine
 

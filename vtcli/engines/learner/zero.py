@@ -21,10 +21,16 @@ BUCKET_ELEMENTS = 2**27
 """Number of elements that are gathered at a time, at least one parameter: 0.5 GB in fp32."""
 
 
-def settings(optim: Optim, backend: Backend) -> dict[str, Any]:
-    """DeepSpeed's configuration."""
+REDUCED_ELEMENTS = 500_000_000
+"""Gradients that travel at a time (DeepSpeed's default), in a buffer of fp32, or two where they overlap."""
+
+
+def settings(optim: Optim, backend: Backend, elements: int) -> dict[str, Any]:
+    """DeepSpeed's configuration for a model of so many ``elements``."""
     host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     zero: dict[str, Any] = {"stage": backend.zero_stage}
+    if backend.zero_stage >= 1:  # a buffer of that size is made, however small the model is
+        zero["reduce_bucket_size"] = min(REDUCED_ELEMENTS, elements)
     if backend.zero_stage >= 2:
         zero["overlap_comm"] = True  # gradients travel while earlier layers are still in their backward pass
     if backend.offload != "none":
