@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.chat import MARKERS
-from vtcli.families.qwen2_5_vl.vision import grid, image_tokens, mrope_positions, patches
+from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.chat import MARKERS
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def tokenizer():
 def render(tokenizer, messages, images, generate=True):
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate)
     for ref in images:
-        text = text.replace("<|image_pad|>", "<|PAD|>" * image_tokens(ref), 1)
+        text = text.replace("<|image_pad|>", "<|PAD|>" * PATCHES.tokens(ref), 1)
     return tuple(tokenizer(text.replace("<|PAD|>", "<|image_pad|>"), add_special_tokens=False)["input_ids"])
 
 
@@ -102,12 +102,12 @@ def test_positions_are_those_of_get_rope_index(nths, adjacent):
     ids = chat.prompt("You are kind.", question, images)
     tensor = torch.tensor([ids])
     pads = (tensor == chat.image_pad).int()
-    grids = torch.tensor([grid(ref) for ref in images]) if images else None
+    grids = torch.tensor([PATCHES.grid(ref) for ref in images]) if images else None
     model = tiny_model.model()
     expected, delta = model.model.get_rope_index(
         tensor, mm_token_type_ids=pads, image_grid_thw=grids, attention_mask=torch.ones_like(tensor)
     )
-    found, following = mrope_positions(ids, images, chat.image_pad)
+    found, following = PATCHES.positions(ids, images, chat.image_pad)
     assert np.array_equal(found, expected[-3:, 0].numpy())
     assert following == len(ids) + int(delta)
 
@@ -117,5 +117,5 @@ def test_patches_are_those_of_the_image_processor(nth):
     pixels = tiny_model.store().view(tiny_model.image(nth))
     processor = Qwen2VLImageProcessorPil(do_resize=False)
     expected = processor(pixels, return_tensors="np")
-    assert tuple(expected["image_grid_thw"][0]) == grid(tiny_model.image(nth))
-    np.testing.assert_allclose(patches(pixels), expected["pixel_values"], atol=1e-5)
+    assert tuple(expected["image_grid_thw"][0]) == PATCHES.grid(tiny_model.image(nth))
+    np.testing.assert_allclose(PATCHES.normalised(pixels), expected["pixel_values"], atol=1e-5)
