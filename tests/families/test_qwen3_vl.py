@@ -14,7 +14,7 @@ from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
 from vtcli.errors import InputError
 from vtcli.families import varlen
-from vtcli.families.qwen3_vl.sizes import TinyModel
+from vtcli.families.qwen3_vl.sizes import TinyQwen3
 from vtcli.families.table import open_family
 from vtcli.schema import Call
 
@@ -136,4 +136,4 @@ def test_a_file_that_is_not_whole_is_one_error(tmp_path: Path, file: str, conten
 )
 def test_sizes_that_cannot_be_are_named(sizes: dict[str, int], told: str) -> None:
     with pytest.raises(OutOfBounds, match=told):
-        TinyModel(**sizes)
+        TinyQwen3(**sizes)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vtcli.families.family import Batch, Messages
-from vtcli.families.qwen3_vl.sizes import LARGE, TinyModel
+from vtcli.families.qwen3_vl.sizes import LARGE, TinyQwen3
 from vtcli.families.qwen3_vl.vision import PATCHES
 from vtcli.families.qwen_vl import processor
 from vtcli.families.qwen_vl.family import QwenVL
@@ -26,7 +26,7 @@ class Qwen3VL(QwenVL):
     a model is of the thinking kind is read from its chat template."""
 
     name: ClassVar[str] = "Qwen3-VL"
-    Architecture: ClassVar[type[Any]] = TinyModel
+    Architecture: ClassVar[type[Any]] = TinyQwen3
     large: ClassVar[Mapping[str, Any]] = LARGE
     patches: ClassVar[Patches] = PATCHES
 
@@ -38,7 +38,7 @@ class Qwen3VL(QwenVL):
         return QwenChat.load(folder, cls.name, cls.patches, empty_system=False, thinks=thinks)
 
     @classmethod
-    def build(cls, folder: Path, sizes: TinyModel, conversations: Iterable[Messages], seed: int) -> None:
+    def build(cls, folder: Path, sizes: TinyQwen3, conversations: Iterable[Messages], seed: int) -> None:
         from vtcli.families.qwen3_vl import tiny
 
         tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)

@@ -27,7 +27,7 @@ LARGE: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class TinyModel(TinySizes):
+class TinyQwen3(TinySizes):
     """Sizes of the miniature. The defaults give about 2.5 M parameters."""
 
     vision_positions: int = 64  # learnt position embeddings of the vision tower: a square grid

@@ -11,13 +11,13 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from vtcli.families.qwen3_vl.sizes import TinyModel
+from vtcli.families.qwen3_vl.sizes import TinyQwen3
 from vtcli.families.qwen3_vl.vision import PATCHES
 from vtcli.families.qwen_vl import tiny
 from vtcli.families.qwen_vl.chat import THOUGHT, THOUGHT_END
 from vtcli.families.qwen_vl.tiny import marker_ids, text_config, texts, vision_config, write, write_processor
 
-__all__ = ["TinyModel", "build", "texts", "train_tokenizer"]
+__all__ = ["TinyQwen3", "build", "texts", "train_tokenizer"]
 
 
 def train_tokenizer(found: Any, vocab_size: int) -> Tokenizer:
@@ -25,7 +25,7 @@ def train_tokenizer(found: Any, vocab_size: int) -> Tokenizer:
     return tiny.train_tokenizer(found, vocab_size, (*tiny.PLAIN_TOKENS, THOUGHT, THOUGHT_END))
 
 
-def build(folder: Path, sizes: TinyModel, tokenizer: Tokenizer, seed: int) -> None:
+def build(folder: Path, sizes: TinyQwen3, tokenizer: Tokenizer, seed: int) -> None:
     """Write a randomly initialised model with tokenizer and processor files into ``folder``."""
     config = _config(sizes, tokenizer)
     write(folder, tokenizer, sizes.max_positions, lambda: Qwen3VLForConditionalGeneration(config), seed)
@@ -35,7 +35,7 @@ def build(folder: Path, sizes: TinyModel, tokenizer: Tokenizer, seed: int) -> No
     (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=2) + "\n")  # vLLM wants one
 
 
-def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen3VLConfig:
+def _config(sizes: TinyQwen3, tokenizer: Tokenizer) -> Qwen3VLConfig:
     head = sizes.hidden_size // sizes.heads
     # M-RoPE's sections share out a head's frequencies to time, height and width as 24:20:20 of 64 in the 8B model.
     part = head // 2 * 20 // 64

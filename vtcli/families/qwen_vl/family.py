@@ -1,5 +1,5 @@
-"""What a family of Qwen-VL is: the members of ``Family`` that all of them share. Imports torch and transformers only
-when a model is touched."""
+"""Members of ``Family`` that all families of Qwen-VL share. Imports torch and transformers only when a model is
+touched."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class QwenVL:
         raise NotImplementedError
 
     def tower(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
-        """What the vision tower makes of normalised patches: (tokens, …) of each image."""
+        """Features that the vision tower makes of normalised patches: (tokens, …) of each image."""
         raise NotImplementedError
 
     def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:

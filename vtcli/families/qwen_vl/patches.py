@@ -25,7 +25,7 @@ SCALE = np.float32(1 / 255)
 
 @dataclass(frozen=True)
 class Patches:
-    """How a family cuts views into patches. Merged neighbours become one token of the language model."""
+    """Rule by which a family cuts views into patches. Merged neighbours become one token of the language model."""
 
     side: int  # of a patch, pixels
     mean: Colours  # subtracted from values of 0 to 1
