@@ -18,8 +18,7 @@ TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("qwen3") / "artifacts"
     for stage, arguments in (("synth", DEMOS), ("synth", DATASET), ("sft", SFT), ("rl", RL)):
-        own = QWEN3 if stage != "rl" else []  # rl takes the model that sft made
-        run(home, stage, [*arguments, *own])
+        run(home, stage, [*arguments, *QWEN3])
     return home
 
 
@@ -55,5 +54,9 @@ def test_two_ranks_with_sharded_weights_learn_the_same(home: Path) -> None:
 
 
 def test_eval_reads_what_rl_made(home: Path) -> None:
-    run(home, "eval", ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2"])
+    run(
+        home,
+        "eval",
+        ["+recipe=toolsrl", "eval.data=data@latest", "eval.model=policy@latest", "eval.max_samples=2", *QWEN3],
+    )
     assert list(home.glob("*/v1/**/*.html"))

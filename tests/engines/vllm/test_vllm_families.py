@@ -1,4 +1,4 @@
-"""Every family on vLLM, for real: parity with the learner, before and after a weight update, and the processor's ids."""
+"""Every family on vLLM, for real: parity with the learner, before and after a weight update; the processor's ids."""
 
 from __future__ import annotations
 
