@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import multiprocessing
 import re
 from collections.abc import Callable
@@ -56,22 +57,20 @@ def _verify(text: str, answer: str) -> bool:
     """Runs in the process of its own, which is killed when it takes too long; math-verify's own alarm is off."""
     import math_verify
 
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarm is off
     parse, verify = (cast("Callable[..., Any]", f) for f in (math_verify.parse, math_verify.verify))
     sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (answer, text)]
     return bool(verify(*sides, timeout_seconds=None))
 
 
 def formula(sample: Sample, text: str) -> Grade:
-    """MathVision, MathVerse: an option by letter or text where there are options, else the same formula."""
+    """MathVision, MathVerse: an option by letter, text or formula where there are options, else the same formula."""
     options = [str(option) for option in sample.truth.get("choices") or ()]
     if options:
-        found = letters.read(text, options)
-        if found is not None:
-            return Grade.of(found == letters.answer_index(sample.answer, options))
-        value = boxed(text)
-        wanted = letters.answer_index(sample.answer, options)
-        right = value is not None and wanted is not None and same_formula(value, options[wanted])
-        return Grade.of(right, found=right)
+        value = boxed(text) or ""
+        same = [k for k, option in enumerate(options) if len(value) > 1 and same_formula(value, option)]
+        found = same[0] if len(same) == 1 else letters.read(text, options)
+        return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
     if not text.strip():
         return NOTHING
     return Grade.of(any(same_formula(text, answer) for answer in references(sample)))
