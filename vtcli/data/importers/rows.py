@@ -175,36 +175,35 @@ def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | No
     mapping = read_mapping(preset, own)
     source = sources.open_source(path, split)
     if mapping.take is not None or mapping.split:
-        source = _chosen(source, json.dumps(own or {}, sort_keys=True), mapping, split.removeprefix("demo-"))
+        source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
     base = Path(path.replace("{split}", split)).parent
     return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix))
 
 
 @functools.lru_cache(maxsize=16)
-def _chosen(source: sources.Source, own: str, mapping: Mapped, split: str) -> sources.Source:
-    """Kept with the source itself, which is another object once its file has changed."""
-    del own
+def _chosen(source: sources.Source, preset: str | None, own: str, split: str) -> sources.Source:
+    """The rows of a split, kept with the source itself, which is another object once its file has changed."""
+    mapping = read_mapping(preset, json.loads(own))
     column = (str(first(source.read(row), mapping.split)) for row in range(source.rows)) if mapping.split else None
     numbers = chosen_rows(mapping, split, source.rows, column)
     return source if numbers is None else sources.Chosen(source, numbers)
 
 
 def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[str, texts.Message]:
-    """The question's text, and the message that it was written in."""
+    """The question's text, and the message that it was asked in: its markers count, also where the text alone stands in
+    a column of its own."""
     value = texts_or_chat(first(row, columns.question))
     if value is None:
         raise place_problem(place, "no question", f" has no question. {EXPECTED}")
-    if texts.is_chat(value):
-        try:
-            message = texts.asked(texts.messages(value))
-        except ValueError as error:
-            raise place_problem(place, "unreadable messages", f": {error}.") from error
-    elif isinstance(value, str):
-        message = texts.Message("user", value)
-    else:
-        shown = json.dumps(value, default=str)[:100]
-        raise place_problem(place, "the question is no text", f": its question is {shown}; expected text.")
-    question = texts.plain(message.text, columns.strip)
+    chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts_or_chat(value))]
+    try:
+        message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
+    except ValueError as error:
+        raise place_problem(place, "unreadable messages", f": {error}.") from error
+    if not isinstance(value, str) and not texts.is_chat(value):
+        given = json.dumps(value, default=str)[:100]
+        raise place_problem(place, "the question is no text", f": its question is {given}; expected text.")
+    question = texts.plain(value if isinstance(value, str) else message.text, columns.strip)
     if not question:
         raise place_problem(place, "no question", f" has no question but its wrapping. {EXPECTED}")
     return question, message

@@ -6,6 +6,7 @@ files, named by a pattern such as ``train-*.parquet``, are one source in the ord
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import mmap
@@ -25,6 +26,7 @@ from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 
 LINES = (".jsonl", ".json", ".ndjson")
+LOOKED_AT = 10_000
 BATCH = 16
 """Rows of a Parquet file that are decoded together: with embedded images a row has megabytes."""
 
@@ -78,8 +80,8 @@ def open_source(path: str, split: str) -> Source:
     found = files(path, split)
     if not found:
         return hub.open_set(path.replace("{split}", split.removeprefix("demo-")), split.removeprefix("demo-"))
-    opened = [_opened(file, _mark(file)) for file in found]
-    return opened[0] if len(opened) == 1 else Joined(path, opened)
+    opened = tuple(_opened(file, _mark(file)) for file in found)
+    return opened[0] if len(opened) == 1 else _joined(path, opened)
 
 
 def _mark(file: Path) -> object:
@@ -105,6 +107,11 @@ def _opened(file: Path, mark: object) -> Source:
         raise InputError(f"{file} is no Parquet file, or it is damaged or cut off ({error}).") from error
 
 
+@functools.lru_cache(maxsize=8)
+def _joined(path: str, parts: tuple[Source, ...]) -> Source:
+    return Joined(path, parts)
+
+
 class TextRows:
     """JSON lines, or one list of JSON objects. Only the places of rows are held, 16 bytes each."""
 
@@ -120,7 +127,12 @@ class TextRows:
         return len(self._starts)
 
     def columns(self) -> list[str]:
-        return list(dict.fromkeys(name for row in range(self.rows) for name in self.read(row)))
+        """Of the first rows: a file of millions is not parsed for its columns alone."""
+        found: dict[str, None] = {}
+        for row in range(min(self.rows, LOOKED_AT)):
+            with contextlib.suppress(RowProblem):
+                found |= dict.fromkeys(self.read(row))
+        return list(found)
 
     def place(self, row: int) -> Place:
         return Place(self.name, row)
