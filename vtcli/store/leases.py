@@ -52,7 +52,7 @@ class LeasedImages:
             self._settled.update(shas)
 
     def give_back(self, shas: Iterable[str]) -> None:
-        """Removes a holder from each, and the files that nobody holds then."""
+        """Removes a holder from each, and the files without one."""
         with self._guard:
             for sha in shas:
                 self._holders[sha] -= 1
