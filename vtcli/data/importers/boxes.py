@@ -10,7 +10,7 @@ from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.schema import Json
 
 SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}
-"""What a side of the image is counted as."""
+"""Units of an image's side."""
 
 _BOX = ("box", "bbox", "bbox_2d", "vertices", "polygon")
 _LABEL = ("label", "name", "category", "text")

@@ -17,7 +17,7 @@ from vtcli.errors import InputError
 
 SCHEMES = ("hub:", "stream:")
 ENDLESS = 2**62
-"""Number of rows of a stream, which nobody knows."""
+"""Stands for the unknown number of rows of a stream."""
 
 
 class HubRows(Protocol):
@@ -95,7 +95,7 @@ class TableRows:
 
 
 class StreamRows:
-    """A set that is read in order. Asked for an earlier row it begins anew."""
+    """Rows of a set in order. An earlier row restarts the stream."""
 
     def __init__(self, name: str, stream: Any) -> None:
         self.name = name

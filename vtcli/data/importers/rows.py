@@ -417,7 +417,7 @@ def _ways(row: Mapping[str, Any], columns: Mapped, place: Place) -> dict[str, Js
 
 
 _UNDO: Mapping[str, str] = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
-"""What undoes an operation, where it is not the operation itself ([C] CodeVision agent_loop.py: 360 - degrees)."""
+"""Inverses of operations that are not their own ([C] CodeVision agent_loop.py: 360 - degrees)."""
 
 
 def _names(applied: Any) -> list[str]:

@@ -13,7 +13,7 @@ from vtcli.families.calls import parse_answer
 MARKER = re.compile(
     r"<image_clue_\d+>\s*<image>\s*</image_clue_\d+>|<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|<image>"
 )
-"""What stands for an image in a text: ours and most sets', Qwen's, PyVision's."""
+"""Placeholder of an image in a text: ours and most sets', Qwen's, PyVision's."""
 
 CLIP = re.compile(r"<video>|<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>")
 
