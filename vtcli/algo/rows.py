@@ -82,7 +82,8 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
     """The row of a scored trajectory.
 
     Args:
-        tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term.
+        tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term. A
+            verdict that has this term, by its own recipe's settings, goes before it.
     """
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
     row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
@@ -98,7 +99,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         accuracy=None if tool_form else _number(values.get("answer_correct")),
         answer_score=None if tool_form else _number(values.get("answer_score")),
         tool_reward=sum(halves) / 2 if tool_form and len(halves) == 2 else None,
-        tool_global=tool_global,
+        tool_global=parts.get("tool_global", tool_global),
         format=_number(values.get("format_ok")),
         faithful=joint,
         faithful_if_right=conditional,

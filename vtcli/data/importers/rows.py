@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtcli.data.generators.film import NAME, Footage
-from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream
+from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
@@ -115,14 +115,13 @@ def generate(
     truth |= {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if said else {}
     if form == "tool" and not (turn or boxes):
         raise _no_tool_form(where)
-    names = " and the ".join(box["label"] for box in boxes)
     found = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(boxes, start=1))
     return Item(
         id=item_id(name, split, item),
         task=name,
         pixels=np.ascontiguousarray(TRANSFORMS[transform](pixels)),
         question=str(row["question"]),
-        tool_question="Turn the page upright. Which image is it?" if turn else f"Zoom in on the {names}.",
+        tool_question="Turn the page upright. Which image is it?" if turn else zoom_question(str(row["question"])),
         answer=str(row["answer"]),
         tool_answer=str(int(transform != "none")) if turn else found,
         truth=truth,
