@@ -176,6 +176,25 @@ def test_the_combined_stage_takes_the_curriculums_steps_on_plain_questions() -> 
     assert {k: combined[0]["reward"][k] for k in keys} == {k: plain[0]["reward"][k] for k in keys}
 
 
+def test_codevs_rubrics_and_the_judges_temperature_come_with_the_recipe() -> None:
+    """Reward by template 13.2, metric by 8.1, in one evaluation; the released judge sees whole replies at 0.7."""
+    endpoint = ["judge=openai", "judge.url=http://h/v1", "judge.model=m"]
+    plain, code = (
+        compose.load("eval", ["+recipe=codev", "scale=tiny", f"variant={each}", *endpoint]).values
+        for each in ("paper", "code")
+    )
+    for values in (plain, code):
+        assert values["eval"]["metrics"]["faithful"]["rubric"] == "codev_faithful"
+    assert plain["signals"]["evidence"]["rubric"] == "codev_evidence"
+    assert plain["judge"]["parameters"]["temperature"] == 0
+    asked = code["signals"]["evidence"]
+    assert asked["_target_"] == "vtcli.signals.reply.measure" and code["judge"]["parameters"]["temperature"] == 0.7
+    assert code["rl"]["phases"][0]["reward"]["steps"]["unit"] == "reply"
+    for recipe, temperature in {"toolsrl": 0.3, "codedance": 0.3, "pyvision_video": 0.3, "codevision": 0}.items():
+        values = compose.load("rl", [f"+recipe={recipe}", "scale=tiny", *endpoint]).values
+        assert values["judge"]["parameters"]["temperature"] == temperature
+
+
 @pytest.mark.parametrize("recipe", CARDS)
 def test_a_scale_sets_sizes_and_never_the_method(recipe: str) -> None:
     paper, tiny = (compose.load("rl", [f"+recipe={recipe}", f"scale={s}"]).values for s in ("paper", "tiny"))
@@ -221,8 +240,8 @@ def test_eval_scores_with_the_recipes_own_reward(recipe: str, name: str) -> None
         (["variant=code"], "variant=code needs a recipe"),
         (
             ["+recipe=toolsrl", "variant=code"],
-            "the recipe toolsrl has no variant 'code', only 'paper', 'answer', 'combined', 'discrete', 'global', 'mixed'. "
-            "Recipes with it: ",
+            "the recipe toolsrl has no variant 'code', only 'paper', 'answer', 'combined', 'discrete', 'global', "
+            "'mixed'. Recipes with it: ",
         ),
         (["+recipe=codev", "variant=cod"], "there is no variant 'cod'. Did you mean 'code'?"),
         (["+recipe=codev,codedance", "variant=code", "-m"], "run them one after another"),

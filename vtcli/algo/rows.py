@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
 from vtcli.schema import Scored, Stop, Trajectory
@@ -118,9 +119,10 @@ def _faithful(values: Mapping[str, object]) -> tuple[float | None, float | None]
     Conditional: over the right answers (its figure 2). Joint = accuracy × conditional.
 
     A right answer is faithful when the image of any of its calls shows the question's subject. Without a judge's
-    verdict the answer counts in neither. A wrong answer counts as 0 in the joint rate."""
+    verdict the answer counts in neither. A wrong answer counts as 0 in the joint rate, if faithfulness was measured."""
     right, shown = _number(values.get("answer_correct")), _number(values.get("faithful"))
-    if right is None or values.get("evidence") is None:
+    unjudged = cast("Sequence[str]", values.get("unjudged") or ())
+    if right is None or (shown is None and "faithful" not in unjudged):
         return None, None
     return (right * shown if shown is not None else None, shown) if right else (0.0, None)
 
