@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from vtcli.config.bounds import above, within
+from vtcli.config.bounds import above, at_least, within
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
@@ -28,9 +28,12 @@ from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import LOOPBACK, Service, application
+from vtcli.serve.history import History
+from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import RequestLimits
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.leases import LeasedImages
 
 POLL_S = 0.05
 """Interval at which an ending server checks for open rollouts."""
@@ -47,6 +50,7 @@ class Config:
     port: int = 8000  # 0: any that is free
     key_env: str = "VTCLI_API_KEY"
     temperature: float = 1.0  # of a request that does not say, as at OpenAI
+    history: int = 256  # newest trajectories that clients can look at
     drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
@@ -64,6 +68,7 @@ class Config:
         within(self.port, "port", 0, 65535)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         above(0, self, "drain_s")
+        at_least(0, self, "history")
         if self.host not in LOOPBACK and not os.environ.get(self.key_env):
             raise ConfigError(
                 f"serve.host={self.host} is reached from other machines and needs an API key: set the environment "
@@ -162,8 +167,17 @@ class _Server:
         """Heavy libraries are imported here."""
         config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        card = self.worlds.card
         return Agent(
-            self.policy, self.family.chat, self.worlds, self.images, config.limits, config.bounds, config.temperature
+            policy=self.policy,
+            chat=self.family.chat,
+            worlds=self.worlds,
+            images=LeasedImages(self.images),
+            limits=config.limits,
+            bounds=config.bounds,
+            temperature=config.temperature,
+            history=History(config.history),
+            metrics=Metrics(self.service.names[0], (t.name for t in card.tools), "code" if card.runner else "unknown"),
         )
 
     async def _drain(self) -> None:

@@ -56,11 +56,12 @@ class Item:
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
     clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
     script: TaskScript | None = None  # how demonstrations solve it; None: as ``teachers.plans`` knows the task by name
+    more: tuple[Pixels, ...] = ()  # further images of the question, after ``pixels``
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:
         """Contents of the prompt."""
-        return (self.pixels,) if self.clip is None else ()
+        return (self.pixels, *self.more) if self.clip is None else ()
 
     @property
     def digest(self) -> str:
@@ -68,8 +69,10 @@ class Item:
         picture or video."""
         if isinstance(self.clip, Footage):
             return hashlib.sha256(self.clip.data).hexdigest()
-        pixels = self.pixels if self.clip is None else self.clip.frames
-        return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+        digest = hashlib.sha256()
+        for pixels in self.pictures or (() if self.clip is None else (self.clip.frames,)):
+            digest.update(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes())
+        return digest.hexdigest()
 
     def sample(
         self,
@@ -112,7 +115,7 @@ class Survey:
     """Result of surveying one split of a generator that imports rows."""
 
     source: str  # the file, for messages
-    rows: int
+    rows: int | None  # None: a stream, whose end nobody knows
     unread: tuple[str, ...] = ()  # columns that it does not read
 
 
