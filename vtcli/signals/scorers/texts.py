@@ -14,8 +14,10 @@ from vtcli.signals.scorers.grade import NOTHING, Grade, references
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter
 ANLS_THRESHOLD = 0.5
 
-_NUMBER_WORDS = {"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"}
-_NUMBER_WORDS |= {"eight": "8", "nine": "9", "ten": "10"}
+_NUMBER_WORDS = {
+    **{"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5"},
+    **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"},
+}
 _WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
