@@ -90,6 +90,7 @@ class Config:
     data: str | None = None  # dataset artifact; None: benchmarks
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
+    metrics: dict[str, Signal] = field(default_factory=dict[str, Signal])  # further signals, which no reward reads
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -238,7 +239,7 @@ def _signals(config: Config) -> list[Signal]:
     """The signals; those that take rules know the scorers that benchmarks bring from outside."""
     own = own_rules(config.benchmark)
     found: list[Signal] = []
-    for signal in config.signals.values():
+    for signal in (config.signals | config.metrics).values():
         bound = cast("partial[Any]", signal)
         takes = bool(own) and "rules" in inspect.signature(bound).parameters
         given = (getattr(bound, "keywords", {}).get("rules") or {}) if takes else {}
