@@ -352,7 +352,7 @@ def _benchmark_results(
         count, s = config.asked(name)
         cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
         decoding = ", ".join([f"T {s.temperature:g}", *cuts, f"{count} a question, {config.limits.max_turns} turns"])
-        setting = results.Setting(label, judge, decoding)
+        setting = results.RunSetting(label, judge, decoding)
         if one := results.result(name, benchmark, found, setting, seed=config.seed):
             measured[name] = one
     return measured

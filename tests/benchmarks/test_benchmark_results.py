@@ -10,16 +10,16 @@ from fakes import make_sample, make_trajectory
 
 from vtcli.algo.metrics import wilson
 from vtcli.benchmarks import aggregates, results
-from vtcli.benchmarks.aggregates import Figure, Outcome
+from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.report import published, tables
 from vtcli.schema import Scored, Signals, Stop
 
-SETTING = results.Setting("policy:v1", "oracle", "T 0, 1 a question, 6 turns")
+SETTING = results.RunSetting("policy:v1", "oracle", "T 0, 1 a question, 6 turns")
 
 
-def outcomes(*rows: tuple[float, dict[str, Any]], text: str = "", answer: str = "") -> list[Outcome]:
-    return [Outcome(str(n), str(n), score, text, answer, truth) for n, (score, truth) in enumerate(rows)]
+def outcomes(*rows: tuple[float, dict[str, Any]], text: str = "", answer: str = "") -> list[GradedAnswer]:
+    return [GradedAnswer(str(n), str(n), score, text, answer, truth) for n, (score, truth) in enumerate(rows)]
 
 
 def values(figures: list[Figure]) -> dict[str, float]:
@@ -59,7 +59,7 @@ def test_pope() -> None:
     """Yes to three of four: two of them true (precision 2/3), one true left out (recall 2/3)."""
     said = [("Yes", "yes"), ("yes.", "yes"), ("Yes, there is", "no"), ("No", "yes")]
     rows = [
-        Outcome(str(n), str(n), float(a.lower()[0] == b[0]), a, b, {"category": "random"})
+        GradedAnswer(str(n), str(n), float(a.lower()[0] == b[0]), a, b, {"category": "random"})
         for n, (a, b) in enumerate(said)
     ]
     found = values(aggregates.pope(rows))

@@ -18,7 +18,7 @@ from vtcli.signals.scorers import yes_no as readings
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GradedAnswer:
     """One graded answer: ``score`` by the scorer at hand, and what its sample's truth says."""
 
     sample: str
@@ -41,7 +41,7 @@ class Figure:
     percent: bool = True
 
 
-Aggregate = Callable[[Sequence[Outcome]], Sequence[Figure]]
+Aggregate = Callable[[Sequence[GradedAnswer]], Sequence[Figure]]
 
 
 def _ratio(sums: Floats) -> Floats:
@@ -49,18 +49,18 @@ def _ratio(sums: Floats) -> Floats:
         return sums[:, 0] / sums[:, 1]
 
 
-def _mean_of(outcomes: Sequence[Outcome], name: str, inside: Sequence[bool]) -> Figure:
+def _mean_of(outcomes: Sequence[GradedAnswer], name: str, inside: Sequence[bool]) -> Figure:
     terms = np.array([[o.score * i, float(i)] for o, i in zip(outcomes, inside, strict=True)], dtype=np.float64)
     return Figure(name, terms, _ratio, plain=True, count=sum(inside))
 
 
-def mean(outcomes: Sequence[Outcome]) -> list[Figure]:
+def mean(outcomes: Sequence[GradedAnswer]) -> list[Figure]:
     """``all``: the mean score."""
     return [_mean_of(outcomes, "all", [True] * len(outcomes))]
 
 
 def by(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[GradedAnswer],
     *,
     key: str,
     names: Mapping[str, str] | None = None,
@@ -86,7 +86,9 @@ def by(
     return [*figures, *([_macro(outcomes, "macro", values, list(groups.values()))] if macro else [])]
 
 
-def _macro(outcomes: Sequence[Outcome], name: str, values: Sequence[str], groups: Sequence[Sequence[str]]) -> Figure:
+def _macro(
+    outcomes: Sequence[GradedAnswer], name: str, values: Sequence[str], groups: Sequence[Sequence[str]]
+) -> Figure:
     """The mean over groups of the mean over their members' means."""
     members = [member for group in groups for member in group]
     at = {member: k for k, member in enumerate(members)}
@@ -103,13 +105,13 @@ def _macro(outcomes: Sequence[Outcome], name: str, values: Sequence[str], groups
     return Figure(name, terms, statistic, count=int(terms[:, 1::2].sum()))
 
 
-def cyclic(outcomes: Sequence[Outcome], *, key: str, names: Mapping[str, str], item: str) -> list[Figure]:
+def cyclic(outcomes: Sequence[GradedAnswer], *, key: str, names: Mapping[str, str], item: str) -> list[Figure]:
     """HR-Bench: ``by`` category over all orders of the options, as its own code has it. ``all orders`` is the share
     of items (``truth[item]``) that are right in every order; no paper reports it under HR-Bench's name."""
     return [*by(outcomes, key=key, names=names), _every(outcomes, "all orders", item)]
 
 
-def _every(outcomes: Sequence[Outcome], name: str, item: str) -> Figure:
+def _every(outcomes: Sequence[GradedAnswer], name: str, item: str) -> Figure:
     """The share of items of which every answer is right; it stands at each item's first answer."""
     worst: dict[str, float] = {}
     for o in outcomes:
@@ -125,12 +127,12 @@ def _every(outcomes: Sequence[Outcome], name: str, item: str) -> Figure:
     return Figure(name, terms, _ratio, count=len(worst))
 
 
-def worst_case(outcomes: Sequence[Outcome], *, item: str) -> list[Figure]:
+def worst_case(outcomes: Sequence[GradedAnswer], *, item: str) -> list[Figure]:
     """DynaMath: ``all`` (average), and ``worst``: items that are right in every variant (arXiv 2411.00836)."""
     return [*mean(outcomes), _every(outcomes, "worst", item)]
 
 
-def pope(outcomes: Sequence[Outcome], *, key: str = "category") -> list[Figure]:
+def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Figure]:
     """POPE: accuracy by category and over all, precision, recall, F1 and the share of yes, read by POPE's own rule."""
     terms = np.zeros((len(outcomes), 4))  # answered yes and true, yes and false, no and true, all
     for n, o in enumerate(outcomes):
@@ -154,7 +156,7 @@ def pope(outcomes: Sequence[Outcome], *, key: str = "category") -> list[Figure]:
     ]
 
 
-def wemath(outcomes: Sequence[Outcome], *, item: str = "item", step: str = "step") -> list[Figure]:
+def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = "step") -> list[Figure]:
     """We-Math's composites (arXiv 2407.01284): one multi-step problem (``step`` multi) with its two or three steps.
 
     ``strict`` = (CM + IG / 2) / N: CM has all steps and the composite right, IG all steps and not the composite.

@@ -9,7 +9,7 @@ from typing import Any
 
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.metrics import Estimate, wilson
-from vtcli.benchmarks.aggregates import Figure, Outcome
+from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark, Published
 from vtcli.schema import Json, Scored, Stop
 from vtcli.signals.scorers.grade import NOTHING, Grade
@@ -19,8 +19,8 @@ JUDGED = "judged"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How this run decoded and judged, for "what differs"."""
+class RunSetting:
+    """Model, judge and decoding of this run, for "what differs"."""
 
     model: str
     judge: str
@@ -51,11 +51,11 @@ class BenchmarkResult:
     unanswered: int  # without <answer>: wrong
     unread: int  # with an answer that holds none of the expected kind: wrong
     unjudged: int
-    setting: Setting
+    setting: RunSetting
 
 
 def result(
-    name: str, benchmark: Benchmark, found: Sequence[Scored], setting: Setting, *, seed: int
+    name: str, benchmark: Benchmark, found: Sequence[Scored], setting: RunSetting, *, seed: int
 ) -> BenchmarkResult | None:
     """Scores stored trajectories of one benchmark; None if there are none. Pure: no model or judge is asked."""
     mine = [s for s in found if s.trajectory.sample.task == name]
@@ -91,14 +91,14 @@ def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:
     return NOTHING if answer is None else scorer(scored.trajectory.sample, answer)
 
 
-def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> Outcome:
+def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> GradedAnswer:
     sample = scored.trajectory.sample
     cluster = str(sample.truth.get(benchmark.cluster)) if benchmark.cluster else sample.id
-    return Outcome(sample.id, cluster, score, scored.trajectory.answer or "", sample.answer, sample.truth)
+    return GradedAnswer(sample.id, cluster, score, scored.trajectory.answer or "", sample.answer, sample.truth)
 
 
 def _figures(
-    name: str, score: str, figures: Sequence[Figure], outcomes: Sequence[Outcome], seed: int
+    name: str, score: str, figures: Sequence[Figure], outcomes: Sequence[GradedAnswer], seed: int
 ) -> Iterator[BenchmarkFigure]:
     clusters = [outcome.cluster for outcome in outcomes]
     for figure in figures:
@@ -117,7 +117,7 @@ def _figures(
 
 
 def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: Published) -> str:
-    """What separates our figure from a printed one, in words."""
+    """Differences of our figure and a printed one, in words."""
     ours = result.setting
     whole = f" of {result.expected}" if result.expected is not None else ""
     scored = f"{figure.score} ({ours.judge})" if figure.score == JUDGED else f"rule {figure.score}"

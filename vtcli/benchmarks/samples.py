@@ -49,7 +49,7 @@ def load(
         InputError: missing files, a missing column, a repeated id, a row without question, answer or image.
     """
     form, paths = files.locate(folder, name, benchmark)
-    chosen = _spread(paths, form, limit)
+    chosen, shown = (None, None) if limit is None else _spread(paths, form, limit)
     seen: dict[str, tuple[ImageRef, ...]] = {}
     used: set[str] = set()
     for where, row, asked in _walk(paths, form, chosen):
@@ -57,9 +57,15 @@ def load(
         if text.key in used:
             raise BrokenRow(f"{where}: the id {text.key!r} is there twice. vtcli benchmarks check lists such rows.")
         used.add(text.key)
-        if not asked and text.pointer is not None:
+        if not asked and (shown is None or text.key not in shown):
             continue
-        refs = _images(row, form, paths[0].parent, where, text.pointer, seen, store, keep=asked)
+        if text.pointer is None:
+            data = _pictures(row, form, paths[0].parent, where)
+            refs = tuple(store.add_encoded(one, f"of {where}") for one in data)
+        elif text.pointer in seen:
+            refs = seen[text.pointer]
+        else:
+            raise BrokenRow(f"{where}: its image is that of row {text.pointer!r}, which does not come before it.")
         seen[text.key] = refs
         if asked:
             videos = _videos(row, form, folder / name, where) or _videos(row, form, folder, where)
@@ -77,12 +83,12 @@ def load(
             )
 
 
-def _spread(paths: Sequence[Path], form: Format, limit: int | None) -> set[int] | None:
-    if limit is None:
-        return None
-    total = sum(1 for path in paths for row in files.rows(path) if _wanted(row, form))
-    count = min(limit, total)
-    return {i * total // count for i in range(count)} if count else set()
+def _spread(paths: Sequence[Path], form: Format, limit: int) -> tuple[set[int], set[str]]:
+    """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
+    pointers = [_pointer(row, form) for path in paths for row in files.rows(path) if _wanted(row, form)]
+    count = min(limit, len(pointers))
+    chosen = {i * len(pointers) // count for i in range(count)} if count else set[int]()
+    return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
 
 
 def _wanted(row: Mapping[str, Any], form: Format) -> bool:
@@ -180,26 +186,13 @@ def _pointer(row: Mapping[str, Any], form: Format) -> str | None:
     return value if short and isinstance(value, str) else None
 
 
-def _images(
-    row: Mapping[str, Any],
-    form: Format,
-    folder: Path,
-    where: str,
-    pointer: str | None,
-    seen: Mapping[str, tuple[ImageRef, ...]],
-    store: ImageStore,
-    *,
-    keep: bool,
-) -> tuple[ImageRef, ...]:
-    if pointer is not None:
-        if pointer not in seen:
-            raise BrokenRow(f"{where}: its image is that of row {pointer!r}, which does not come before it.")
-        return seen[pointer]
-    values = [row.get(column) for column in form.images]
-    data = [one for value in values if not files.empty(value) for one in files.pictures(value, folder, where)]
+def _pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> list[bytes]:
+    """Bytes of a row's images, in the order of its columns. Raises ``BrokenRow`` where there is none."""
+    values = [value for column in form.images if not files.empty(value := row.get(column))]
+    data = [one for value in values for one in files.pictures(value, folder, where)]
     if form.images and not data:
         raise BrokenRow(f"{where} has no image.")
-    return tuple(store.add_encoded(one, f"of {where}") for one in data)
+    return data
 
 
 def _videos(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> tuple[VideoRef, ...]:
@@ -264,12 +257,10 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
 
 
 def _check_pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> None:
-    values = [row.get(column) for column in form.images if not files.empty(row.get(column))]
-    if form.images and not values:
-        raise BrokenRow(f"{where} has no image.")
     try:
-        for value in values:
-            for data in files.pictures(value, folder, where):
-                images.size(data, f"of {where}")
+        for data in _pictures(row, form, folder, where):
+            images.size(data, f"of {where}")
+    except BrokenRow:
+        raise
     except InputError as problem:
         raise BrokenRow(str(problem)) from problem

@@ -37,7 +37,7 @@ def _percent(found: Estimate, answers: int) -> Cell:
 
 
 def _left_out(result: BenchmarkResult) -> str:
-    """What is in no figure, or counts as wrong for want of an answer."""
+    """Counts of what is in no figure, or wrong for want of an answer."""
     whole = "" if result.expected in (None, result.questions) else f" of {result.expected}"
     counts = {
         "rollouts broke": result.broken,
