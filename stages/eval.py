@@ -121,16 +121,6 @@ class Config:
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        if bool(self.data) == bool(self.benchmark):
-            given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
-            raise ConfigError(
-                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
-            )
-        if self.benchmark and not self.benchmarks_in:
-            raise ConfigError(
-                "eval.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as the "
-                "environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
-            )
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
         at_least(1, self, "max_samples", "samples_per_question", "concurrency")
@@ -144,6 +134,19 @@ class Config:
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
                 raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+
+    def require_questions(self) -> None:
+        """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
+        if bool(self.data) == bool(self.benchmark):
+            given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
+            raise ConfigError(
+                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
+            )
+        if self.benchmark and not self.benchmarks_in:
+            raise ConfigError(
+                "eval.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as the "
+                "environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
+            )
 
     def asked(self, task: str | None) -> tuple[int, Sampling]:
         """Rollouts of each question of a task and how they are sampled: as its benchmark says, else as eval does."""
@@ -166,6 +169,7 @@ def run(config: Config) -> Artifact:
     Raises:
         InputError: an input that is missing, damaged, of another kind, or a baseline on other data.
     """
+    config.require_questions()
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset") if config.data else None

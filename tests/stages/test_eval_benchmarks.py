@@ -88,11 +88,11 @@ def test_what_is_missing_is_one_error_before_a_model_is_loaded(shelf: Path) -> N
     with pytest.raises(InputError, match=r"HR-Bench 4K: .* has neither hr_bench_4k\.tsv"):
         stage.run(config(shelf, "benchmark=[hrbench_4k]"))
     with pytest.raises(ConfigError, match=r"eval\.data needs a value: give eval\.data=NAME:vN, or benchmark="):
-        config(shelf)
+        stage.run(config(shelf))
     with pytest.raises(ConfigError, match=r"got eval\.data=d:v1 and benchmark=\['vstar'\]"):
-        config(shelf, "benchmark=[vstar]", "eval.data=d:v1")
+        stage.run(config(shelf, "benchmark=[vstar]", "eval.data=d:v1"))
     with pytest.raises(ConfigError, match=r"eval\.benchmarks_in needs a value"):
-        config(shelf, "benchmark=[vstar]", "eval.benchmarks_in=null")
+        stage.run(config(shelf, "benchmark=[vstar]", "eval.benchmarks_in=null"))
     with pytest.raises(ConfigError, match=r"there is no benchmark .vstr.\. Did you mean .vstar."):
         config(shelf, "benchmark=[vstr]")
 
