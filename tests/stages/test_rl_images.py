@@ -1,4 +1,4 @@
-"""``rl.keep_images``: files of images stop growing, a resumed run is the same, and the artifact holds a stated sample."""
+"""``rl.keep_images``: images on disk stop growing, a resumed run is the same, and the artifact holds a sample."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rl_world
 from fakes import native_card
-from test_rl_ahead import PROMPT, SIGNALS, KilledError, home, lines, reward, turns  # noqa: F401  home is a fixture
+from rl_world import KilledError, lines, opened, reward, turns
 
 from stages import rl as stage
-from vtcli.algo.optim import Optim
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.errors import ConfigError
 from vtcli.protocols import Decoded, Env, Syntax
@@ -57,23 +57,22 @@ def painter() -> EnvCard:
     return EnvCard("painter", open_env, tools=native_card().tools)
 
 
-def run(home: Path, name: str, **changes: Any) -> Artifact:  # noqa: F811
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with opened(tmp_path_factory.mktemp("images") / "artifacts") as home:
+        yield home
+
+
+def run(home: Path, name: str, **changes: Any) -> Artifact:
     fields: dict[str, Any] = {
-        "data": "data:v1",
-        "model": "model:v1",
         "phases": [stage.Phase(form, STEPS, form, reward) for form in ("tool", "answer")],
-        "prompts_per_step": 2,
-        "group_size": 2,
-        "prompt": PROMPT,
         "env": painter,
-        "signals": {name: {"_target_": f"{path}.measure"} for name, path in SIGNALS.items()},
         "limits": Limits(max_turns=2, max_tokens=1500, max_turn_tokens=40, max_images=6),
         "images": ImageLimits(56 * 56, 84 * 84),
-        "optim": Optim(lr=1e-2),
         "checkpoint_every": 3,
+        "job": {"home": str(home), "name": name},
     }
-    fields |= {"job": {"home": str(home), "name": name}} | changes
-    return stage.run(stage.Config(**fields))
+    return rl_world.run(home, name, **(fields | changes))
 
 
 def images_in(folder: Path) -> set[str]:
@@ -81,8 +80,8 @@ def images_in(folder: Path) -> set[str]:
 
 
 @pytest.fixture
-def sizes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:  # noqa: F811
-    """Bytes of images on disk after every step, and a death in the steps of ``die_in``."""
+def sizes(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of images on disk after every step."""
     kept, found = stage.log_step, list[int]()
 
     def log(*given: Any) -> None:
@@ -91,12 +90,12 @@ def sizes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:  
         kept(*given)
 
     monkeypatch.setattr(stage, "log_step", log)
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
-    home: Path,  # noqa: F811
+    home: Path,
     monkeypatch: pytest.MonkeyPatch,
     sizes: list[int],
     ahead: int,
@@ -139,7 +138,7 @@ def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
 
 
 @pytest.mark.slow
-def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, deaths = stage.log_step, [3, 6]
 
     def die(*given: Any) -> None:
@@ -160,6 +159,6 @@ def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("value", ["some", -1, True])
-def test_a_wrong_number_is_refused(home: Path, value: Any) -> None:  # noqa: F811
+def test_a_wrong_number_is_refused(home: Path, value: Any) -> None:
     with pytest.raises(ConfigError, match=r"keep_images must be all, or a number of trajectories of the run, got"):
         run(home, "wrong", keep_images=value)

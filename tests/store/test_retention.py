@@ -25,7 +25,7 @@ def groups(store: ImageStore, seed: int, count: int = 2) -> dict[int, Group]:
     for place in range(count):
         sample = make_sample(store, id=f"s{seed}-{place}")
         calls = [[("image_zoom_in_tool", {"bbox_2d": [0, 0, 40 + seed, 40 + n]}), "K"] for n in range(3)]
-        members = tuple(make_scored(make_trajectory(sample, turns, store)) for turns in calls)
+        members = tuple(make_scored(make_trajectory(sample, turns, store), {}) for turns in calls)
         found[place] = Group(sample, members)
     return found
 

@@ -65,8 +65,10 @@ def picture(album: Album, ref: ImageRef, drawing: str, label: str) -> Markup:
     w, h = ref.view_width, ref.view_height
     scale = min(3.0, SHOWN_PX / max(w, h))
     if isinstance(album.images, ImageStore) and album.images.dropped([ref]):
-        box = '<svg class="picture" width="{}" height="60" role="img" aria-label="{}"><text x="8" y="34">{}</text></svg>'
-        return Markup(box).format(SHOWN_PX, label, "The run did not keep this image.")
+        return Markup(  # noqa: S704  labels are escaped
+            f'<svg class="picture" width="{SHOWN_PX}" height="60" role="img" aria-label="{escape(label)}">'
+            '<text x="8" y="34">The run did not keep this image.</text></svg>'
+        )
     key = album.add(ref)
     return Markup(  # noqa: S704  labels are escaped
         f'<svg class="picture" viewBox="0 0 {w} {h}" width="{w * scale:.0f}" height="{h * scale:.0f}" role="img" '

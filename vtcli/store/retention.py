@@ -72,7 +72,7 @@ class StepFolders:
         return any(image_file(self._folder(step), sha).exists() for step in (self.step, self.step - 1))
 
     def drop(self, done: int, spared: Iterable[int] = ()) -> None:
-        """Removes the folders before the newest ``RECENT`` up to the step ``done``, in a thread; ``spared`` ones stay."""
+        """Removes the folders before the newest ``RECENT`` up to ``done``, in a thread; ``spared`` ones stay."""
         stay = set(spared)
         for folder in (self.work / "steps").glob("[0-9]*"):
             if int(folder.name) <= done - RECENT and int(folder.name) not in stay:
