@@ -70,6 +70,7 @@ def run(home: Path, name: str, **changes: Any) -> Artifact:
         "limits": Limits(max_turns=2, max_tokens=1500, max_turn_tokens=40, max_images=6),
         "images": ImageLimits(56 * 56, 84 * 84),
         "checkpoint_every": 3,
+        "checkpoint_keep": 1,
         "job": {"home": str(home), "name": name},
     }
     return rl_world.run(home, name, **(fields | changes))
@@ -103,7 +104,7 @@ def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
     monkeypatch.setattr("vtcli.store.retention.submit", lambda work: work())
     whole = run(home, f"whole-{ahead}", steps_ahead=ahead)
     everything = list(sizes)
-    assert everything[-1] > 2.5 * everything[3]  # each step adds its own
+    assert everything[-1] > 1.8 * everything[3]  # each step adds its own
     sizes.clear()
 
     plain = stage.log_step
@@ -118,7 +119,9 @@ def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
         run(home, f"some-{ahead}", steps_ahead=ahead, keep_images=5)
     monkeypatch.setattr(stage, "log_step", plain)
     some = run(home, f"some-{ahead}", steps_ahead=ahead, keep_images=5)
-    assert max(sizes) < 1.6 * max(sizes[:4])  # the newest steps, those that checkpoints need, and five trajectories
+    assert sizes[-1] < everything[-1] * (0.8 if ahead else 0.5)  # of ten steps three stay, or six with checkpoints'
+    if not ahead:
+        assert max(sizes) < 1.6 * max(sizes[:4])  # the newest steps, and five trajectories
     assert (some.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
     assert lines(some) == lines(whole)
     assert turns(some) == turns(whole)
@@ -155,7 +158,7 @@ def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pyt
     found = [s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)]
     store = ImageStore(made.path / "images")
     missing = {n // PER_STEP for n, t in enumerate(found) if store.dropped(t.images)}
-    assert missing == {4, 5, 6}  # rolled out and learnt while two were kept; the seventh came with the checkpoint
+    assert missing == {5, 6}  # of the first attempt, which kept all, are steps 0 to 4; of the third 7 to 9
 
 
 @pytest.mark.parametrize("value", ["some", -1, True])
