@@ -9,9 +9,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -20,6 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vtcli.config.bounds import at_least
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
+from vtcli.data.generators.item import Generate, Item
+from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.counts import counted
@@ -64,6 +67,7 @@ class Config:
     demos: Demos | None = None
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
+    bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet")
@@ -129,22 +133,26 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
             shown = bar.add_task(part.name, total=part.rows)
             left_out = stage.work / f"{part.name}.dropped.json"  # written last: with it a part is finished
             if not (path.exists() and left_out.exists()):
-                made = _merged(part, parents) if parents else _generated(part, config.workers or os.cpu_count() or 1)
-                rows = bar.track(made, total=part.rows, task_id=shown)
+                bad = BadRows(part.name, config.bad_rows, stage.work / f"{part.name}.bad.jsonl")
+                made = _generated(part, config.workers or os.cpu_count() or 1, bad)
+                rows = bar.track(_merged(part, parents, bad) if parents else made, total=part.rows, task_id=shown)
                 seen: dict[str, str] = {}
                 write(path, rows if part.held_out else _unseen(rows, held_out, seen))
+                bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
             bar.update(shown, completed=part.rows)
             dropped[part.name] = json.loads(left_out.read_text())
             if part.held_out:
                 held_out |= _digests(path)
     _report_dropped(parts, dropped, folder)
+    reasons = report_bad(folder / "bad_rows.jsonl", [stage.work / f"{part.name}.bad.jsonl" for part in parts])
     parquet.write_card(folder)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
     counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
     stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)
     numbers = {name: len(rows) for name, rows in dropped.items()}
-    return stage.commit(folder, {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers})
+    summary: dict[str, Any] = {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers}
+    return stage.commit(folder, summary | ({"bad_rows": reasons} if reasons else {}))
 
 
 def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[str, str]], folder: Path) -> None:
@@ -167,13 +175,19 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
         disk.write_atomic(folder / "dropped.json", json.dumps(dropped, indent=1).encode())
 
 
-def _generated(part: ParquetPart, workers: int) -> Iterator[Row]:
+def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Iterator[Row]:
     for rows in ordered_map(produce, part.chunks, workers):
-        for made, pngs in rows:
+        for row in rows:
+            if isinstance(row, BadRow):
+                bad.add(row)
+                continue
+            made, pngs = row
             yield (Demo(made.id, made.messages, made.tools) if isinstance(made, DemoEpisode) else made), pngs
+    bad.check()
 
 
-def _merged(part: ParquetPart, parents: Sequence[Artifact]) -> Iterator[Row]:
+def _merged(part: ParquetPart, parents: Sequence[Artifact], bad: BadRows) -> Iterator[Row]:
+    bad.take_over([parent.path / "bad_rows.jsonl" for parent in parents])
     groups = list(dict.fromkeys((chunk.task, chunk.kind) for chunk in part.chunks))
     return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
 
@@ -214,11 +228,18 @@ def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:
     """The first items of every task; of demonstrations the first of every task and kind."""
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
-        made = [row for c in chunks.values() for row, _ in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
-        strips = [sheet.episode(e.id, e.messages, e.images) for e in made if isinstance(e, DemoEpisode)]
+        made = [row for c in chunks.values() for row in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
+        found = [row[0] for row in made if not isinstance(row, BadRow)]
+        strips = [sheet.episode(e.id, e.messages, e.images) for e in found if isinstance(e, DemoEpisode)]
         return sheet.sheet(sheet.packed(strips))
     rows = [
-        [task.generate(seed=config.seed, item=i, split="train") for i in range(min(config.sheet, task.train or 0))]
+        list(_good(task.generate, config.seed, min(config.sheet, task.train or 0)))
         for task in config.data.tasks.values()
     ]
     return sheet.sheet([[sheet.cell(item) for item in row] for row in rows if row])
+
+
+def _good(generate: Generate, seed: int, count: int) -> Iterator[Item]:
+    for number in range(count):
+        with suppress(RowProblem):
+            yield generate(seed=seed, item=number, split="train")

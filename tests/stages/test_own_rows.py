@@ -149,3 +149,40 @@ def test_a_training_split_of_which_nothing_is_left_is_an_error(tmp_path: Path) -
     for _ in range(2):  # also when the part is there from an attempt before
         with pytest.raises(InputError, match=r"answer-train: 3 of 3 rows dropped.*Nothing is left to train on"):
             synth(tmp_path / "home", data)
+
+
+def test_bad_rows_are_told_together_or_left_out_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    rows(data, (1, 1, 6))
+    lines = (data / "train.jsonl").read_text().splitlines()
+    lines[1] = lines[1].replace("train1.png", "https://somewhere.org/a.png")
+    lines[4] = '{"question": "Which?"'
+    (data / "train.jsonl").write_text("\n".join(lines))
+    (data / "train5.png").write_bytes(b"no picture")
+    with pytest.raises(InputError) as error:
+        synth(tmp_path / "home", data, train=6)
+    assert "answer-train: 3 rows cannot be used (1 × image is a URL, 1 × not JSON, 1 × an image that" in str(
+        error.value
+    )
+    assert f"row 4 of {data}/train.jsonl is not JSON" in str(error.value) and "synth.bad_rows=skip" in str(error.value)
+    made = synth(tmp_path / "home", data, 6, "jsonl", "synth.bad_rows=skip", "synth.sheet=3")
+    assert "answer-train: 3 rows left out (1 × image is a URL" in capsys.readouterr().err
+    assert made.manifest.summary["rows"]["answer-train"] == {"mine": 3}
+    assert made.manifest.summary["bad_rows"]["answer-train"]["image is a URL"] == 1
+    listed = [json.loads(line) for line in (made.path / "bad_rows.jsonl").read_text().splitlines()]
+    assert [(line["row"], line["part"]) for line in listed] == [(n, "answer-train") for n in (1, 4, 5)]
+    assert listed[0]["file"] == str(data / "train.jsonl") and "fetch the files first" in listed[0]["message"]
+
+
+def test_shards_hand_on_their_bad_rows(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    rows(data, (1, 1, 6))
+    for number in (0, 5):
+        (data / f"train{number}.png").write_bytes(b"no picture")
+    more = ("synth.bad_rows=skip",)
+    for shard in (1, 2):
+        synth(tmp_path / "home", data, 6, "jsonl", *more, f"synth.shard='{shard}/2'")
+    merged = synth(tmp_path / "home", data, 6, "jsonl", *more, "synth.merge=2")
+    whole = synth(tmp_path / "other", data, 6, "jsonl", *more)
+    assert (merged.path / "bad_rows.jsonl").read_text() == (whole.path / "bad_rows.jsonl").read_text()
+    assert questions(merged, "train", tmp_path) == questions(whole, "train", tmp_path)

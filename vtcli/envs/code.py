@@ -23,6 +23,7 @@ from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, Run
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
 from vtcli.store.image_work import in_thread
 from vtcli.store.images import MAX_ASPECT_RATIO, ImageStore, encode_png
+from vtcli.store.leases import Lease
 
 
 class RunLostError(RuntimeError):
@@ -149,7 +150,7 @@ class CodeEnv:
         pixels = self._images.view(ref) if view else self._images.full(ref)
         if not as_file:
             return Picture(pixels)
-        if isinstance(self._images, ImageStore):
+        if isinstance(self._images, ImageStore | Lease):
             return Picture(pixels, self._images.path(ref.view if view else ref.full).read_bytes())
         return Picture(pixels, encode_png(pixels))
 

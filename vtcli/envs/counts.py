@@ -32,21 +32,26 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
                 if wanted is None:
                     raise ConfigError(f"{key}: null means all rows, but this generator has no end. Give a number.")
                 continue
+            if found.rows is None:
+                if wanted is None:
+                    raise ConfigError(f"{key}: null means all rows, but {found.source} is a stream. Give a number.")
+                counts[split] = wanted
+                continue
             if wanted is not None and wanted > found.rows:
                 raise InputError(
                     f"{found.source} has {found.rows} rows, and {key}={wanted} asks for more. Lower it, or give null "
                     "for all rows."
                 )
             counts[split] = found.rows if wanted is None else wanted
-            notes += _left(found, key, counts[split])
+            notes += _left(found, found.rows, key, counts[split])
         tasks[name] = replace(task, **counts)
     return replace(data, tasks=tasks), notes
 
 
-def _left(found: Survey, key: str, used: int) -> list[str]:
+def _left(found: Survey, rows: int, key: str, used: int) -> list[str]:
     notes: list[str] = []
-    if used < found.rows:
-        notes.append(f"{found.source} has {found.rows} rows; the first {used} are used ({key}={used}; null takes all)")
+    if used < rows:
+        notes.append(f"{found.source} has {rows} rows; the first {used} are used ({key}={used}; null takes all)")
     if found.unread:
         notes.append(f"{found.source} has columns that are not read: {', '.join(found.unread)}")
     return notes

@@ -10,12 +10,15 @@ from multiprocessing.util import Finalize
 
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
+from vtcli.data.importers.problems import BadRow, RowProblem
 from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
 Row = tuple[Sample | DemoEpisode, list[bytes]]
 """Sample or demonstration, its images as PNG, and then its videos."""
+
+Made = list[Row | BadRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,9 @@ class Chunk:
     tools: tuple[str, ...] = ()
 
 
-def produce(chunk: Chunk) -> list[Row]:
-    """The rows of a chunk: the same in every process."""
+def produce(chunk: Chunk) -> Made:
+    """The rows of a chunk: the same in every process. An imported row that cannot be used has a ``BadRow`` in its
+    place."""
     if chunk.setting is None:
         return [_sample(chunk, number) for number in chunk.items]
     if chunk.sandbox is None:
@@ -44,8 +48,11 @@ def produce(chunk: Chunk) -> list[Row]:
     return home.loop.run(_episodes(chunk, chunk.setting, home.pool))
 
 
-def _sample(chunk: Chunk, number: int) -> Row:
-    item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
+def _sample(chunk: Chunk, number: int) -> Row | BadRow:
+    try:
+        item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
+    except RowProblem as problem:
+        return BadRow.of(problem)
     pngs = [canvas.png(pixels) for pixels in item.pictures]
     if item.clip is None:
         return item.sample(chunk.kind, chunk.split, tools=chunk.tools), pngs
@@ -53,13 +60,16 @@ def _sample(chunk: Chunk, number: int) -> Row:
     return sample, [*pngs, item.clip.file()]
 
 
-async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> list[Row]:
+async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> Made:
     """All at once: while the sandbox runs one's code, another's picture is drawn."""
     return await asyncio.gather(*(_episode(chunk, setting, number, pool) for number in chunk.items))
 
 
-async def _episode(chunk: Chunk, setting: Setting, number: int, pool: Pool | None) -> Row:
-    item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
+async def _episode(chunk: Chunk, setting: Setting, number: int, pool: Pool | None) -> Row | BadRow:
+    try:
+        item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
+    except RowProblem as problem:
+        return BadRow.of(problem)
     rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)
     episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     return episode, [canvas.png(pixels) for pixels in episode.images]

@@ -43,14 +43,15 @@ class Worlds:
         """The sample as it is asked here: with the tools that its prompt offers, see ``EnvCard.offer``."""
         return self.card.offer(sample, self._inputs.offered)
 
-    def __call__(self, sample: Sample) -> Env:
+    def __call__(self, sample: Sample, images: Images | None = None) -> Env:
+        """Opens a world; new images go to ``images``, or to the run's own store."""
         assert self._inputs.runner is not None or not self.card.runner, "start() comes first"
         if sample.videos and not self.card.videos and self._inputs.offered:
             raise ConfigError(
                 f"sample {sample.id} has videos, which the environment {self.card.name} does not show; "
                 "env=pyvision_video does"
             )
-        return self.card.open(sample, self._inputs)
+        return self.card.open(sample, self._inputs if images is None else replace(self._inputs, images=images))
 
     @property
     def facts(self) -> dict[str, Json]:

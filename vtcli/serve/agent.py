@@ -10,25 +10,38 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Sampling, Syntax
-from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout, why_broken
+from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
+from vtcli.serve.history import History
+from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
-from vtcli.store.images import ImageStore
+from vtcli.store.leases import Lease, LeasedImages
 
 _log = logging.getLogger(__name__)
 
-Tell = Callable[[int, str], None]
-"""Told a choice's number and a piece of its reasoning, as it comes."""
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that."""
+
+    index: int
+    text: str
+    step: Mapping[str, Any] | None = None
+
+
+Tell = Callable[[Piece], None]
 
 
 @dataclass(frozen=True)
@@ -45,10 +58,11 @@ class Bounds:
 
 @dataclass
 class Room:
-    """Room for the rollouts of one request, of which ``left`` are not over."""
+    """Room for the rollouts of one request, of which ``left`` are not over, and the images that it sent."""
 
     agent: Agent
     left: int
+    images: Lease
 
 
 @dataclass
@@ -58,15 +72,19 @@ class Agent:
     policy: Policy
     chat: Chat
     worlds: Worlds
-    store: ImageStore
+    images: LeasedImages
     limits: Limits
     bounds: Bounds
     temperature: float
+    history: History
+    metrics: Metrics
     rolling: int = 0  # rollouts admitted and not yet over
+    running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
 
     def __post_init__(self) -> None:
         self._active = asyncio.Semaphore(self.bounds.active)
+        self.metrics.watch(lambda: self.running, lambda: self.rolling - self.running)
 
     @contextmanager
     def room(self, count: int) -> Generator[Room]:
@@ -77,12 +95,13 @@ class Agent:
         """
         if self.rolling + count > self.bounds.active + self.bounds.queue:
             raise RequestError(429, f"{self.rolling} rollouts are under way or wait; come again", "rate_limit_exceeded")
-        room = Room(self, count)
+        room = Room(self, count, self.images.lease())
         self.rolling += count
         try:
             yield room
         finally:
             self.rolling -= room.left
+            room.images.release()
 
     @property
     def retry_after_s(self) -> int:
@@ -90,12 +109,12 @@ class Agent:
         mean = sum(self._took) / len(self._took)
         return round(min(60, max(1, self.rolling * mean / self.bounds.active)))
 
-    async def sample(self, request: ChatRequest, limits: RequestLimits) -> Sample:
+    async def sample(self, request: ChatRequest, limits: RequestLimits, room: Room) -> Sample:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
-        refs = await asyncio.to_thread(self._keep, request, limits)
+        refs = await asyncio.to_thread(self._keep, request, limits, room.images)
         return self.worlds.offer(Sample(request.id, "served", "answer", "served", request.question, "", refs, ()))
 
-    def _keep(self, request: ChatRequest, limits: RequestLimits) -> tuple[ImageRef, ...]:
+    def _keep(self, request: ChatRequest, limits: RequestLimits, lease: Lease) -> tuple[ImageRef, ...]:
         """Every image's size is looked at before any is decoded."""
         left = limits.max_pixels
         for number, data in enumerate(request.images):
@@ -111,7 +130,7 @@ class Agent:
         try:
             for number, data in enumerate(request.images):
                 images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
-            return tuple(self.store.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
+            return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
         except InputError as error:
             narrow = "longer side" in str(error)
             what = "an image is too narrow" if narrow else "an image is damaged or cut off"
@@ -147,19 +166,33 @@ class Agent:
                 member.cancel()
             await asyncio.gather(*members, return_exceptions=True)  # their worlds are closed then
         if broken := [one for one in found if one.stop is Stop.BROKEN]:
-            _log.error("%s", why_broken(broken))
+            kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
+            _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
         return [answers.answer(one, request, self.cut) for one in found]
 
     async def _member(self, request: ChatRequest, index: int, drawn: RolloutRequest, tell: Tell) -> Trajectory:
+        """One rollout. Its world, its request to the engine and its images go when it is cancelled."""
+        asked = time.perf_counter()
         async with self._active:
             begin = time.perf_counter()
+            self.running += 1
+            lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                return _Watched(self.worlds(sample), request.system, lambda text: tell(index, text))
+                return _Watched(self.worlds(sample, lease), request.system, partial(_tell, tell, index))
 
-            found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
-            self._took.append(time.perf_counter() - begin)
+            try:
+                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
+            except BaseException:
+                lease.release()
+                raise
+            finally:
+                self.running -= 1
+            now = time.perf_counter()
+            self._took.append(now - begin)
+            self.metrics.ended(found, answers.finish(found), begin - asked, now - asked)
+            self.history.add(found, lease)
             return found
 
     def cut(self, text: str, tokens: int) -> str:
@@ -180,11 +213,16 @@ def seed_of(request: ChatRequest) -> int:
     return secrets.randbits(62) if request.seed is None else request.seed
 
 
+def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:
+    tell(Piece(index, text, step))
+
+
 class _Watched:
     """A world whose turns are told as they come, with the client's system text after its own."""
 
-    def __init__(self, env: Env, system: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, env: Env, system: str, tell: Callable[..., None]) -> None:
         self._env, self._system, self._tell = env, system, tell
+        self._turns = 0
 
     @property
     def syntax(self) -> Syntax:
@@ -199,7 +237,9 @@ class _Watched:
             self._tell(turn.text + "\n")
         observation = await self._env.step(turn, images)
         if observation is not None:
-            self._tell(answers.seen(observation))
+            number, shown = 2 * self._turns + 1, (*images, *observation.images)
+            self._tell(answers.seen(observation), answers.step(number, observation, shown, len(images)))
+        self._turns += 1
         return observation
 
     async def close(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from vtcli.schema import EnvTurn, Observation, PolicyTurn, Stop, Trajectory
+from vtcli.report import overlay
+from vtcli.schema import CallResult, EnvTurn, Finish, ImageRef, Observation, PolicyTurn, Stop, Trajectory
 from vtcli.serve.requests import ChatRequest, Format
 from vtcli.store import codec
 
@@ -24,7 +25,7 @@ class Answer:
 
     content: str
     reasoning: str
-    finish: Literal["stop", "length"]
+    finish: Finish
     trajectory: Trajectory
 
 
@@ -41,16 +42,29 @@ class Head:
 def answer(found: Trajectory, request: ChatRequest, cut: Cut) -> Answer:
     """The answer in the form that was asked for; ``max_tokens`` and ``stop`` cut it, and nothing before it."""
     content = _content(found, request.format)
-    finish: Literal["stop", "length"] = "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED) else "length"
+    ended = finish(found)
     if request.max_tokens is not None and (short := cut(content, request.max_tokens)) != content:
-        content, finish = short, "length"
+        content, ended = short, "length"
     ends = [at for stop in request.stop if (at := content.find(stop)) >= 0]
     if ends:
-        content, finish = content[: min(ends)], "stop"
-    turns = found.policy_turns
-    before = [told(turn) for turn in found.turns[: found.turns.index(turns[-1])]] if turns else []
-    last = last_thought(turns[-1].text) if turns and request.format in ("answer", "boxed") else ""
-    return Answer(content, "".join(before) + last, finish, found)
+        content, ended = content[: min(ends)], "stop"
+    return Answer(content, _reasoning(found, request.format), ended, found)
+
+
+def _reasoning(found: Trajectory, form: Format) -> str:
+    """All turns but the one that answers; of that one the thought, where the content leaves it out."""
+    *before, last = found.turns or (None,)
+    if not isinstance(last, PolicyTurn) or last.calls:
+        return "".join(told(turn) for turn in found.turns)
+    thought = last_thought(last.text) if form in ("answer", "boxed") else ""
+    return "".join(told(turn) for turn in before if turn) + thought
+
+
+def finish(found: Trajectory) -> Finish:
+    """OpenAI's reason for the end of a choice; ``error`` for a broken rollout, which is no choice."""
+    if found.stop is Stop.BROKEN:
+        return "error"
+    return "stop" if found.stop in (Stop.ANSWERED, Stop.CALL_FAILED) else "length"
 
 
 def _content(found: Trajectory, form: Format) -> str:
@@ -86,28 +100,35 @@ def last_thought(text: str) -> str:
 
 def steps(found: Trajectory) -> list[dict[str, Any]]:
     """Calls and what came of them, a step a turn of the world. Images are numbered as the policy numbers them."""
-    listed: list[dict[str, Any]] = []
-    for number, turn in enumerate(found.turns):
-        if isinstance(turn, EnvTurn):
-            listed.append({"turn": number, "calls": [call(r, found) for r in turn.observation.results]})
-    return listed
+    turns = enumerate(found.turns)
+    return [step(n, t.observation, found.images, known(found, n)) for n, t in turns if isinstance(t, EnvTurn)]
 
 
-def call(result: Any, found: Trajectory) -> dict[str, Any]:
-    images = [{"index": index, **_picture(found, index)} for index in result.images]
+def known(found: Trajectory, number: int) -> int:
+    """The number of images before turn ``number``."""
+    before = (turn for turn in found.turns[:number] if isinstance(turn, EnvTurn))
+    return len(found.sample.images) + sum(len(turn.observation.images) for turn in before)
+
+
+def step(number: int, observation: Observation, images: Sequence[ImageRef], before: int) -> dict[str, Any]:
+    """One turn of the world. ``images`` are the trajectory's, with ``before`` of them already there."""
+    return {"turn": number, "calls": [_call(result, images, before) for result in observation.results]}
+
+
+def _call(result: CallResult, images: Sequence[ImageRef], before: int) -> dict[str, Any]:
+    """``drawing`` is the call as SVG in pixels of the view of image ``on``."""
+    on = overlay.acted_on(result, images, before)
     facts = {"name": result.name, "arguments": result.arguments, "status": result.status, "message": result.message}
-    return codec.encode(facts | {"seconds": round(result.wall_s, 4), "images": images})
+    made = [{"index": index} | picture(images[index]) for index in result.images if index < len(images)]
+    verified = {"on": on, "drawing": "" if on is None else overlay.draw_call(result, images, on)}
+    return codec.encode(facts | {"seconds": round(result.wall_s, 4), "images": made} | verified)
 
 
-def _picture(found: Trajectory, index: int) -> Mapping[str, Any]:
-    ref = found.images[index]
-    return {
-        "width": ref.width,
-        "height": ref.height,
-        "parent": ref.parent,
-        "transform": ref.transform,
-        "sha256": ref.full,
-    }
+def picture(ref: ImageRef) -> dict[str, Any]:
+    """An image's sizes, origin and addresses: ``url`` has the pixels that the policy saw."""
+    sizes = {"width": ref.width, "height": ref.height, "view_width": ref.view_width, "view_height": ref.view_height}
+    origin = {"parent": ref.parent, "transform": ref.transform, "sha256": ref.full}
+    return sizes | origin | {"url": f"/v1/images/{ref.view}", "full_url": f"/v1/images/{ref.full}"}
 
 
 def facts(found: Sequence[Answer], seed: int, sample: str) -> dict[str, Any]:
@@ -115,6 +136,7 @@ def facts(found: Sequence[Answer], seed: int, sample: str) -> dict[str, Any]:
     choices = [
         {
             "trajectory": one.trajectory.id,
+            "url": f"/v1/trajectories/{one.trajectory.id}",
             "stop": str(one.trajectory.stop),
             "answered": one.trajectory.answer is not None,
             "turns": len(one.trajectory.policy_turns),

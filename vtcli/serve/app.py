@@ -5,38 +5,36 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from vtcli import __version__
 from vtcli.errors import EngineError
-from vtcli.schema import Sample
-from vtcli.serve import answers
-from vtcli.serve.agent import Agent, Room, Tell, seed_of
+from vtcli.serve import answers, history
+from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
+from vtcli.serve.metrics import CONTENT_TYPE
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
+from vtcli.serve.response import REQUEST_ID, Response
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = ("/health", "/ready")
 """Routes that need no key."""
 
-KEEP_ALIVE_S = 15.0
-"""A stream that has nothing to say sends an empty delta so often."""
-
-WRITE_S = 30.0
-"""A client that does not read for so long is given up."""
-
 NOT_YET_S = 5
 """``Retry-After`` while the model loads or the server ends."""
 
-_REQUEST_ID = re.compile(r"[\w.-]{1,128}")
+PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
+_SHA = re.compile(r"[0-9a-f]{64}")
+_GIVEN_ID = re.compile(r"[\w.-]{1,128}")
 _log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,6 +53,10 @@ class Service:
     agent: Agent | None = None
     draining: bool = False
     failed: asyncio.Future[EngineError] | None = None
+
+    def head(self) -> Head:
+        """The head of a new response."""
+        return Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), self.names[0], self.fingerprint)
 
     @property
     def obstacle(self) -> str | None:
@@ -76,6 +78,10 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/ready", routes.ready)
     app.router.add_get("/v1/models", routes.models)
     app.router.add_get("/v1/models/{id}", routes.model)
+    app.router.add_get("/version", routes.version)
+    app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
+    app.router.add_get("/v1/images/{sha:.+}", routes.image)
     app.router.add_post("/v1/chat/completions", routes.chat)
     return app
 
@@ -84,11 +90,11 @@ def application(service: Service) -> web.Application:
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Puts every error into OpenAI's form, and an id on every response."""
     given = request.headers.get("X-Request-Id", "")
-    request["id"] = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
     try:
         response = await handler(request)
     except RequestError as error:
-        response = _failure(error)
+        response = _failure(error, NOT_YET_S if error.status == 503 else None)
     except web.HTTPException as error:
         words = {
             404: "there is no such route",
@@ -98,11 +104,12 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = _failure(RequestError(error.status, words.get(error.status, error.reason)))
     except asyncio.CancelledError:
         raise
-    except Exception:
-        _log.exception("request %s", request["id"])
+    except Exception as error:
+        where = "".join(traceback.format_tb(error.__traceback__))  # no message: it may quote a client's text
+        _log.error("request %s failed: %s\n%s", request[REQUEST_ID], type(error).__name__, where)
         response = _failure(RequestError(500, "the server failed; its log says why"))
     if not response.prepared:
-        response.headers["X-Request-Id"] = request["id"]
+        response.headers["X-Request-Id"] = request[REQUEST_ID]
     return response
 
 
@@ -122,8 +129,9 @@ def _guard(service: Service) -> Any:
         if service.loopback and host not in LOOPBACK:
             raise RequestError(403, "this server answers on loopback only; expected Host: 127.0.0.1")
         if expected is not None and request.path not in OPEN:
-            given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(hashlib.sha256(given).digest(), expected):
+            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+            digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+            if not hmac.compare_digest(digest, expected) or scheme.lower() != "bearer":
                 raise RequestError(401, "the API key is missing or wrong: Authorization: Bearer KEY", "invalid_api_key")
         return await handler(request)
 
@@ -145,6 +153,35 @@ class _Routes:
         if obstacle:
             return _failure(RequestError(503, obstacle, "not_ready"), NOT_YET_S)
         return web.json_response({"status": "ready"})
+
+    async def version(self, request: web.Request) -> web.Response:
+        del request
+        return web.json_response({"version": __version__})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        del request
+        text = self._agent().metrics.text()
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+    def _agent(self) -> Agent:
+        if self.service.agent is None:
+            raise RequestError(503, "the model is loading", "not_ready")
+        return self.service.agent
+
+    async def trajectory(self, request: web.Request) -> web.Response:
+        """One of the newest trajectories, whole."""
+        name = request.match_info["id"]
+        found = self._agent().history.find(name) if history.ID.fullmatch(name) else None
+        if found is None:
+            raise RequestError(404, "no such trajectory; serve.history of the newest are kept", "not_found")
+        return web.json_response(await asyncio.to_thread(history.shown, found), headers=PRIVATE)
+
+    async def image(self, request: web.Request) -> web.StreamResponse:
+        """An image of a kept trajectory or of one under way, by its sha256; a path is never made of anything else."""
+        sha, images = request.match_info["sha"], self._agent().images
+        if not _SHA.fullmatch(sha) or not images.held(sha):
+            raise RequestError(404, "no such image; it goes with its trajectory", "not_found")
+        return web.FileResponse(images.store.path(sha), headers=PRIVATE | {"Content-Type": "image/png"})
 
     async def models(self, request: web.Request) -> web.Response:
         del request
@@ -177,112 +214,25 @@ class _Routes:
         asked = await asyncio.to_thread(parse, await request.read(), service.names, service.limits)
         try:
             with agent.room(asked.n) as room:
-                sample = await agent.sample(asked, service.limits)
-                reply = _Reply(service, room, asked, sample, request)
+                sample = await agent.sample(asked, service.limits, room)
+                reply = Response(service.head(), room, asked, sample, request)
                 response = await (reply.streamed() if asked.stream else reply.whole())
         except RequestError as error:
-            _told(request, asked, error.status, begin)
+            self._told(request, asked, error.status, begin)
             return _failure(error, agent.retry_after_s if error.status == 429 else None)
         except EngineError as error:
             if service.failed is not None and not service.failed.done():
                 service.failed.set_result(error)
             return _failure(RequestError(503, "the engine has failed", "engine_failed"), NOT_YET_S)
-        _told(request, asked, response.status, begin)
-        return response
-
-
-def _told(request: web.Request, asked: ChatRequest, status: int, begin: float) -> None:
-    """One line a request: no text, no picture."""
-    took = time.perf_counter() - begin
-    what = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
-    _log.info("request %s from %s: %s: %d in %.2f s", request["id"], request.remote, what, status, took)
-
-
-class _Reply:
-    """One request on its way."""
-
-    def __init__(self, service: Service, room: Room, asked: ChatRequest, sample: Sample, request: web.Request) -> None:
-        self.agent, self.room, self.asked, self.sample, self.request = room.agent, room, asked, sample, request
-        self.seed = seed_of(asked)
-        self.head = Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), service.names[0], service.fingerprint)
-
-    async def _answer(self, tell: Tell) -> list[answers.Answer]:
-        return await self.agent.answer(self.asked, self.sample, self.seed, tell, self.room)
-
-    async def whole(self) -> web.Response:
-        found = await self._answer(lambda index, text: None)
-        facts = answers.facts(found, self.seed, self.sample.id)
-        used = answers.usage(found, self.agent.count)
-        return web.json_response(answers.completion(self.head, found, used, facts))
-
-    async def streamed(self) -> web.StreamResponse:
-        """Server-sent events. Reasoning comes turn by turn, the answer when its rollout is over."""
-        pieces: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
-        told: dict[int, int] = dict.fromkeys(range(self.asked.n), 0)  # characters of reasoning
-
-        def tell(index: int, text: str) -> None:
-            told[index] += len(text)
-            pieces.put_nowait((index, text))
-
-        work = asyncio.create_task(self._answer(tell))
-        work.add_done_callback(lambda _: pieces.put_nowait(None))
-        headers = {
-            "Content-Type": "text/event-stream",
-            "Cache-Control": "no-cache",
-            "X-Accel-Buffering": "no",
-            "X-Request-Id": self.request["id"],
-        }
-        response = web.StreamResponse(headers=headers)
-        try:
-            await response.prepare(self.request)
-            for index in range(self.asked.n):
-                await self._send(response, answers.chunk(self.head, index, {"role": "assistant", "content": ""}))
-            await self._pieces(response, pieces)
-            await self._end(response, work, told)
-        finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-        return response
-
-    async def _pieces(self, response: web.StreamResponse, pieces: asyncio.Queue[tuple[int, str] | None]) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(KEEP_ALIVE_S):
-                    piece = await pieces.get()
-            except TimeoutError:
-                await self._send(response, answers.chunk(self.head, 0, {}))
-                continue
-            if piece is None:
-                return
-            index, text = piece
-            await self._send(response, answers.chunk(self.head, index, answers.thought(text)))
-
-    async def _end(
-        self, response: web.StreamResponse, work: asyncio.Task[list[answers.Answer]], told: Mapping[int, int]
-    ) -> None:
-        try:
-            found = await work
-        except RequestError as error:
-            await self._send(response, answers.error(error.status, error.message, error.code, error.param))
-        except EngineError:
-            await self._send(response, answers.error(503, "the engine has failed", "engine_failed"))
-            await self._write(response, b"data: [DONE]\n\n")
+        except asyncio.CancelledError:
+            agent.metrics.cancelled()
             raise
-        else:
-            for index, one in enumerate(found):
-                if rest := one.reasoning[told[index] :]:
-                    await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
-                if one.content:
-                    await self._send(response, answers.chunk(self.head, index, {"content": one.content}))
-                facts = answers.facts([one], self.seed, self.sample.id)
-                await self._send(response, answers.chunk(self.head, index, {}, one.finish, facts))
-            if self.asked.include_usage:
-                await self._send(response, answers.usage_chunk(self.head, answers.usage(found, self.agent.count)))
-        await self._write(response, b"data: [DONE]\n\n")
+        self._told(request, asked, response.status, begin)
+        return response
 
-    async def _send(self, response: web.StreamResponse, value: Mapping[str, Any]) -> None:
-        await self._write(response, f"data: {json.dumps(value)}\n\n".encode())
-
-    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        async with asyncio.timeout(WRITE_S):
-            await response.write(data)
+    def _told(self, request: web.Request, asked: ChatRequest, status: int, begin: float) -> None:
+        """One line a request: no text, no picture."""
+        self._agent().metrics.responded(status)
+        took = time.perf_counter() - begin
+        what = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
+        _log.info("request %s from %s: %s: %d in %.2f s", request[REQUEST_ID], request.remote, what, status, took)

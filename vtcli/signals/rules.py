@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from rapidfuzz.distance import Levenshtein
-
 from vtcli.errors import InputError
 from vtcli.schema import Sample
+from vtcli.signals.scorers.grade import Scorer, references
+from vtcli.signals.scorers.table import SCORERS
+from vtcli.signals.scorers.texts import anls, exact
 
-MAX_CHARS = 10_000  # of an answer that is compared letter by letter
 READ_TOLERANCE = 0.05  # of the axis' range, for ``answer_correct``
-ANLS_THRESHOLD = 0.5
 
 Score = tuple[float, int]
 """Score in [0, 1], and whether the answer is correct: 0 or 1."""
@@ -30,7 +28,6 @@ Rule = Callable[[Sample, str], Score]
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?>\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![A-Za-z_])")
 _THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
-_WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
 def rule_of(sample: Sample) -> str:
@@ -67,16 +64,10 @@ def asks_judge(sample: Sample) -> bool:
     return rule_of(sample) == "judge"
 
 
-def exact(sample: Sample, text: str) -> Score:
-    """1 for the same words (``normalise``), else 0."""
-    same = int(normalise(text) == normalise(sample.answer))
-    return float(same), same
-
-
 def similar(sample: Sample, text: str) -> Score:
-    """1 for the same words, else their edit similarity, which is never correct."""
+    """1 for the same words as a reference, else ANLS, which is never correct."""
     same = exact(sample, text)
-    return same if same[1] else (anls(text, sample.answer), 0)
+    return (same.score, same.correct) if same.correct else (anls(text, references(sample)), 0)
 
 
 def numeric(sample: Sample, text: str) -> Score:
@@ -105,7 +96,8 @@ def values(sample: Sample, text: str) -> Score:
 
 
 def counts(sample: Sample, text: str) -> Score:
-    """A number of things. s_norm = max(0, 1 - |error| / number of points); correct when exact."""
+    """A number of things. s_norm = max(0, 1 - |error| / ``truth.total``), the number of all points of the chart
+    (ToolsRL, Eq. 13); correct when exact."""
     given, value = numbers(text), float(sample.truth["value"][0])
     if len(given) != 1:
         return 0.0, 0
@@ -126,17 +118,23 @@ def mra(sample: Sample, text: str) -> Score:
     return accuracy, int(accuracy >= 0.5)
 
 
+def _pair(scorer: Scorer) -> Rule:
+    def rule(sample: Sample, text: str) -> Score:
+        grade = scorer(sample, text)
+        return grade.score, grade.correct
+
+    return rule
+
+
 RULES: Mapping[str, Rule] = {
-    "exact": exact,
-    "choices": exact,  # the answer is one of ``truth.choices``
+    **{name: _pair(scorer) for name, scorer in SCORERS.items()},
     "numeric": numeric,
     "values": values,
     "counts": counts,
     "mra": mra,
-    "anls": similar,
-    "judge": similar,  # what is not the same goes to the judge; its edit similarity stands in without one
+    "judge": similar,  # what is not the same goes to the judge; ANLS stands in without one
 }
-"""The rules that a truth may name."""
+"""The rules that a truth may name: those of ``signals.scorers``, and these."""
 
 
 def numbers(text: str, expected: int = 1) -> list[float]:
@@ -148,24 +146,3 @@ def numbers(text: str, expected: int = 1) -> list[float]:
     joined = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
     grouped, single = ([float(match) for match in _NUMBER.findall(form)] for form in (joined, text))
     return single if len(grouped) != expected == len(single) else grouped
-
-
-def normalise(text: str) -> str:
-    """Casefolded words without punctuation and articles, except a number's sign and points: ``The Sum: -2.5!`` is
-    ``sum -2.5``. An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of
-    nothing else stays as it is."""
-    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
-    words = _WORD.findall(text)
-    followers = [*words, ""][1:]
-    kept = [
-        word
-        for word, after in zip(words, followers, strict=True)
-        if word not in ("an", "the") and (word != "a" or len(after) < 2)
-    ]
-    return " ".join(kept or words) or text.strip()
-
-
-def anls(text: str, target: str) -> float:
-    """1 - normalised edit distance of the normalised texts, 0 below 0.5 (ANLS, arXiv 1905.13648)."""
-    similarity = Levenshtein.normalized_similarity(normalise(text[:MAX_CHARS]), normalise(target))
-    return similarity if similarity >= ANLS_THRESHOLD else 0.0

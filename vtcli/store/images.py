@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -300,7 +301,8 @@ def _too_large(where: str, size: str) -> InputError:
 
 
 def _undecodable(where: str, error: Exception) -> InputError:
+    said = re.sub(r" <_io\.BytesIO object at \w+>", "", str(error))  # an address would differ from run to run
     return InputError(
-        f"The image {where} cannot be decoded ({type(error).__name__}: {error}). It is damaged, cut off, "
+        f"The image {where} cannot be decoded ({type(error).__name__}: {said}). It is damaged, cut off, "
         f"or not one of {', '.join(FORMATS)}."
     )

@@ -56,11 +56,12 @@ class Item:
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
     clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
     script: TaskScript | None = None  # how demonstrations solve it; None: as ``teachers.plans`` knows the task by name
+    more: tuple[Pixels, ...] = ()  # further images of the question, after ``pixels``
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:
         """Contents of the prompt."""
-        return (self.pixels,) if self.clip is None else ()
+        return (self.pixels, *self.more) if self.clip is None else ()
 
     @property
     def digest(self) -> str:
@@ -68,8 +69,10 @@ class Item:
         picture or video."""
         if isinstance(self.clip, Footage):
             return hashlib.sha256(self.clip.data).hexdigest()
-        pixels = self.pixels if self.clip is None else self.clip.frames
-        return hashlib.sha256(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+        digest = hashlib.sha256()
+        for pixels in self.pictures or (() if self.clip is None else (self.clip.frames,)):
+            digest.update(repr(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes())
+        return digest.hexdigest()
 
     def sample(
         self,
@@ -112,7 +115,7 @@ class Survey:
     """Result of surveying one split of a generator that imports rows."""
 
     source: str  # the file, for messages
-    rows: int
+    rows: int | None  # None: a stream, whose end nobody knows
     unread: tuple[str, ...] = ()  # columns that it does not read
 
 
@@ -151,6 +154,17 @@ def shuffled(rng: np.random.Generator, values: Sequence[T]) -> list[T]:
     """The values in random order."""
     order: list[int] = rng.permutation(len(values)).tolist()
     return [values[i] for i in order]
+
+
+def zoom_question(sentence: str) -> str:
+    """The tool-supervised question about ``sentence``: ToolsRL 3.3.1, quoted. The sentence is shown, the model names
+    its elements itself, and the answer says which call finds which."""
+    return (
+        f"The sentence is: “{sentence}”. First, identify the visual elements (objects or text) referenced in the "
+        "sentence. Then, use zoom-in to locate each element in the image and report which zoom call finds it (index "
+        "starts from 1). Example: if “bike” is found on the 3rd image and “person” on the 8th, answer: "
+        '<answer>"bike": 3, "person": 8</answer>'
+    )
 
 
 def item_id(task: str, split: str, item: int) -> str:

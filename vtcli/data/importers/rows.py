@@ -1,4 +1,4 @@
-"""Your own data in place of a generator: rows of questions about an image or a video, from Parquet or JSONL.
+"""Rows of others in place of a generator: questions about images or a video, from the files of any public set.
 
 ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which are not generated but brought along::
 
@@ -11,9 +11,9 @@ ToolsRL trains on DocVQA, SealVQA, VisualProbe, ChartQA and ArxivQA (4.1), which
         name: docvqa
         turn: true
 
-docs/data.md says which columns a row may have. Documents (``turn: true``) are rotated and flipped as in
-C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search; rows with neither have no
-tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA and ArxivQA).
+docs/data.md says which columns a row has and how a preset or a mapping names others. Documents (``turn: true``) are
+rotated and flipped as in C.1; rows with boxes are zoom targets, and an empty list says that there is nothing to search;
+rows with neither have no tool-supervised form (give the task ``forms: [answer]``, as ToolsRL does with ChartQA).
 """
 
 from __future__ import annotations
@@ -23,56 +23,62 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vtcli.data.generators.film import NAME, Footage
-from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream
+from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
+from vtcli.data.importers import boxes, hub, media, sources, texts
+from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, read_mapping
+from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
 from vtcli.signals.rules import RULES
 from vtcli.store import images
+from vtcli.store.parquet import CHAT_MARKER
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
 """Requirements of each rule on a row's truth. The last two rules score generated charts."""
 
-COLUMNS = (
-    "question",
-    "answer",
-    "image",
-    "video",
-    "boxes",
-    "choices",
-    "numeric",
-    "required",
-    "search",
-    "rule",
-    "tolerance",
-)
+EXPECTED = "Every row needs question, answer and an image or a video."
 
 
-def survey(split: str, *, path: str, **_: object) -> Survey:
-    """Counts the rows in the file of a split, and lists the columns that ``generate`` does not read.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one split, and how they are read."""
+
+    source: sources.Source
+    mapping: Mapped
+    finder: media.Finder
+
+
+def survey(
+    split: str,
+    *,
+    path: str,
+    preset: str | None = None,
+    mapping: Mapping[str, Any] | None = None,
+    **_: object,
+) -> Survey:
+    """Counts the rows of a split, and lists the columns that ``generate`` does not read.
 
     Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
     """
-    file = Path(path.format(split=split))
-    rows, read = _rows(file)
-    if file.suffix in (".jsonl", ".json"):
-        columns = list(dict.fromkeys(name for i in range(rows) for name in read(i)))
-    else:
-        columns = list(pq.read_schema(file).names)
-    _refuse_slips(columns, str(file))
-    return Survey(str(file), rows, tuple(name for name in columns if name not in COLUMNS))
+    rows = _open(path, split, preset, mapping)
+    columns, used = rows.source.columns(), rows.mapping.used()
+    if rows.mapping.strict:
+        _refuse_slips(columns, rows.source.name, rows.mapping)
+    unread = tuple(name for name in columns if name not in used and not any("*" in path for path in used))
+    known = rows.source.rows if rows.source.rows < hub.ENDLESS else None
+    return Survey(rows.source.name, known, unread)
 
 
 def generate(
@@ -82,280 +88,353 @@ def generate(
     *,
     path: str,
     name: str,
+    preset: str | None = None,
+    mapping: Mapping[str, Any] | None = None,
     turn: bool = False,
     augment: float = 0.7,
     tool_train_augment: float = 1.0,
     form: str = "answer",
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
+    ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.Mapped`` over it.
 
-    Raises ``InputError`` for a missing or damaged file, too few rows, and a column or image that cannot be used. It
-    also raises it for the tool-supervised form of a row without supervision.
+    Raises ``RowProblem`` for a row that cannot be used, and ``InputError`` for a missing or damaged file and too few
+    rows. It also raises it for the tool-supervised form of a row without supervision.
     """
-    file = Path(path.format(split=split))
-    row, where = _row(file, item), f"row {item} of {file}"
-    _refuse_slips(row, where)
-    _check_text(row, where)
-    truth = _said(row, where)
-    if row.get("video") not in (None, ""):
+    rows = _open(path, split, preset, mapping)
+    if item >= rows.source.rows:
+        raise InputError(
+            f"{rows.source.name} has {rows.source.rows} rows, and row {item} is asked for. Lower the number of items "
+            "of this split, or give null for all rows."
+        )
+    row, place, columns = rows.source.read(item), rows.source.place(item), rows.mapping
+    if columns.strict:
+        _refuse_slips(row, str(place), columns)
+    question, shown = _question(row, columns, place)
+    answers = _answers(row, columns, place)
+    question, truth = _truth(row, columns, question, answers, place)
+    words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
+    _check_text(question, answers, place)
+    clip = first(row, columns.video)
+    given = [image for value in every(row, columns.images) for image in media.listed(value)] or list(shown.own)
+    if clip is not None:
         if turn or form == "tool":
             raise InputError(
-                f"{where} has a video, which is not turned and has no tool-supervised form: forms: [answer]."
+                f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer]."
             )
-        return _filmed(row, truth, name, item_id(name, split, item), file, where)
-    if row.get("image") in (None, ""):
-        raise InputError(f"{where} has no image. Every row needs question, answer and an image or a video.")
-    pixels = images.decode(_bytes(row["image"], "image", file, where), f"of {where}")
-    boxes = _boxes(row.get("boxes"), pixels, where)
+        if given or first(row, columns.boxes):
+            raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
+        return _filmed(words, truth, clip, rows.finder, place)
+    pictures = _pictures(given, shown, columns, rows.finder, place)
+    found = first(row, columns.boxes)
+    height, width = pictures[0].shape[:2]
+    targets = boxes.read(found, row, columns, (width, height), place)
+    if form == "tool" and (len(pictures) > 1 or not (turn or targets)):
+        lacks = "several images" if len(pictures) > 1 else "neither boxes nor turn: true"
+        raise InputError(f"{place} has {lacks}, so it has no tool-supervised form: forms: [answer].")
+    if not turn:
+        said = targets or found == []  # an empty list says that there is nothing to find
+        return _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
-    transform = list(TRANSFORMS)[kind] if turn and coin < limit else "none"
-    said = boxes or row.get("boxes") == []  # an empty list says that there is nothing to find
-    truth |= {"transform": transform, "kind": "field"} if turn else {"boxes": boxes} if said else {}
-    if form == "tool" and not (turn or boxes):
-        raise _no_tool_form(where)
-    names = " and the ".join(box["label"] for box in boxes)
-    found = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(boxes, start=1))
+    return _turned(words, truth, pictures, list(TRANSFORMS)[kind] if coin < limit else "none")
+
+
+def reads(
+    split: str,
+    items: int,
+    *,
+    path: str,
+    preset: str | None = None,
+    mapping: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> Iterator[Path]:
+    """The files of rows, and the images and videos beside them that the first ``items`` rows name. What cannot be read
+    is left to ``generate``, which says what is wrong."""
+    found = sources.files(path, split)
+    yield from found or hub.saved_files(path.replace("{split}", split.removeprefix("demo-")))
+    if all(file.is_file() for file in found):
+        try:
+            rows = _open(path, split, preset, mapping)
+        except InputError:
+            return
+        columns = [*rows.mapping.images, *rows.mapping.video]
+        names = list(dict.fromkeys(column.split(".", 1)[0] for column in columns))
+        for row in itertools.islice(rows.source.texts(names), items):
+            for value in every(row, columns):
+                yield from rows.finder.contained(value)
+
+
+def place_problem(place: Place, reason: str, text: str) -> RowProblem:
+    """A problem whose text goes on after the place."""
+    return RowProblem(place, reason, f"{place}{text}")
+
+
+def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
+    mapping = read_mapping(preset, own)
+    source = sources.open_source(path, split)
+    if mapping.take is not None or mapping.split:
+        source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
+    base = Path(path.replace("{split}", split)).parent
+    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix))
+
+
+@functools.lru_cache(maxsize=16)
+def _chosen(source: sources.Source, preset: str | None, own: str, split: str) -> sources.Source:
+    """The rows of a split, kept with the source itself, which is another object once its file has changed."""
+    mapping = read_mapping(preset, json.loads(own))
+    column = (str(first(source.read(row), mapping.split)) for row in range(source.rows)) if mapping.split else None
+    numbers = chosen_rows(mapping, split, source.rows, column)
+    return source if numbers is None else sources.Chosen(source, numbers)
+
+
+def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[str, texts.Message]:
+    """The question's text, and the message that it was asked in: its markers count, also where the text alone stands in
+    a column of its own."""
+    value = texts_or_chat(first(row, columns.question))
+    if value is None:
+        raise place_problem(place, "no question", f" has no question. {EXPECTED}")
+    chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts_or_chat(value))]
+    try:
+        message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
+    except ValueError as error:
+        raise place_problem(place, "unreadable messages", f": {error}.") from error
+    if not isinstance(value, str) and not texts.is_chat(value):
+        given = json.dumps(value, default=str)[:100]
+        raise place_problem(place, "the question is no text", f": its question is {given}; expected text.")
+    question = texts.plain(value if isinstance(value, str) else message.text, columns.strip)
+    if not question:
+        raise place_problem(place, "no question", f" has no question but its wrapping. {EXPECTED}")
+    return question, message
+
+
+def texts_or_chat(value: Any) -> Any:
+    """A chat that is stored as JSON text as a list; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("[{"):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return found if texts.is_chat(found) else value
+    return value
+
+
+def _answers(row: Mapping[str, Any], columns: Mapped, place: Place) -> list[str]:
+    """The reference answers, the best first."""
+    value = texts_or_chat(first(row, columns.answer))
+    if texts.is_chat(value):
+        try:
+            value = texts.answered(texts.messages(value))
+        except ValueError as error:
+            raise place_problem(place, "unreadable messages", f": {error}.") from error
+    given: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
+    if not given or given[0] in (None, ""):
+        raise place_problem(place, "no answer", f" has no answer. {EXPECTED}")
+    for answer in given:
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal):
+            advice = ' Write what the model shall say, for example "yes" or "no".' if isinstance(answer, bool) else ""
+            shown = json.dumps(value, default=str)[:100]
+            raise place_problem(
+                place,
+                "the answer is no text",
+                f": its answer is {shown}; expected text or a number, or a list of them.{advice}",
+            )
+    answers = [texts.unwrapped(str(answer)) if columns.unwrap else str(answer) for answer in given]
+    return list(dict.fromkeys(answers))
+
+
+def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
+    """Text from data cannot create turn or vision markers."""
+    for what, text in (("question", question), *(("answer", answer) for answer in answers)):
+        if not text.strip():
+            raise place_problem(place, f"no {what}", f" has no {what}. {EXPECTED}")
+        if marker := CHAT_MARKER.search(text) or texts.MARKER.search(text):
+            raise place_problem(
+                place,
+                "a chat marker in the text",
+                f": its {what} contains the chat marker {marker.group()}, which could forge a turn or an image.",
+            )
+
+
+def _pictures(
+    given: Sequence[Any], shown: texts.Message, columns: Mapped, finder: media.Finder, place: Place
+) -> tuple[Pixels, ...]:
+    """The images, decoded: upright by EXIF and on white."""
+    if not given:
+        raise place_problem(place, "no image", f" has no image. {EXPECTED}")
+    markers = len(texts.MARKER.findall(shown.text))
+    if markers and markers != len(given) and columns.markers == "exact":
+        raise place_problem(
+            place,
+            "markers and images differ in number",
+            f" has {markers} <image> in its question and {len(given)} images (mapping.markers: any takes such rows).",
+        )
+    decoded: list[Pixels] = []
+    for number, value in enumerate(given):
+        which = f"image {number}" if number else "image"
+        data = media.read(value, which, finder, place)
+        try:
+            decoded.append(images.decode(data, f"{number} of {place}" if number else f"of {place}"))
+        except InputError as error:
+            raise RowProblem(place, "an image that cannot be decoded", str(error)) from error
+    return tuple(decoded)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A row's task, id, question and answer."""
+
+    task: str
+    id: str
+    question: str
+    answer: str
+
+
+def _searched(
+    words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], targets: Sequence[Mapping[str, Json]]
+) -> Item:
+    """Images as they are; boxes are what a crop must show."""
+    located = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(targets, start=1))
     return Item(
-        id=item_id(name, split, item),
-        task=name,
-        pixels=np.ascontiguousarray(TRANSFORMS[transform](pixels)),
-        question=str(row["question"]),
-        tool_question="Turn the page upright. Which image is it?" if turn else f"Zoom in on the {names}.",
-        answer=str(row["answer"]),
-        tool_answer=str(int(transform != "none")) if turn else found,
+        id=words.id,
+        task=words.task,
+        pixels=np.ascontiguousarray(pictures[0]),
+        more=pictures[1:],
+        question=words.question,
+        tool_question=zoom_question(words.question),
+        answer=words.answer,
+        tool_answer=located,
         truth=truth,
-        tools=(ROTATE, FLIP) if turn else (ZOOM,),
+        tools=(ZOOM,),
     )
 
 
-def reads(split: str, items: int, *, path: str, **_: Any) -> Iterator[Path]:
-    """The file of rows, and the images and videos beside it that its first ``items`` rows name. What cannot be read is
-    left to ``generate``, which says what is wrong."""
-    file = Path(path.format(split=split))
-    yield file
-    if file.is_file():
-        for value in itertools.islice(_media(file), items):
-            named = [entry.get("path") if isinstance(entry, Mapping) else entry for entry in value.values()]
-            yield from (file.parent / name for name in named if isinstance(name, str) and name)
+def _turned(words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], transform: str) -> Item:
+    """A document, turned or flipped."""
+    return Item(
+        id=words.id,
+        task=words.task,
+        pixels=np.ascontiguousarray(TRANSFORMS[transform](pictures[0])),
+        more=pictures[1:],
+        question=words.question,
+        tool_question="Turn the page upright. Which image is it?",
+        answer=words.answer,
+        tool_answer=str(int(transform != "none")),
+        truth={**truth, "transform": transform, "kind": "field"},
+        tools=(ROTATE, FLIP),
+    )
 
 
-def _media(file: Path) -> Iterator[Mapping[str, Any]]:
-    """Image and video of every row, without the bytes that a Parquet file holds itself."""
-    if file.suffix in (".jsonl", ".json"):
-        for line in file.read_bytes().splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            known = cast("Mapping[str, Any]", row) if isinstance(row, dict) else {}
-            yield {name: known.get(name) for name in ("image", "video")}
-        return
-    try:
-        table = pq.ParquetFile(file)
-    except (OSError, pa.ArrowException):
-        return
-    leaves = [f"{name}{end}" for name in ("image", "video") for end in ("", ".path")]
-    paths = table.schema.to_arrow_schema()
-    texts = [leaf for leaf in leaves if _is_text(paths, leaf)]
-    for batch in table.iter_batches(columns=texts) if texts else ():
-        yield from batch.to_pylist()
-
-
-def _is_text(schema: pa.Schema, leaf: str) -> bool:
-    name, _, inside = leaf.partition(".")
-    kind: Any = schema.field(name).type if name in schema.names else pa.null()
-    if inside:
-        kind = kind.field(inside).type if pa.types.is_struct(kind) and kind.get_field_index(inside) >= 0 else pa.null()
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _filmed(row: Mapping[str, Any], truth: dict[str, Json], name: str, key: str, file: Path, where: str) -> Item:
+def _filmed(words: Words, truth: dict[str, Json], given: Any, finder: media.Finder, place: Place) -> Item:
     """A row with a video: code fetches its frames, and the prompt shows none."""
-    if row.get("boxes") or row.get("image") not in (None, ""):
-        raise InputError(f"{where} has a video, so it can have neither image nor boxes.")
-    given = row["video"]
     path = given.get("path") if isinstance(given, Mapping) else given
     ending = Path(path).name if isinstance(path, str) and Path(path).suffix else NAME
-    return Item(
-        id=key,
-        task=name,
-        pixels=NO_PIXELS,
-        question=str(row["question"]),
-        tool_question="",
-        answer=str(row["answer"]),
-        tool_answer="",
-        truth=truth,
-        tools=(),
-        clip=Footage.read(_bytes(given, "video", file, where), ending, f"the video of {where}"),
-    )
+    data = media.read(given, "video", finder, place)
+    try:
+        clip = Footage.read(data, ending, f"the video of {place}")
+    except InputError as error:
+        raise RowProblem(place, "a video that cannot be read", str(error)) from error
+    return Item(words.id, words.task, NO_PIXELS, words.question, "", words.answer, "", truth, (), clip)
 
 
-def _check_text(row: Mapping[str, Any], where: str) -> None:
-    """One question and one answer, as text or a number."""
-    for column, kinds in (("question", str), ("answer", str | int | float | Decimal)):
-        value = row.get(column)
-        if value in (None, ""):
-            raise InputError(f"{where} has no {column}. Every row needs question, answer and an image or a video.")
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            shown = json.dumps(value, default=str)[:100]
-            advice = ""
-            if column == "answer" and isinstance(value, list):
-                advice = " A row has one reference answer: keep the best of them, or give each a row."
-            elif column == "answer" and isinstance(value, bool):
-                advice = ' Write what the model shall say, for example "yes" or "no".'
-            expected = "text or a number" if column == "answer" else "text"
-            raise InputError(f"{where}: its {column} is {shown}; expected {expected}.{advice}")
-
-
-def _refuse_slips(columns: Iterable[str], where: str) -> None:
+def _refuse_slips(columns: Iterable[str], where: str, mapping: Mapped) -> None:
     """Raises ``InputError`` for an unknown column whose nearest known one is not there: ``questoin``, ``box``."""
-    given = set(columns)
-    for name in sorted(given - set(COLUMNS)):
-        near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.75)
+    given, known = set(columns), sorted(mapping.used())
+    for name in sorted(given - set(known)):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         if near and near[0] not in given:
             raise InputError(
                 f"{where} has a column {name!r}, which is not known. Did you mean {near[0]!r}? "
-                f"Columns are {', '.join(COLUMNS)}."
+                f"Columns are {', '.join(known)}."
             )
 
 
-def _no_tool_form(where: str) -> InputError:
-    return InputError(f"{where} has neither boxes nor turn: true, so it has no tool-supervised form: forms: [answer].")
-
-
-def _said(row: Mapping[str, Any], where: str) -> dict[str, Json]:
-    """Reads the answer of a row, and the way to it."""
-    truth: dict[str, Json] = {}
-    if (choices := row.get("choices")) is not None:
-        texts = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
-        if str(row["answer"]).strip() not in [text.strip() for text in texts]:
-            raise InputError(f"{where}: its choices are {choices}; expected a list with the answer {row['answer']!r}.")
-        truth["choices"] = texts
-    if row.get("numeric"):
-        truth["number"] = _number(row["answer"], where)
-    if (rule := row.get("rule")) is not None:
+def _truth(
+    row: Mapping[str, Any], columns: Mapped, question: str, answers: Sequence[str], place: Place
+) -> tuple[str, dict[str, Json]]:
+    """The question with its options, and what is known of the answer and of the way to it."""
+    truth: dict[str, Json] = {"answers": list(answers)} if len(answers) > 1 else {}
+    if (source := first(row, columns.source)) is not None:
+        truth["source"] = str(source)
+    if (choices := first(row, columns.choices)) is not None:
+        given = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
+        if answers[0].strip() not in [text.strip() for text in given]:
+            raise place_problem(
+                place,
+                "choices without the answer",
+                f": its choices are {choices}; expected a list with the answer {answers[0]!r}.",
+            )
+        truth["choices"] = given
+    if (options := first(row, columns.options)) is not None and isinstance(options, list | tuple):
+        lines, letter = texts.lettered([str(option) for option in options], answers[0])
+        if not letter:
+            raise place_problem(
+                place, "options without the answer", f": its options are {options}; none is the answer {answers[0]!r}."
+            )
+        question = question if lines[0][4:] in question else "\n".join([question, *lines])
+        truth |= {"choices": [line[1] for line in lines], "letter": letter}
+    if first(row, columns.numeric):
+        truth["number"] = _number(answers[0], place)
+    rule = first(row, columns.rule) or columns.constant_rule
+    if rule is not None:
         alone = ", ".join(map(repr, sorted(RULES.keys() - NEEDED.keys())))
         if rule not in RULES or not NEEDED.get(rule, set()) <= truth.keys():
-            raise InputError(
-                f"{where}: the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true."
+            raise place_problem(
+                place,
+                "an unknown rule",
+                f": the rule is {rule!r}; expected {alone}, 'choices' with choices, or 'mra' with numeric: true.",
             )
-        if (tolerance := row.get("tolerance")) is not None:
-            truth["tolerance"] = _number(tolerance, where)
+        if (tolerance := first(row, columns.tolerance)) is not None:
+            truth["tolerance"] = _number(tolerance, place)
     truth["rule"] = rule or ("mra" if "number" in truth else "choices" if "choices" in truth else "judge")
-    if (required := row.get("required")) is not None:
+    truth |= _ways(row, columns, place)
+    return question, truth
+
+
+def _ways(row: Mapping[str, Any], columns: Mapped, place: Place) -> dict[str, Json]:
+    """Operations that the answer needs, and whether there is something to search."""
+    found: dict[str, Json] = {}
+    required = first(row, columns.required)
+    if (applied := first(row, columns.applied)) is not None:
+        required = [_UNDO.get(name, name) for name in reversed(_names(applied))]
+    if required is not None:
         unknown = set(required) - REQUIRABLE if isinstance(required, list | tuple) else {required}
         if unknown:
-            raise InputError(
-                f"{where}: required has {', '.join(map(repr, sorted(map(str, unknown))))}; expected a list of "
-                f"{', '.join(sorted(REQUIRABLE))}, in the order in which they are needed."
+            raise place_problem(
+                place,
+                "an unknown operation",
+                f": required has {', '.join(map(repr, sorted(map(str, unknown))))}; expected a list of "
+                f"{', '.join(sorted(REQUIRABLE))}, in the order in which they are needed.",
             )
-        truth["required"] = list(required)
-    if (search := row.get("search")) is not None:
+        found["required"] = list(required)
+    if (search := first(row, columns.search)) is not None:
         if not isinstance(search, bool):
-            raise InputError(f"{where}: search is {search!r}; expected true or false.")
-        truth["search"] = search
-    return truth
+            raise place_problem(place, "search is no truth value", f": search is {search!r}; expected true or false.")
+        found["search"] = search
+    return found
 
 
-def _number(answer: Any, where: str) -> float:
+_UNDO: Mapping[str, str] = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
+"""Inverses of operations that are not their own ([C] CodeVision agent_loop.py: 360 - degrees)."""
+
+
+def _names(applied: Any) -> list[str]:
+    """Operations in the shapes of CodeVision's ``transform``: a list, one text, or a dict of which the keys count."""
+    if isinstance(applied, str):
+        return [applied]
+    if isinstance(applied, Mapping):
+        return [str(key) for key, value in cast("Mapping[str, Any]", applied).items() if value not in (None, False)]
+    return [str(name) for name in applied] if isinstance(applied, list | tuple) else [str(applied)]
+
+
+def _number(answer: Any, place: Place) -> float:
     try:
         number = float(answer)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{where} is numeric, but its answer is {answer!r}; expected a number such as 2.5.")
+        raise place_problem(
+            place, "no number", f" is numeric, but its answer is {answer!r}; expected a number such as 2.5."
+        )
     return number
-
-
-def _row(file: Path, item: int) -> Mapping[str, Any]:
-    rows, read = _rows(file)
-    if item >= rows:
-        raise InputError(
-            f"{file} has {rows} rows, and row {item} is asked for. Lower the number of items of this split, or give "
-            "null for all rows."
-        )
-    return read(item)
-
-
-def _rows(file: Path) -> tuple[int, Any]:
-    """The number of rows of a file as it is now, and a function that reads one."""
-    stat = file.stat() if file.exists() else None
-    return _opened(file, stat and (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-
-
-@functools.lru_cache(maxsize=8)
-def _opened(file: Path, mark: object) -> tuple[int, Any]:
-    """The number of rows of a file and a function that reads one; kept until its ``mark`` is another."""
-    del mark
-    try:
-        if file.suffix in (".jsonl", ".json"):
-            lines = file.read_bytes().splitlines()
-            return len(lines), lambda i: _json_row(lines[i], f"row {i} of {file}")
-        table = pq.ParquetFile(file)
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be read ({error.strerror or error}). Give the path of a Parquet or JSONL file."
-        ) from error
-    except pa.ArrowException as error:
-        raise InputError(f"{file} is no Parquet file, or it is damaged or cut off ({error}).") from error
-    starts = np.cumsum([0] + [table.metadata.row_group(g).num_rows for g in range(table.num_row_groups)])
-    group = functools.lru_cache(maxsize=2)(table.read_row_group)
-
-    def read(item: int) -> dict[str, Any]:
-        at = int(np.searchsorted(starts, item, side="right")) - 1
-        return group(at).slice(item - int(starts[at]), 1).to_pylist()[0]
-
-    return int(starts[-1]), read
-
-
-def _json_row(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON ({error}). Give one object a line.") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{where} is not a JSON object. Give one object a line.")
-    return row
-
-
-def _bytes(given: Any, what: str, file: Path, where: str) -> bytes:
-    """Reads bytes from bytes, from a struct of `datasets` with bytes or path, or from a path beside the file."""
-    if isinstance(given, Mapping):
-        given = given.get("bytes") or given.get("path")
-    if isinstance(given, bytes):
-        return given
-    if not isinstance(given, str):
-        raise InputError(
-            f"{where}: {what} is a {type(given).__name__}; expected bytes, a struct with bytes, or a path."
-        )
-    try:
-        return (file.parent / given).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{where}: the {what} {file.parent / given} cannot be read ({error.strerror or error})."
-        ) from error
-
-
-def _boxes(given: Any, pixels: Pixels, where: str) -> list[dict[str, Json]]:
-    """Boxes with a label, four numbers in order, and inside the image."""
-    height, width = pixels.shape[:2]
-    boxes: list[dict[str, Json]] = []
-    if given is not None and not isinstance(given, list | tuple):
-        raise InputError(f"{where}: its boxes are {given!r}; expected a list.")
-    for entry in given or ():
-        fields: Mapping[str, Any] = entry if isinstance(entry, Mapping) else {}
-        label, box = fields.get("label"), fields.get("box")
-        values: list[Any] = list(box) if isinstance(box, list | tuple) else []
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if not label or len(numbers) != 4 or len(values) != 4:
-            raise InputError(
-                f'{where}: a box needs a label and four numbers, {{"label": "sign", "box": [x1, y1, x2, y2]}}, '
-                f"got {entry}."
-            )
-        x1, y1, x2, y2 = numbers
-        if not (0 <= x1 < x2 <= width and 0 <= y1 < y2 <= height):
-            raise InputError(f"{where}: the box {box} is not inside the image of {width} x {height} pixels.")
-        boxes.append({"label": str(label), "box": numbers})
-    return boxes

@@ -1,0 +1,327 @@
+"""Rows in the formats of public sets, whole and damaged: what they are read as, and how bad ones are named.
+
+The shapes are those of the sets; all values are invented.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from vtcli.data.generators import canvas
+from vtcli.data.generators.item import Item
+from vtcli.data.importers import media, sources, texts
+from vtcli.data.importers.mapping import presets, read_mapping
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.rows import generate, reads, survey
+from vtcli.errors import ConfigError, InputError
+
+PICTURES = [np.full((20, 30, 3), shade, np.uint8) for shade in (10, 20, 30)]
+PNGS = [canvas.png(pixels) for pixels in PICTURES]
+HELD: list[dict[str, Any]] = [{"bytes": png, "path": None} for png in PNGS]
+
+
+def read(path: Path, item: int = 0, **how: Any) -> Item:
+    return generate(0, item, "train", path=str(path), name="own", **how)
+
+
+def parquet(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet", row_group_size=2)
+    return folder / "train.parquet"
+
+
+def jsonl(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    for number, png in enumerate(PNGS):
+        (folder / f"{number}.png").write_bytes(png)
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "train.jsonl"
+
+
+def chat(
+    text: str = "<image>\nIs the woman left of it?\nThink first, call **zoom** if needed.",
+) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": "# Tools"}, {"role": "user", "content": text}]
+
+
+def deepeyes(**more: Any) -> dict[str, Any]:
+    info = {"id": 0, "question": "Is the woman left of it?", "answer": "left"}
+    row = {
+        "data_source": "vstar",
+        "prompt": chat(),
+        "images": HELD[:1],
+        "ability": "x",
+        "env_name": "visual_toolbox_v2",
+    }
+    return row | {"reward_model": {"style": "model", "ground_truth": "to the left"}, "extra_info": info} | more
+
+
+def test_verl_rows_lose_their_prompt_and_keep_their_source(tmp_path: Path) -> None:
+    item = read(parquet(tmp_path, [deepeyes()]), preset="verl")
+    assert (item.question, item.answer) == ("Is the woman left of it?", "to the left")
+    assert item.truth == {"source": "vstar", "rule": "judge"} and np.array_equal(item.pixels, PICTURES[0])
+
+
+def test_codev_rows_have_one_image_as_bytes_and_info_as_text(tmp_path: Path) -> None:
+    info = json.dumps({"question": "How much?", "image_size": [30, 20]})
+    item = read(parquet(tmp_path, [deepeyes(images=PNGS[1], extra_info=info)]), preset="verl")
+    assert item.question == "How much?" and np.array_equal(item.pixels, PICTURES[1])
+
+
+def test_codevision_rows_need_what_undoes_their_transforms(tmp_path: Path) -> None:
+    info = {"question": "Which?", "transform": ["rotate_90", "crop"], "bbox_2d": [4, 2, 24, 12]}
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    assert item.truth["required"] == ["crop", "rotate_270"]
+    assert item.truth["boxes"] == [{"label": "target", "box": [4, 2, 24, 12]}]
+
+
+def test_codedance_images_are_bytes_in_a_list(tmp_path: Path) -> None:
+    row = {"messages": chat("<image>How many cups?"), "images": PNGS[:1], "reward_model": {"ground_truth": "4"}}
+    item = read(parquet(tmp_path, [row | {"data_source": "pixmo_count"}]), preset="codedance_rl")
+    assert (item.question, item.answer, item.truth["source"]) == ("How many cups?", "4", "pixmo_count")
+
+
+def test_thyme_rows_lose_the_paths_of_their_authors(tmp_path: Path) -> None:
+    text = '<image>\nWhat is it?\n### User Image Path:** "/mllm_hdd/7_0.jpg"\n### User Image Size:** "30x20"'
+    row = {"messages": chat(text), "images": ["0.png"], "solution": "<answer>STOP</answer>"}
+    item = read(jsonl(tmp_path, [row]), preset="thyme_rl")
+    assert (item.question, item.answer) == ("What is it?", "STOP")
+
+
+def test_pyvision_is_one_json_list_with_boxed_answers(tmp_path: Path) -> None:
+    jsonl(tmp_path, [])
+    rows = [
+        {"id": "0", "question": "Which?\n(A) a, [b]", "answer": "A", "data_source": "vstar", "image_path": "1.png"},
+        {"prompt": chat("<image>Which?"), "extra_info": {"answer": "<answer>\\boxed{{x}}</answer>"}}
+        | {"mm_hint": {"hint_path": "2.png", "hint_type": "image"}},
+    ]
+    (tmp_path / "train.json").write_text(json.dumps(rows, indent=4))
+    made = [read(tmp_path / "train.json", i, preset="pyvision_rl") for i in range(2)]
+    assert [(item.question, item.answer) for item in made] == [("Which?\n(A) a, [b]", "A"), ("Which?", "{x}")]
+    assert np.array_equal(made[1].pixels, PICTURES[2])
+    (tmp_path / "train.json").write_text(json.dumps(rows)[:-3])
+    with pytest.raises(InputError, match="a JSON list without its end"):
+        read(tmp_path / "train.json", preset="pyvision_rl")
+
+
+def test_visual_probe_images_lie_under_one_root(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    jsonl(tmp_path / "images", [])
+    (tmp_path / "train.json").write_text(json.dumps([{"images": ["2.png"], "problem": "What?", "solution": "x"}]))
+    how = {"preset": "mini_o3", "mapping": {"root": str(tmp_path / "images")}}
+    assert np.array_equal(read(tmp_path / "train.json", **how).pixels, PICTURES[2])
+    named = list(reads("train", 1, path=str(tmp_path / "train.json"), **how))
+    assert [path.name for path in named] == ["train.json", "2.png"]
+
+
+def test_llava_rows_are_their_first_question_and_boxes_are_xywh(tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": "<image>\nWhat colour?"}, {"from": "gpt", "value": "Red."}]
+    row = {"image": "0.png", "conversations": talk, "target_instances": [{"name": "helmet", "bbox": [12, 4, 10, 8]}]}
+    path = jsonl(tmp_path, [row])
+    for _ in range(2):  # a second read of a row is the same
+        item = read(path, preset="llava")
+        assert (item.question, item.answer) == ("What colour?", "Red.")
+        assert item.truth["boxes"] == [{"label": "helmet", "box": [12, 4, 22, 12]}]
+
+
+def test_trl_rows_have_typed_parts(tmp_path: Path) -> None:
+    prompt = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "<image>\nWhich?"}]}]
+    row = {"prompt": prompt, "completion": [{"role": "assistant", "content": "B"}], "images": ["0.png"]}
+    item = read(jsonl(tmp_path, [row]), preset="trl")
+    assert (item.question, item.answer, len(item.pictures)) == ("Which?", "B", 1)
+
+
+def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "train.tar", "w") as tar:
+        for key, shades in (("a/001", (0, 1)), ("a/002", (2,))):
+            members = [(f"{i}.png", PNGS[shade]) for i, shade in enumerate(shades)]
+            about = json.dumps({"question": f"What is {key}?", "answer": "x"}).encode()
+            for ending, data in [*members, ("json", about)]:
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    made = [read(tmp_path / "train.tar", i, preset="webdataset") for i in range(2)]
+    assert [item.question for item in made] == ["What is a/001?", "What is a/002?"]
+    assert [len(item.pictures) for item in made] == [2, 1] and np.array_equal(made[0].more[0], PICTURES[1])
+    whole = (tmp_path / "train.tar").read_bytes()
+    (tmp_path / "train.tar").write_bytes(whole[:5000])
+    with pytest.raises(InputError, match="damaged or cut off"):
+        read(tmp_path / "train.tar", preset="webdataset")
+
+
+@pytest.mark.parametrize("scheme", ["", "hub:", "stream:"])
+def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, tmp_path: Path) -> None:
+    rows = [{"question": f"What is {i}?", "answer": str(i), "images": [Image.fromarray(PICTURES[i])]} for i in range(3)]
+    features = datasets.Features(
+        {"question": datasets.Value("string"), "answer": datasets.Value("string")}
+        | {"images": datasets.List(datasets.Image())}
+    )
+    made = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows, features=features)})
+    if scheme:
+        made["train"].to_parquet(tmp_path / "set" / "train-00000.parquet")
+    else:
+        made.save_to_disk(tmp_path / "set")
+    path = f"{scheme}{tmp_path}/set"
+    items = [generate(0, i, "train", path=path, name="own") for i in (0, 2, 1)]
+    assert [item.answer for item in items] == ["0", "2", "1"] and np.array_equal(items[1].pixels, PICTURES[2])
+    assert survey("train", path=path).rows == (None if scheme == "stream:" else 3)
+    with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
+        generate(0, 3, "train", path=path, name="own")
+    if not scheme:
+        assert [p.suffix for p in reads("train", 3, path=path)].count(".arrow") == 1
+        with pytest.raises(InputError, match="has the splits train, and test is asked for"):
+            generate(0, 0, "test", path=path, name="own")
+
+
+def test_a_mapping_covers_a_new_set_without_code(tmp_path: Path) -> None:
+    mapping = {
+        "question": "q",
+        "answer": "labels",
+        "images": ["image_*"],
+        "split": "part",
+        "splits": {"train": ["tr"], "test": ["te"]},
+        "boxes": "regions",
+        "box_order": "yxyx",
+        "box_space": "thousand",
+        "box_label": "it",
+        "strip": [r"\s*Answer briefly\.$"],
+        "source": "set",
+    }
+    rows = [
+        {"q": f"<image><image>What is {i}? Answer briefly.", "labels": ["a", "b", "a"], "part": part, "set": "docs"}
+        | {"image_2": "1.png", "image_10": "2.png", "regions": [[100, 200, 500, 400]]}
+        for i, part in enumerate(("te", "tr", "te"))
+    ]
+    path = jsonl(tmp_path, rows)
+    made = [generate(0, i, "test", path=str(path), name="own", mapping=mapping) for i in range(2)]
+    assert [item.question for item in made] == ["What is 0?", "What is 2?"]
+    assert made[0].answer == "a" and made[0].truth["answers"] == ["a", "b"] and made[0].truth["source"] == "docs"
+    assert np.array_equal(made[0].pixels, PICTURES[1]) and np.array_equal(made[0].more[0], PICTURES[2])
+    assert made[0].truth["boxes"] == [{"label": "it", "box": [6.0, 2.0, 12.0, 10.0]}]
+    assert survey("train", path=str(path), mapping=mapping).rows == 1
+    taken = {key: value for key, value in mapping.items() if not key.startswith("split")}
+    taken |= {"take": {"test": [0, 1], "train": [1, None]}}
+    assert survey("train", path=str(path), mapping=taken).rows == 2
+    assert generate(0, 0, "train", path=str(path), name="own", mapping=taken).question == "What is 1?"
+
+
+@pytest.mark.parametrize(
+    ("space", "box", "expected"),
+    [
+        ("pixels", [3, 2, 15, 10], [3, 2, 15, 10]),
+        ("unit", [0.1, 0.1, 0.5, 0.5], [3, 2, 15, 10]),
+        ("percent", [10, 10, 50, 50], [3, 2, 15, 10]),
+        ("resized", [6, 4, 30, 20], [3, 2, 15, 10]),
+        ("pixels", [[3, 2], [15, 2], [15, 10], [3, 10]], [3, 2, 15, 10]),
+    ],
+)
+def test_boxes_end_up_in_pixels(space: str, box: Any, expected: list[float], tmp_path: Path) -> None:
+    row = {"question": "q?", "answer": "a", "image": "0.png", "boxes": [{"label": "x", "box": box}], "fed": [60, 40]}
+    mapping = {"box_space": space, "box_size": "fed", "question": "question"}
+    item = read(jsonl(tmp_path, [row]), mapping=mapping)
+    assert item.truth["boxes"][0]["box"] == pytest.approx(expected)
+
+
+def test_several_answers_options_and_letters(tmp_path: Path) -> None:
+    row = {"problem": "Which?", "options": ["A. red", "B. blue"], "solution": "<answer>B</answer>", "image": "0.png"}
+    item = read(jsonl(tmp_path, [row]), preset="problem_solution")
+    assert item.question == "Which?\n(A) red\n(B) blue" and item.answer == "B"
+    assert item.truth["choices"] == ["A", "B"] and item.truth["rule"] == "choices"
+
+
+def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:
+    finder, place = media.Finder((tmp_path,)), Place("f", 0)
+    (tmp_path / "0.png").write_bytes(PNGS[0])
+    text = base64.b64encode(PNGS[0]).decode()
+    shapes: list[Any] = [PNGS[0], HELD[0], text, f"{text[:40]}\n{text[40:]}", f"data:image/png;base64,{text}", "0.png"]
+    shapes += [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}, {"path": "0.png"}]
+    shapes += [f"file://{tmp_path}/0.png", memoryview(PNGS[0]), list(PNGS[0])]
+    assert all(media.read(shape, "image", finder, place) == PNGS[0] for shape in shapes)
+    assert media.listed("0.png") == ["0.png"] and media.listed(None) == [] and media.listed([None, b"x"]) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images": ["https://x.org/a.png"]}, "image is a URL"),
+        ({"images": ["../../etc/passwd"]}, "image outside of its folder"),
+        ({"images": ["/mllm_hdd/a.png"]}, "no such image"),
+        ({"images": [PNGS[0][:-20].hex()]}, "no such image"),
+        ({"images": []}, "no image"),
+        ({"images": 7}, "image of an unknown shape"),
+        ({"images": ["0.png", "1.png"]}, "markers and images differ in number"),
+        ({"prompt": chat("Which?<image><image>")}, "markers and images differ in number"),
+        ({"prompt": [{"role": "judge", "content": "x"}]}, "unreadable messages"),
+        ({"prompt": chat("<image>\n")[:1]}, "unreadable messages"),
+        ({"extra_info": {"question": "a <|im_end|> b"}}, "a chat marker in the text"),
+        ({"reward_model": {"ground_truth": ""}, "extra_info": {"question": "q"}}, "no answer"),
+        ({"images": ["cut.png"]}, "an image that cannot be decoded"),
+    ],
+)
+def test_bad_rows_have_a_reason(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "cut.png").write_bytes(PNGS[0][:60])
+    path = jsonl(tmp_path, [deepeyes(images=["0.png"]) | change])
+    with pytest.raises(RowProblem, match=r"row 0 of .*train\.jsonl") as found:
+        read(path, preset="verl")
+    assert found.value.reason == reason
+
+
+def test_json_lines_may_have_a_byte_order_mark_and_windows_ends(tmp_path: Path) -> None:
+    line = json.dumps({"question": "q?", "answer": "a", "image": "0.png"})
+    jsonl(tmp_path, [])
+    (tmp_path / "train.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\r\n{line}\r\n".encode())
+    source = sources.open_source(str(tmp_path / "train.jsonl"), "train")
+    assert source.rows == 2 and [source.read(i)["question"] for i in range(2)] == ["q?", "q?"]
+    (tmp_path / "train.jsonl").write_text(line[:-1] + ', "tolerance": NaN}\n')
+    with pytest.raises(RowProblem, match="NaN is no JSON number"):
+        read(tmp_path / "train.jsonl")
+
+
+def test_several_files_are_one_source_and_rows_come_in_any_order(tmp_path: Path) -> None:
+    for number in range(2):
+        rows = [{"question": f"{number}.{i}", "answer": "a", "image": HELD[0]} for i in range(40)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"train-{number}.parquet", row_group_size=33)
+    source = sources.open_source(str(tmp_path / "{split}-*.parquet"), "train")
+    wanted = [0, 79, 1, 39, 40, 33, 32, 17, 16, 15, 72, 73, 41]
+    assert [source.read(i)["question"] for i in wanted] == [f"{i // 40}.{i % 40}" for i in wanted]
+    assert str(source.place(41)) == f"row 1 of {tmp_path}/train-1.parquet" and source.rows == 80
+    with pytest.raises(InputError, match="no file has such a name"):
+        sources.open_source(str(tmp_path / "test-*.parquet"), "test")
+
+
+def test_pictures_are_upright_and_on_white(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (30, 20), (0, 0, 0, 0))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.png", exif=exif)
+    path = jsonl(tmp_path, [{"question": "q?", "answer": "a", "image": "a.png"}])
+    assert read(path).pixels.shape == (30, 20, 3) and (read(path).pixels == 255).all()
+
+
+def test_every_preset_is_read_and_mistakes_in_a_mapping_are_named() -> None:
+    assert {"verl", "llava", "trl", "webdataset"} <= set(presets())
+    assert all(read_mapping(name, None).about for name in presets())
+    with pytest.raises(ConfigError, match=r"no preset 'verll'\. Did you mean 'verl'"):
+        read_mapping("verll", None)
+    with pytest.raises(ConfigError, match=r"unknown key 'qestion'\. Did you mean 'question'"):
+        read_mapping(None, {"qestion": "q"})
+    with pytest.raises(ConfigError, match="no regular expression"):
+        read_mapping(None, {"strip": ["("]})
+    with pytest.raises(ConfigError, match="box_size"):
+        read_mapping(None, {"box_space": "resized"})
+
+
+def test_a_marker_between_words_keeps_its_number() -> None:
+    assert texts.plain("<image_clue_0><image></image_clue_0>\n\nWhat?") == "What?"
+    assert texts.plain("First <image>, then <image>: which?") == "First (image 1), then (image 2): which?"
+    assert texts.plain("Which one?\n<image><image>") == "Which one?"

@@ -1,0 +1,277 @@
+"""How benchmarks score answers: golden cases of their own code, and ways in which models write an answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from fakes import make_sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vtcli.schema import Sample
+from vtcli.signals import rules
+from vtcli.signals.scorers import formulas, letters, lists, numerals, texts, yes_no
+from vtcli.signals.scorers.grade import Grade
+from vtcli.signals.scorers.table import SCORERS
+
+COLOURS = ("red", "blue", "dark blue", "Not shown.")
+
+
+def asked(answer: str, **truth: Any) -> Sample:
+    options = truth.get("choices") or ()
+    listed = "".join(f"\n{letters.letter(k)}. {text}" for k, text in enumerate(options))
+    return make_sample(question=f"What is it?{listed}", answer=answer, truth=truth)
+
+
+# Letters
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("B", "b", "(B)", "[B]", "B.", "B)", "**B**", "'B'", "$B$", "\\boxed{B}", "\\boxed{\\text{B}}", " B\n", "{B}"),
+        *("Answer: B", "The answer is B.", "the correct answer is (b)", "Option B", "My final answer is: **B**"),
+        *("B. blue", "B: blue", "(B) blue", "B) the blue one", "B - blue", "blue", "Blue.", "The blue", "It is blue."),
+        *("Because it is not red, the answer is B", "A is too small, so the answer is (B).", "Because I see B there"),
+        *("The car is large.\nB. blue", "B\nThe car is blue.", "I think the answer would be B because of A's size"),
+        *(
+            "The options are clear (B)",
+            "\\boxed{A} is wrong. \\boxed{B}",
+            "A good look shows: B",
+            "$\\boxed{\\text{(B)}}$",
+        ),
+    ],
+)
+def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
+    assert letters.read(reply, COLOURS) == 1
+    assert SCORERS["choices"](asked("blue", choices=list(COLOURS)), reply) == Grade(1.0, 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["", "COLOR", "BASED on this", "A red or blue car", "E", "Either A or B", "I cannot say.", "a car", "B2", "purple"],
+)
+def test_what_names_no_option_is_counted_and_not_guessed(reply: str) -> None:
+    """lmms-eval's V* reads "COLOR" as C and "BASED" as B (``vstar_bench/utils.py``); VLMEvalKit draws at random."""
+    assert letters.read(reply, COLOURS) is None
+    assert SCORERS["choices"](asked("blue", choices=list(COLOURS)), reply) == Grade(0.0, 0, found=False)
+
+
+def test_a_longer_option_is_not_the_shorter_one_within_it() -> None:
+    assert letters.read("I see that it is dark blue here", COLOURS) == 2
+
+
+def test_a_letter_was_wrong_where_the_question_shows_letters() -> None:
+    """The rule "choices" took only the option's words; rewards and evaluation use it."""
+    sample = asked("blue", choices=list(COLOURS), rule="choices")
+    assert rules.score(sample, "B") == rules.score(sample, "(b) blue") == rules.score(sample, "blue") == (1.0, 1)
+    assert rules.score(sample, "A") == (0.0, 0)
+
+
+def test_without_letters_in_the_question_only_words_count() -> None:
+    """The generators' tasks: letters there are marks, and stay what they were."""
+    sample = make_sample(question="What letter is on the tag?", answer="K", truth={"choices": ["N", "K", "B"]})
+    assert SCORERS["choices"](sample, "K.") == Grade(1.0, 1)
+    assert SCORERS["choices"](sample, "B").correct == SCORERS["choices"](sample, "The K one").correct == 0
+
+
+def test_the_answer_may_be_given_by_its_letter() -> None:
+    assert SCORERS["choices"](asked("B", choices=list(COLOURS)), "blue").correct == 1
+    swapped = asked("A", choices=["B", "A"])  # the text "A" is option B
+    assert SCORERS["choices"](swapped, "B").correct == 1
+
+
+@given(st.sampled_from(range(4)), st.permutations(COLOURS), st.sampled_from(["{}", "({})", "{}.", "Answer: {}"]))
+def test_any_order_of_options_reads_back(index: int, options: list[str], dress: str) -> None:
+    assert letters.read(dress.format(letters.letter(index)), options) == index
+
+
+@given(st.text(max_size=60))
+def test_no_reply_is_too_strange(text: str) -> None:
+    samples = [asked("2", choices=["1", "2"]), asked("3.5", type="float", precision=1.0), asked("yes"), asked("[1, 2]")]
+    for name, scorer in SCORERS.items():
+        if name != "formula":  # hands text to a process
+            assert all(0.0 <= scorer(sample, text).score <= 1.0 for sample in samples)
+
+
+# ANLS: arXiv 1907.00490, Eq. 1; the kits' values were measured on VLMEvalKit's and lmms-eval's code
+
+
+@pytest.mark.parametrize(
+    ("answers", "reply", "defined", "kits"),
+    [
+        (["12"], "13", 0.0, 0.5),
+        (["ab"], "a", 0.0, 0.5),
+        (["abcd"], "ab", 0.0, 0.5),
+        (["abcd"], "abcc", 0.75, 0.75),
+        (["$1,200"], "1200", 2 / 3, 2 / 3),
+        (["january 2, 2010"], "The date is January 2, 2010", 5 / 9, 5 / 9),
+        (["one", "The sum"], "sum", 0.0, 0.0),  # articles count
+        (["x", "New York", "NY"], "new  york", 1.0, 1.0),  # the best of several references
+        (["Coffee"], "", 0.0, 0.0),
+    ],
+)
+def test_anls_as_defined_and_as_the_kits_have_it(answers: list[str], reply: str, defined: float, kits: float) -> None:
+    assert texts.anls(reply, answers) == pytest.approx(defined)
+    assert texts.anls(reply, answers, kits=True) == pytest.approx(kits, abs=0.04)  # they divide by raw lengths
+    assert SCORERS["anls"](asked("?", answers=answers), reply).score == pytest.approx(defined)
+
+
+def test_anls_as_a_rule_uses_every_reference() -> None:
+    sample = make_sample(answer="NY", truth={"rule": "anls", "answers": ["NY", "New York"]})
+    assert rules.score(sample, "new york") == (1.0, 1)
+    assert rules.score(sample, "New Yorkk") == (pytest.approx(8 / 9), 0)
+
+
+# ChartQA: (target, prediction, right), measured on the kits' relaxed_correctness
+
+
+@pytest.mark.parametrize(
+    ("target", "reply", "right"),
+    [
+        *[("45%", "0.45", True), ("45%", "45", False), ("45", "45%", False), ("100", "105", True)],
+        *[("100", "105.01", False), ("0", "0.0", False), ("2019", "1930", True), ("1,200", "1200", False)],
+        *[("Blue", "blue.", False), ("yes", "Yes, it is", False), ("14", "14.0", True), ("Blue", "BLUE", True)],
+    ],
+)
+def test_relaxed_accuracy(target: str, reply: str, right: bool) -> None:
+    assert numerals.relaxed(reply, target) is right
+
+
+@pytest.mark.parametrize(
+    ("target", "reply", "truth", "expected"),
+    [
+        ("45%", "45", {}, 1.0),
+        ("45", "0.45", {}, 0.0),
+        ("2019", "2020", {"years": ["YES"]}, 0.0),
+        ("2019", "2020", {"years": ["NO"]}, 1.0),
+        ("B", "B)", {}, 0.0),
+        ("['A','B']", "['A']", {}, 0.5),
+        ("1,200", "1200", {}, 0.8),
+        ("0", "0.0", {}, 1.0),
+        ("Yes", "Yes, because", {}, 0.0),
+        ("['10','20']", "['10','21']", {}, 1.0),
+        ("[A, B]", "['a', 'b']", {}, 1.0),
+        ("True", "Truee", {"exact": True}, 0.0),
+        ("[2019, 5]", "[2020, 5.1]", {"years": ["YES", "NO"]}, 0.5),
+    ],
+)
+def test_chartqapro(target: str, reply: str, truth: dict[str, Any], expected: float) -> None:
+    assert lists.chartqapro(asked(target, **truth), reply).score == pytest.approx(expected)
+
+
+# VSI-Bench: (y, given, paper, kits), measured on both
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given_text", "paper", "kits"),
+    [
+        *[("10", "9", 0.8, 0.9), ("4", "3", 0.5, 0.6), ("10", "5", 0.0, 0.1), ("20", "19", 0.9, 1.0)],
+        *[("100", "95", 0.9, 1.0), ("3", "4", 0.4, 0.4), ("2", "3", 0.0, 0.1), ("0", "0", 1.0, 1.0)],
+        *[("2.5", "2.5 meters", 1.0, 1.0), ("0", "1", 0.0, 0.0)],
+    ],
+)
+def test_mean_relative_accuracy_is_exact(wanted: str, given_text: str, paper: float, kits: float) -> None:
+    assert SCORERS["vsi"](asked(wanted), given_text).score == pytest.approx(paper)
+    assert SCORERS["vsi_kits"](asked(wanted), given_text).score == pytest.approx(kits)
+
+
+# Counts, OCR, yes and no
+
+
+@pytest.mark.parametrize(
+    ("reply", "grade"),
+    [
+        *[("5", Grade(1.0, 1)), ("There are five birds.", Grade(1.0, 1)), ("5.0", Grade(1.0, 1))],
+        *[("\\boxed{5} of 9", Grade(1.0, 1)), ("4", Grade(0.0, 0)), ("15", Grade(0.0, 0)), ("5.5", Grade(0.0, 0))],
+        *[("five or 6", Grade(0.0, 0)), ("5 or 6", Grade(0.0, 0, False)), ("many", Grade(0.0, 0, False))],
+    ],
+)
+def test_counts_are_exact(reply: str, grade: Grade) -> None:
+    assert SCORERS["integer"](asked("5"), reply) == grade
+
+
+def test_the_count_of_vlmevalkit_is_a_measure_of_its_own() -> None:
+    assert SCORERS["integer_inside"](asked("1"), "10").correct == 1
+    assert SCORERS["integer"](asked("1"), "10").correct == 0
+
+
+def test_ocrbench_contains() -> None:
+    """VLMEvalKit ``image_vqa.py`` OCRBench: without case, but formulas without spaces and with case."""
+    sample = asked("x", answers=["CENTRE", "Center"])
+    assert SCORERS["contains"](sample, "It says\nThe Centre").correct == 1
+    assert SCORERS["contains"](asked("two words"), "two\nwords").correct == 1
+    assert SCORERS["contains"](sample, "cent").correct == 0
+    formula = asked("\\frac { A } { b }", formula=True)
+    assert SCORERS["contains"](formula, "= \\frac{A}{b}").correct == 1
+    assert SCORERS["contains"](formula, "= \\frac{a}{b}").correct == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "read", "official"),
+    [
+        *[("Yes", True, True), ("no.", False, False), ("No, there is not.", False, False), ("", None, True)],
+        *[("There is a dog", None, True), ("It is not there", None, False), ("Yes. There is no doubt", None, True)],
+        ("I know nothing", None, True),
+    ],
+)
+def test_yes_and_no(reply: str, read: bool | None, official: bool) -> None:
+    """POPE's own ``evaluate.py`` takes everything but No, no and not for yes."""
+    assert yes_no.read(reply) is read
+    assert yes_no.read_official(reply) is official
+
+
+# Tables and mathematics
+
+
+def test_denotations_have_no_order() -> None:
+    assert SCORERS["denotation"](asked("a|2"), "2.0 | A").correct == 1
+    assert SCORERS["denotation"](asked("a|2"), "a").correct == 0
+    assert SCORERS["true_false"](asked("1"), "That is True.").correct == 1
+    assert SCORERS["true_false"](asked("1"), "true or false?") == Grade(0.0, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "reply", "correct"),
+    [
+        ("1.2", {"type": "float", "precision": 1.0}, "about 1.23", 1),
+        ("1.2", {"type": "float", "precision": 1.0}, "1.26", 0),
+        ("3", {"type": "integer"}, "3.7", 1),  # the official rule cuts decimals off
+        ("[0, 2]", {"type": "list"}, "[0, 2.0]", 1),
+        ("Yes", {"choices": ["Yes", "No"]}, "A", 1),
+        ("Yes", {"choices": ["Yes", "No"]}, "Nope", 0),
+        ("a cube", {"type": "text"}, "\\boxed{Cube}", 1),
+    ],
+)
+def test_mathvista_by_its_answers_type(answer: str, truth: dict[str, Any], reply: str, correct: int) -> None:
+    assert SCORERS["mathvista"](asked(answer, **truth), reply).correct == correct
+
+
+def test_dynamath_takes_the_short_answer_of_its_json() -> None:
+    reply = '{"solution": "2 + 2 = 4, then 9", "short answer": "4.0005"}'
+    assert SCORERS["dynamath"](asked("4", type="float"), reply).correct == 1
+    assert SCORERS["dynamath"](asked("B", type="multiple choice"), '{"short answer": "B"}').correct == 1
+    assert SCORERS["dynamath"](asked("4", type="float"), "no number").found is False
+
+
+def test_mmmu() -> None:
+    assert SCORERS["mmmu"](asked("C", choices=["1", "2", "3"]), "So the answer is C").correct == 1
+    assert SCORERS["mmmu"](asked("8.33"), "8.334").correct == 1
+    assert SCORERS["mmmu"](asked("Joint"), "It is the joint.").correct == 1
+
+
+@pytest.mark.slow
+def test_formulas_are_compared_and_never_hold_the_run() -> None:
+    assert formulas.same_formula("\\frac{1}{2}", "0.5")
+    assert formulas.same_formula("\\boxed{2\\sqrt{2}}", "\\sqrt{8}")
+    assert not formulas.same_formula("\\sqrt{7}", "\\sqrt{8}")
+    assert not formulas.same_formula("9^{9^{9^{9}}}", "\\sqrt{8}")
+    assert formulas.same_formula("\\frac{2}{4}", "\\frac{1}{2}")  # after a process that was killed
+    assert SCORERS["formula"](asked("x^2", choices=["x", "x^2"]), "\\boxed{x \\cdot x}").correct == 1
+
+
+def test_every_rule_of_rewards_has_one_meaning() -> None:
+    assert SCORERS.keys() <= rules.RULES.keys()
+    assert all(re.fullmatch(r"[a-z_]+", name) for name in SCORERS)

@@ -1,0 +1,153 @@
+"""A served agent in this process, over a policy that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny_model
+import yarl
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from fakes import native_card
+from qwen_views import sizing
+
+from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.envs.card import EnvCard
+from vtcli.envs.worlds import Worlds
+from vtcli.protocols import Completion, Policy, Request
+from vtcli.rollout.loop import Limits
+from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.serve.agent import Agent, Bounds
+from vtcli.serve.app import Service, application
+from vtcli.serve.history import History
+from vtcli.serve.metrics import Metrics
+from vtcli.serve.requests import RequestLimits
+from vtcli.store.images import ImageStore, encode_png
+from vtcli.store.leases import LeasedImages
+
+DONE = "<answer>K</answer>"
+ZOOM = ('<tool_call>{"name": "image_zoom_in_tool", "arguments": {"image_index": 0, "bbox_2d": [14, 14, 42, 42]}}'
+        "</tool_call>")  # fmt: skip
+PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}",
+          "observation": "<image>\nimage {index}"}  # fmt: skip
+PIXELS = np.random.default_rng(5).integers(0, 256, (56, 84, 3), dtype=np.uint8)
+PNG = encode_png(PIXELS)
+URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
+IMAGE = {"type": "image_url", "image_url": {"url": URL}}
+
+
+def message(text: str, *parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+
+
+class Script:
+    """A policy that says the same turns in every rollout."""
+
+    version = 0
+
+    def __init__(self, *turns: str) -> None:
+        self.turns = turns
+        self.prompts: list[Request] = []
+        self._rollouts: dict[int, tuple[tuple[int, ...], ScriptedPolicy]] = {}
+
+    async def complete(self, request: Request) -> Completion:
+        self.prompts.append(request)
+        prompt, script = self._rollouts.get(request.rollout, ((), None))
+        if script is None or request.token_ids == prompt:  # the same question with the same seed begins again
+            script = ScriptedPolicy(tiny_model.chat(), self.turns)
+            self._rollouts[request.rollout] = (request.token_ids, script)
+        return await script.complete(request)
+
+
+class Gate:
+    """A policy whose requests wait until as many were let through."""
+
+    version = 0
+
+    def __init__(self, *turns: str) -> None:
+        self.inner = Script(*(turns or (DONE,)))
+        self.begun, self.waiting, self.open = 0, 0, asyncio.Semaphore(0)
+
+    async def complete(self, request: Request) -> Completion:
+        self.begun += 1
+        self.waiting += 1
+        try:
+            await self.open.acquire()
+        finally:
+            self.waiting -= 1
+        return await self.inner.complete(request)
+
+
+@dataclass
+class Served:
+    """A server and a client of it."""
+
+    agent: Agent
+    service: Service
+    client: TestClient[Any, Any]
+
+    async def post(self, **fields: Any) -> tuple[int, Any, str]:
+        """Status, body as JSON (a list of objects for a stream) and the ``Retry-After`` header."""
+        async with self.client.post("/v1/chat/completions", json={"messages": [message("Why?")]} | fields) as reply:
+            text, after = await reply.text(), reply.headers.get("Retry-After", "")
+        if not text.startswith("data:"):
+            return reply.status, json.loads(text), after
+        lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+        assert lines.pop() == "[DONE]"
+        return reply.status, [json.loads(line) for line in lines], after
+
+    async def get(self, path: str, **headers: str) -> ClientResponse:
+        reply = await self.client.get(yarl.URL(path, encoded=True), headers=headers)
+        await reply.read()
+        return reply
+
+
+def served(
+    folder: Path,
+    policy: Policy,
+    work: Callable[[Served], Awaitable[None]],
+    *,
+    bounds: Bounds = Bounds(),  # noqa: B008  frozen
+    history: int = 8,
+    card: EnvCard | None = None,
+    **service: Any,
+) -> None:
+    """Runs ``work`` against a server of the native tools, or of ``card``."""
+
+    async def main() -> None:
+        store = ImageStore(folder, sizing(784, 1_000_000))
+        worlds = Worlds(card or native_card(), PROMPT, store, PoolConfig(active=1))
+        await worlds.start()
+        tools = [tool.name for tool in worlds.card.tools]
+        agent = Agent(
+            policy, tiny_model.chat(), worlds, LeasedImages(store), Limits(), bounds, 1.0,
+            History(history), Metrics("tiny", tools),
+        )  # fmt: skip
+        about = {"loopback": True, "key": None, "limits": RequestLimits(), "agent": agent} | service
+        told = Service(("tiny",), **about)
+        try:
+            async with TestClient(TestServer(application(told), host="127.0.0.1")) as client:
+                async with asyncio.timeout(60):
+                    await work(Served(agent, told, client))
+        finally:
+            await worlds.close()
+
+    asyncio.run(main())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def files(folder: Path) -> Sequence[Path]:
+    """The images on disk."""
+    return sorted(folder.rglob("*.png"))

@@ -1,0 +1,114 @@
+"""Boxes of a row in pixels of the image, whatever their order and space, and whatever image they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from vtcli.data.importers.mapping import Mapped, first
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.schema import Json
+
+SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}
+"""Units of an image's side."""
+
+_BOX = ("box", "bbox", "bbox_2d", "vertices", "polygon")
+_LABEL = ("label", "name", "category", "text")
+
+
+def read(
+    given: Any, row: Mapping[str, Any], mapping: Mapped, size: tuple[int, int], place: Place
+) -> list[dict[str, Json]]:
+    """Boxes with a label and x1, y1, x2, y2 in pixels, inside an image of ``size`` (width, height).
+
+    A value may be a list of boxes or one box. A box is four numbers, a polygon's points, or a struct with either.
+
+    Raises:
+        RowProblem: no box, no label, or a box that is not inside the image.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple | Mapping):
+        raise RowProblem(place, "boxes are no list", f"{place}: its boxes are {given!r}; expected a list.")
+    one = isinstance(given, Mapping) or _numbers(given) is not None
+    entries = [given] if one else list(cast("Sequence[Any]", given))
+    scale = _scale(row, mapping, size, place)
+    return [_box(entry, mapping, scale, size, place) for entry in entries]
+
+
+def _scale(row: Mapping[str, Any], mapping: Mapped, size: tuple[int, int], place: Place) -> tuple[float, float]:
+    """Pixels of the image for one unit, across and down."""
+    if mapping.box_space == "pixels":
+        return 1.0, 1.0
+    if mapping.box_space != "resized":
+        side = SHARES[mapping.box_space]
+        return size[0] / side, size[1] / side
+    resized = _numbers(first(row, mapping.box_size))
+    if resized is None or len(resized) != 2 or min(resized) <= 0:
+        raise RowProblem(
+            place,
+            "no size of the resized image",
+            f"{place}: {', '.join(mapping.box_size)} is {first(row, mapping.box_size)!r}; expected the [width, height] "
+            "that the boxes were measured on.",
+        )
+    return size[0] / resized[0], size[1] / resized[1]
+
+
+def _box(
+    entry: Any, mapping: Mapped, scale: tuple[float, float], size: tuple[int, int], place: Place
+) -> dict[str, Json]:
+    fields = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {"box": entry}
+    label = next((fields[name] for name in _LABEL if fields.get(name)), None) or mapping.box_label
+    given = next((fields[name] for name in _BOX if fields.get(name) is not None), None)
+    corners = _corners(given, mapping.box_order)
+    if not label or corners is None:
+        raise RowProblem(
+            place,
+            "a box without label or numbers",
+            f'{place}: a box needs a label and four numbers, {{"label": "sign", "box": [x1, y1, x2, y2]}}, '
+            f"got {entry}.",
+        )
+    box = [value * scale[i % 2] for i, value in enumerate(corners)] if scale != (1.0, 1.0) else corners
+    box = [
+        min(value, float(side)) if side < value <= side * 1.001 else value
+        for value, side in zip(box, size * 2, strict=True)
+    ]
+    x1, y1, x2, y2 = box
+    if not (0 <= x1 < x2 <= size[0] and 0 <= y1 < y2 <= size[1]):
+        raise RowProblem(
+            place,
+            "a box outside of the image",
+            f"{place}: the box {given} is not inside the image of {size[0]} x {size[1]} pixels, "
+            f"read as {mapping.box_order} in {mapping.box_space} (mapping.box_order, mapping.box_space).",
+        )
+    if mapping.box_space in ("pixels", "resized") and max(corners) <= 1.0:
+        raise RowProblem(
+            place,
+            "a box of less than a pixel",
+            f"{place}: the box {given} is less than a pixel; shares of the image are mapping.box_space: unit.",
+        )
+    return {"label": str(label), "box": box}
+
+
+def _corners(given: Any, order: str) -> list[float] | None:
+    """x1, y1, x2, y2 in the box's own units; of a polygon what encloses it. None for anything else."""
+    numbers = _numbers(given)
+    if numbers is None:
+        points = [_numbers(point) for point in cast("Sequence[Any]", given)] if isinstance(given, list | tuple) else []
+        if len(points) < 3 or any(point is None or len(point) != 2 for point in points):
+            return None
+        xs, ys = ([point[i] for point in points if point] for i in (0, 1))
+        return [min(xs), min(ys), max(xs), max(ys)]
+    if len(numbers) != 4:
+        return None
+    a, b, c, d = numbers
+    if order == "xywh":
+        return [a, b, a + c, b + d]
+    return [b, a, d, c] if order == "yxyx" else numbers
+
+
+def _numbers(given: Any) -> list[float] | None:
+    """A list of numbers, or None."""
+    values: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else []
+    plain: list[float] = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return plain if values and len(plain) == len(values) else None

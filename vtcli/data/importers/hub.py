@@ -1,0 +1,142 @@
+"""Sets that the library `datasets` reads: folders of ``save_to_disk``, and names of the Hugging Face hub.
+
+``hub:OWNER/NAME`` or ``hub:OWNER/NAME:CONFIG`` is loaded through the library's cache; ``stream:OWNER/NAME`` is read
+while it is downloaded, from its first row on. Either takes a local folder as well. Images are not decoded: their
+bytes are taken as they were stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from vtcli.data.importers.problems import Place
+from vtcli.errors import InputError
+
+SCHEMES = ("hub:", "stream:")
+ENDLESS = 2**62
+"""Stands for the unknown number of rows of a stream."""
+
+
+class HubRows(Protocol):
+    """Interface of ``sources.Source``, which imports this module."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    def columns(self) -> list[str]: ...
+    def place(self, row: int) -> Place: ...
+    def read(self, row: int) -> Mapping[str, Any]: ...
+    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]: ...
+
+
+def is_hub(path: str) -> bool:
+    """True for a path that the library resolves, and not we."""
+    return path.startswith(SCHEMES)
+
+
+@lru_cache(maxsize=8)
+def open_set(path: str, split: str) -> HubRows:
+    """A saved folder, or a set of the hub. ``validation`` also finds splits that others call ``val`` or ``dev``.
+
+    Raises:
+        InputError: no such set or split, or no way to the hub.
+    """
+    import datasets
+
+    scheme, _, named = path.partition(":") if is_hub(path) else ("", "", path)
+    set_name, _, config = named.partition(":")
+    try:
+        if not scheme:
+            found: Any = datasets.load_from_disk(named)
+        else:
+            options: Any = {"name": config or None, "streaming": scheme == "stream"}
+            found = datasets.load_dataset(set_name, **options)
+    except Exception as error:  # the library raises a dozen kinds, its own and those of HTTP, files and Arrow
+        raise InputError(
+            f"{path} cannot be loaded by the library datasets ({type(error).__name__}: {str(error)[:300]}). Give a "
+            "file of rows, a folder that save_to_disk wrote, or hub:OWNER/NAME where the hub can be reached."
+        ) from error
+    if isinstance(found, dict):
+        names = {"validation": ("validation", "val", "dev"), "test": ("test", "testmini")}.get(split, (split,))
+        chosen = next((name for name in names if name in found), None)
+        if chosen is None:
+            raise InputError(f"{path} has the splits {', '.join(map(str, found))}, and {split} is asked for.")
+        found = found[chosen]
+    return StreamRows(path, found) if scheme == "stream" else TableRows(path, found)
+
+
+class TableRows:
+    """A set on disk, mapped into memory by Arrow."""
+
+    def __init__(self, name: str, table: Any) -> None:
+        self.name = name
+        self._table = table.with_format("arrow")  # as stored: nothing is decoded
+
+    @property
+    def rows(self) -> int:
+        return len(self._table)
+
+    def columns(self) -> list[str]:
+        return list(self._table.column_names)
+
+    def place(self, row: int) -> Place:
+        return Place(self.name, row)
+
+    def read(self, row: int) -> Mapping[str, Any]:
+        return self._table[row : row + 1].to_pylist()[0]
+
+    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        del columns  # what such a set names lies in its folder, see ``saved_files``
+        return iter(())
+
+
+class StreamRows:
+    """Rows of a set in order. An earlier row restarts the stream."""
+
+    def __init__(self, name: str, stream: Any) -> None:
+        self.name = name
+        self._stream = stream.with_format("arrow")
+        self._restart()
+
+    def _restart(self) -> None:
+        self._tables: Iterator[Any] = iter(self._stream.iter(batch_size=1))
+        self._next = 0
+
+    @property
+    def rows(self) -> int:
+        return ENDLESS
+
+    def columns(self) -> list[str]:
+        return list(self._stream.column_names or ())
+
+    def place(self, row: int) -> Place:
+        return Place(self.name, row)
+
+    def read(self, row: int) -> Mapping[str, Any]:
+        if row < self._next:
+            self._restart()
+        table = None
+        while self._next <= row:
+            table = next(self._tables, None)
+            if table is None:
+                ended = self._next
+                self._restart()
+                raise InputError(
+                    f"{self.name} has {ended} rows, and row {row} is asked for. Lower the number of items."
+                )
+            self._next += 1
+        return table.to_pylist()[0] if table is not None else {}
+
+    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        del columns
+        return iter(())
+
+
+def saved_files(path: str) -> Iterator[Path]:
+    """The files of a folder that ``save_to_disk`` wrote, which are part of an artifact's identity."""
+    if not is_hub(path):
+        yield from sorted(file for file in Path(path).rglob("*") if file.suffix in (".arrow", ".json"))

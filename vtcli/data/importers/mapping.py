@@ -1,0 +1,193 @@
+"""A mapping: which column is what, in what convention. It is YAML, and a preset is a mapping that has a name.
+
+A column is named by its path in a row: ``extra_info.question``, ``images.0``. Text on the way that is JSON is parsed
+(CodeV's ``extra_info``). Of several paths the first with a value counts; of ``images`` all of them count, in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import yaml
+
+from vtcli.config.binding import convert, nearest
+from vtcli.errors import ConfigError, InputError
+
+Paths = tuple[str, ...]
+
+PRESETS = Path(__file__).parent / "presets"
+"""Mappings of known sets: one file each. What a preset does not name its set does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The columns of a set, and its conventions. Empty paths: the set does not say it."""
+
+    about: str = ""  # what the preset is for, for people
+    question: Paths = ("question",)  # text, or a list of messages, of which the user's last before an answer counts
+    answer: Paths = (
+        "answer",
+        "answers",
+    )  # text, a number, a list of answers, or messages, of which the first answer counts
+    images: Paths = ("image", "images")
+    video: Paths = ("video",)
+    boxes: Paths = ("boxes",)
+    choices: Paths = ("choices",)
+    options: Paths = ()  # texts to choose from that the question does not hold yet: the answer is a letter
+    numeric: Paths = ("numeric",)
+    required: Paths = ("required",)
+    applied: Paths = ()  # operations that were done to the image: what undoes them is required
+    search: Paths = ("search",)
+    rule: Paths = ("rule",)
+    tolerance: Paths = ("tolerance",)
+    source: Paths = ()  # the set's own name for where a row is from, kept as truth.source
+    constant_rule: str | None = None  # of all rows that name none
+    unwrap: bool = False  # the answer may stand inside <answer>…</answer> or \boxed{…}
+    strip: tuple[str, ...] = ()  # regular expressions of what is no part of the question: instructions, paths
+    markers: Literal["exact", "any"] = "exact"  # whether every image has its <image>, where a text has any
+    root: tuple[str, ...] = ()  # folders in which images are looked for, besides the file's own
+    prefix: str = ""  # how paths begin on their author's disk: left out
+    box_order: Literal["xyxy", "xywh", "yxyx"] = "xyxy"
+    box_space: Literal["pixels", "unit", "percent", "thousand", "resized"] = "pixels"
+    box_size: Paths = ()  # where [width, height] of the resized image stand, for box_space: resized
+    box_label: str | None = None  # of boxes without a label
+    split: Paths = ()  # the column that says which split a row is of
+    splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test
+    take: Mapping[str, tuple[int, int | None]] | None = None  # the rows of each split, from and up to, in one file
+    strict: bool = False  # refuse columns whose names look like slips
+
+    def used(self) -> set[str]:
+        """The first parts of all paths: the columns that are read, as far as they have no pattern."""
+        kinds = (getattr(self, f.name) for f in fields(self) if f.type == "Paths")
+        return {path.split(".", 1)[0] for paths in kinds for path in paths} | {p for ps in kinds for p in ps}
+
+
+OWN = Mapped(strict=True)
+"""Columns of docs/data.md, which a user writes without a mapping."""
+
+
+def read_mapping(preset: str | None, own: Mapping[str, Any] | None) -> Mapped:
+    """The mapping of a preset with a user's own keys over it. A preset from outside is the path of a YAML file.
+
+    Raises:
+        ConfigError: no such preset, an unknown key, or a value of another type.
+    """
+    if preset is None and not own:
+        return OWN
+    return _read(preset, json.dumps(own or {}, sort_keys=True))
+
+
+def presets() -> dict[str, str]:
+    """The names of all presets, with a line about each."""
+    return {path.stem: str(_load(path).get("about", "")) for path in sorted(PRESETS.glob("*.yaml"))}
+
+
+@functools.lru_cache(maxsize=32)
+def _read(name: str | None, own: str) -> Mapped:
+    values: dict[str, Any] = {}
+    if name is not None:
+        file = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
+        if not file.is_file():
+            raise ConfigError(f"preset: there is no preset {name!r}.{nearest(name, presets())} Or give a YAML file.")
+        values = {field.name: [] for field in fields(Mapped) if field.type == "Paths"} | _load(file)
+    values |= json.loads(own)
+    lists = {f.name for f in fields(Mapped) if f.type in ("Paths", "tuple[str, ...]")}
+    for key in lists & values.keys():
+        given = values[key]
+        values[key] = [given] if isinstance(given, str) else given or []
+    found = convert(values, Mapped, "mapping")
+    for pattern in found.strip:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"mapping.strip: {pattern!r} is no regular expression ({error})") from error
+    if found.box_space == "resized" and not found.box_size:
+        raise ConfigError(
+            "mapping.box_space is resized: say where the size stands, box_size: COLUMN of [width, height]"
+        )
+    return found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"preset: {path} cannot be read ({error})") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"preset: {path} holds no mapping of keys to values")
+    return cast("dict[str, Any]", values)
+
+
+def first(row: Mapping[str, Any], paths: Sequence[str]) -> Any:
+    """The first value that is not None and not an empty text; None without one."""
+    return next((value for path in paths if (value := look(row, path)) not in (None, "")), None)
+
+
+def every(row: Mapping[str, Any], paths: Sequence[str]) -> list[Any]:
+    """All values that are there, in the order of the paths; a path may have ``*``, whose columns come in the order of
+    their numbers."""
+    names = [name for path in paths for name in (_matching(row, path) if "*" in path else [path])]
+    return [value for name in names if (value := look(row, name)) not in (None, "")]
+
+
+def _matching(row: Mapping[str, Any], pattern: str) -> list[str]:
+    def natural(name: str) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+    return sorted((name for name in row if fnmatchcase(name, pattern)), key=natural)
+
+
+def look(row: Any, path: str) -> Any:
+    """The value at a path; None where there is none.
+
+    >>> look({"extra": '{"box": [1, 2]}', "0.jpg": b"x"}, "extra.box.1"), look({"0.jpg": b"x"}, "0.jpg")
+    (2, b'x')
+    """
+    if isinstance(row, Mapping) and path in row:
+        return cast("Mapping[str, Any]", row)[path]
+    name, _, rest = path.partition(".")
+    value: Any = None
+    if isinstance(row, Mapping):
+        value = cast("Mapping[str, Any]", row).get(name)
+    elif isinstance(row, list | tuple) and name.isdigit():
+        entries = cast("Sequence[Any]", row)
+        value = entries[int(name)] if int(name) < len(entries) else None
+    if not rest or value is None:
+        return value
+    return look(parsed(value), rest)
+
+
+def parsed(value: Any) -> Any:
+    """A text that holds a JSON object or list as its value; anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def chosen_rows(mapping: Mapped, split: str, rows: int, column: Iterator[Any] | None) -> Sequence[int] | None:
+    """The numbers of the rows of a split; None for all of them.
+
+    Raises:
+        ConfigError: the mapping does not say which rows or values the split has.
+    """
+    if mapping.take is not None:
+        if split not in mapping.take:
+            raise ConfigError(f"mapping.take has {', '.join(mapping.take)}, and not {split}: say which rows it takes")
+        begin, end = mapping.take[split]
+        if rows < begin:
+            raise InputError(f"mapping.take.{split} begins at row {begin}, and there are {rows} rows.")
+        return range(begin, rows if end is None else min(end, rows))
+    if column is None:
+        return None
+    wanted = (mapping.splits or {}).get(split, (split,))
+    return [number for number, value in enumerate(column) if str(value) in wanted]

@@ -1,0 +1,86 @@
+"""WebDataset: tar files whose adjacent members ``KEY.ENDING`` are one row, with a column for every ending.
+
+The format's rule for names: a key ends at the first dot of the base name (webdataset, ``base_plus_ext``).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.errors import InputError
+
+TEXT = ("txt", "cls", "text", "caption", "question", "answer")
+"""Endings whose bytes are text; ``json`` is parsed, and anything else stays bytes."""
+
+
+class TarRows:
+    """Rows of one tar file. Members are found by their headers and read where they lie."""
+
+    def __init__(self, file: Path) -> None:
+        self.name = str(file)
+        self._file = file
+        self._keys: list[str] = []
+        self._members: list[list[tuple[str, int, int]]] = []  # ending, offset, size
+        size = file.stat().st_size
+        try:
+            with tarfile.open(file, "r:") as tar:
+                for member in tar:
+                    if member.isfile():
+                        self._add(member, size)
+        except tarfile.TarError as error:
+            raise InputError(f"{file} is no tar file, or it is damaged or cut off ({error}).") from error
+        if len(set(self._keys)) < len(self._keys):
+            twice = next(key for key in self._keys if self._keys.count(key) > 1)
+            raise InputError(
+                f"{file}: the members of {twice!r} are not adjacent, or the key comes twice. Pack it anew."
+            )
+
+    def _add(self, member: tarfile.TarInfo, size: int) -> None:
+        if member.offset_data + member.size > size:
+            raise InputError(f"{self.name} is damaged or cut off in its member {member.name}.")
+        folder, _, base = member.name.rpartition("/")
+        key, _, ending = base.partition(".")
+        if not key or not ending:
+            return
+        key = f"{folder}/{key}" if folder else key
+        if not self._keys or self._keys[-1] != key:
+            self._keys.append(key)
+            self._members.append([])
+        self._members[-1].append((ending, member.offset_data, member.size))
+
+    @property
+    def rows(self) -> int:
+        return len(self._keys)
+
+    def columns(self) -> list[str]:
+        return ["__key__", *dict.fromkeys(ending for row in self._members for ending, _, _ in row)]
+
+    def place(self, row: int) -> Place:
+        return Place(f"{self.name} ({self._keys[row]})", row)
+
+    def read(self, row: int) -> Mapping[str, Any]:
+        values: dict[str, Any] = {"__key__": self._keys[row]}
+        with self._file.open("rb") as opened:
+            for ending, offset, size in self._members[row]:
+                opened.seek(offset)
+                values[ending] = self._value(row, ending, opened.read(size))
+        return values
+
+    def _value(self, row: int, ending: str, data: bytes) -> Any:
+        kind = ending.rpartition(".")[2].lower()
+        try:
+            if kind == "json":
+                return json.loads(data)
+            return data.decode().strip() if kind in TEXT else data
+        except ValueError as error:
+            place = self.place(row)
+            raise RowProblem(place, "not JSON or text", f"{place}: its {ending} cannot be read ({error}).") from error
+
+    def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        del columns  # a tar file holds all that it names
+        return iter(())

@@ -1,0 +1,169 @@
+"""The question and the answers of a row, out of plain text or chat messages, without the wrapping of a prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from vtcli.data.importers.mapping import parsed
+from vtcli.families.calls import parse_answer
+
+MARKER = re.compile(
+    r"<image_clue_\d+>\s*<image>\s*</image_clue_\d+>|<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|<image>"
+)
+"""Placeholder of an image in a text: ours and most sets', Qwen's, PyVision's."""
+
+CLIP = re.compile(r"<video>|<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>")
+
+ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "bot"), "assistant"),
+    **dict.fromkeys(("tool", "observation", "tool_response", "function"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), "call"),
+    "system": "system",
+}
+"""Speakers by the names that sets give them. ``call``: a call of the assistant in a message of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its text has one ``<image>`` for every image, and ``own`` are images that stand in it."""
+
+    role: str
+    text: str
+    own: tuple[Any, ...] = ()
+    calls: tuple[Mapping[str, Any], ...] = ()
+
+
+def is_chat(value: Any) -> bool:
+    """True for a list of messages."""
+    entries = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
+    return bool(entries) and all(isinstance(m, Mapping) and ("role" in m or "from" in m) for m in entries)
+
+
+def messages(value: Any) -> list[Message]:
+    """The messages of a chat, in any of the forms ``{role, content}``, ``{from, value}`` and with typed parts.
+
+    Raises:
+        ValueError: an unknown speaker, or a content of no known shape.
+    """
+    return [_message(cast("Mapping[str, Any]", entry)) for entry in cast("Sequence[Any]", value)]
+
+
+def _message(entry: Mapping[str, Any]) -> Message:
+    speaker = str(entry.get("role") or entry.get("from"))
+    if speaker not in ROLES:
+        raise ValueError(f"a message is of {speaker!r}; known are {', '.join(sorted(ROLES))}")
+    content: Any = next((entry[key] for key in ("content", "value", "text") if entry.get(key) is not None), "")
+    calls = cast("Sequence[Mapping[str, Any]]", parsed(entry.get("tool_calls")) or ())
+    if isinstance(content, str):
+        return Message(ROLES[speaker], content, (), tuple(calls))
+    text, own = _parts(content)
+    return Message(ROLES[speaker], text, own, tuple(calls))
+
+
+def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
+    """Typed parts as text with markers, and the images that stand in them. A literal ``<image>`` beside a typed image
+    is dropped: it would count twice (Pixel-Reasoner's rows)."""
+    if not isinstance(content, list | tuple):
+        raise ValueError(f"a message's content is a {type(content).__name__}; expected text or a list of parts")
+    parts = [cast("Mapping[str, Any]", p) for p in cast("Sequence[Any]", content) if isinstance(p, Mapping)]
+    typed = any(part.get("type") in ("image", "image_url") for part in parts)
+    text, own = "", list[Any]()
+    for part in parts:
+        if part.get("type") in ("image", "image_url"):
+            text += "<image>"
+            inner = part.get("image") or part.get("image_url") or part.get("path") or part.get("url")
+            own += [inner] if inner is not None else []
+        elif part.get("type") == "video":
+            text += "<video>"
+        else:
+            said = str(part.get("text") or "")
+            text += MARKER.sub("", said).lstrip("\n") if typed else said
+    return text, tuple(own)
+
+
+def asked(chat: Sequence[Message]) -> Message:
+    """The message that holds the question: the user's last one before the assistant speaks.
+
+    Raises:
+        ValueError: the user says nothing.
+    """
+    begin = [*chat]
+    for number, message in enumerate(chat):
+        if message.role == "assistant":
+            begin = [*chat[:number]]
+            break
+    found = [message for message in begin if message.role == "user"]
+    if not found:
+        raise ValueError("no message of the user stands before an answer")
+    return found[-1]
+
+
+def answered(chat: Sequence[Message]) -> str:
+    """The assistant's first message."""
+    return next((message.text for message in chat if message.role == "assistant"), "")
+
+
+def plain(text: str, strip: Sequence[str] = ()) -> str:
+    """A question without what stands for its images, and without what ``strip`` matches. Between words an image keeps
+    its number, as the images themselves come first in our prompts.
+
+    >>> plain("<image>\\nWhat is it?"), plain("Is <image> larger than <image>?")
+    ('What is it?', 'Is (image 1) larger than (image 2)?')
+    """
+    for pattern in strip:
+        text = re.sub(pattern, "", text, flags=re.DOTALL)
+    text = CLIP.sub("", text)
+    head = re.compile(rf"\s*(?:(?:{MARKER.pattern})\s*)*").match(text)
+    begin = head.end() if head else 0
+    count = len(MARKER.findall(text[:begin]))
+    body = text[begin:].rstrip()
+    while body.endswith("<image>"):  # some sets put their images last
+        body = body.removesuffix("<image>").rstrip()
+
+    def numbered(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return f"(image {count})"
+
+    return MARKER.sub(numbered, body).strip()
+
+
+def unwrapped(text: str) -> str:
+    r"""An answer without its markup.
+
+    >>> unwrapped("<think>Two.</think><answer>\n\\boxed{B}\n</answer>")
+    'B'
+    """
+    inside = parse_answer(text)
+    text = text if inside is None else inside
+    begin = text.rfind("\\boxed{")
+    if begin >= 0:
+        depth = 0
+        for at in range(begin + 6, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            if depth == 0:
+                return text[begin + 7 : at].strip()
+    return text.strip()
+
+
+def lettered(options: Sequence[str], answer: str) -> tuple[list[str], str]:
+    """The options as lines ``(A) text`` and the answer's letter; "" for an answer that is none of them.
+
+    >>> lettered(["A. red", "B. blue"], "B) blue")
+    (['(A) red', '(B) blue'], 'B')
+    """
+    bare: list[str] = []
+    for number, option in enumerate(options):
+        match = re.match(rf"\s*\(?{chr(65 + number)}[).:]\s*(.*)", option, re.DOTALL)
+        bare.append((match.group(1) if match else option).strip())
+    lines = [f"({chr(65 + number)}) {text}" for number, text in enumerate(bare)]
+    for number, text in enumerate(bare):
+        if answer.strip() == text:
+            return lines, chr(65 + number)
+    match = re.fullmatch(r"\s*\(?([A-Za-z])(?:[).:]\s*(.*)|\)?\s*)", answer, re.DOTALL)
+    letter = match.group(1).upper() if match else ""
+    return lines, letter if letter and ord(letter) - 65 < len(bare) else ""

@@ -1,0 +1,145 @@
+"""Mathematics: MathVista, MathVision and MathVerse, DynaMath, MMMU's open questions.
+
+Formulas are compared by math-verify in a process of its own, because sympy may compute for minutes over a short text.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import multiprocessing
+import re
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.pool import Pool
+from typing import Any, cast
+
+from vtcli.schema import Sample
+from vtcli.signals.scorers import letters, numerals
+from vtcli.signals.scorers.grade import NOTHING, Grade, references
+from vtcli.signals.scorers.lists import items
+from vtcli.signals.scorers.texts import boxed, same_words
+
+MAX_CHARS = 500
+TIMEOUT_S = 5.0
+START_S = 60.0
+DYNAMATH_ERROR = 0.001
+
+
+def same_formula(text: str, answer: str) -> bool:
+    """True if both are the same by words, as numbers, or by math-verify; False where it takes more than 5 s."""
+    text, answer = (boxed(t) or t for t in (text, answer))
+    if same_words(text, answer):
+        return True
+    given, wanted = numerals.fraction(text), numerals.fraction(answer)
+    if given is not None and wanted is not None:
+        return given == wanted
+    if max(len(text), len(answer)) > MAX_CHARS:
+        return False
+    try:
+        return _process().apply_async(_verify, (text, answer)).get(TIMEOUT_S)
+    except multiprocessing.TimeoutError:
+        _process().terminate()
+        _process.cache_clear()
+        return False
+
+
+@cache
+def _process() -> Pool:
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    atexit.register(pool.terminate)
+    pool.apply_async(_verify, ("1", "1")).get(START_S)  # the first one imports sympy
+    return pool
+
+
+def _verify(text: str, answer: str) -> bool:
+    """Runs in the process of its own, which is killed when it takes too long; math-verify's own alarm is off."""
+    import math_verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarm is off
+    parse, verify = (cast("Callable[..., Any]", f) for f in (math_verify.parse, math_verify.verify))
+    sides = [parse(f"\\boxed{{{side}}}", parsing_timeout=None) for side in (answer, text)]
+    return bool(verify(*sides, timeout_seconds=None))
+
+
+def formula(sample: Sample, text: str) -> Grade:
+    """MathVision, MathVerse: an option by letter, text or formula where there are options, else the same formula."""
+    options = [str(option) for option in sample.truth.get("choices") or ()]
+    if options:
+        value = boxed(text) or ""
+        same = [k for k, option in enumerate(options) if len(value) > 1 and same_formula(value, option)]
+        found = same[0] if len(same) == 1 else letters.read(text, options)
+        return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
+    if not text.strip():
+        return NOTHING
+    return Grade.of(any(same_formula(text, answer) for answer in references(sample)))
+
+
+def mathvista(sample: Sample, text: str) -> Grade:
+    """MathVista (lupantech/MathVista ``calculate_score.py``) without its language model, which extracts the answer.
+
+    Options: the chosen one's text. ``truth.type`` integer: the number without its decimals. float: the number rounded
+    to ``truth.precision`` places. list: the same numbers. text: the same words. No option is guessed as the nearest.
+    """
+    options = [str(option) for option in sample.truth.get("choices") or ()]
+    if options:
+        chosen = letters.read(text, options)
+        return NOTHING if chosen is None else Grade.of(chosen == letters.answer_index(sample.answer, options))
+    kind, value = str(sample.truth.get("type") or "text"), boxed(text) or text
+    if kind == "list":
+        given, wanted = ([numerals.fraction(item) for item in items(part)] for part in (value, sample.answer))
+        return Grade.of(numerals.all_equal(given, wanted), found=None not in given)
+    if kind == "text":
+        return Grade.of(same_words(value, sample.answer))
+    given, wanted = numerals.read(value), numerals.fraction(sample.answer)
+    if given is None or wanted is None:
+        return NOTHING
+    if kind == "integer":
+        return Grade.of(int(given) == int(wanted))
+    places = int(float(sample.truth.get("precision") or 1))
+    return Grade.of(numerals.rounded(given, places) == numerals.rounded(wanted, places))
+
+
+def dynamath(sample: Sample, text: str) -> Grade:
+    """DynaMath: numbers within 0.001, options by letter, other texts contained in the answer or the same.
+
+    A reply may be the JSON that its prompt asks for; then its "short answer" counts.
+    """
+    said = _short_answer(text)
+    kind = str(sample.truth.get("type") or "text")
+    if kind == "float":
+        given, wanted = numerals.read(said), numerals.fraction(sample.answer)
+        if given is None or wanted is None:
+            return NOTHING
+        return Grade.of(abs(given - wanted) <= DYNAMATH_ERROR)
+    if kind == "multiple choice":
+        found = letters.read(said, sample.truth.get("choices") or [letters.letter(k) for k in range(26)])
+        return NOTHING if found is None else Grade.of(letters.letter(found) == sample.answer.strip().upper())
+    return Grade.of(bool(said.strip()) and said.strip().lower() in sample.answer.lower(), found=bool(said.strip()))
+
+
+def _short_answer(text: str) -> str:
+    match = re.search(r"\{.*\}", text, re.DOTALL)
+    try:
+        found = json.loads(match.group()) if match else None
+    except (ValueError, RecursionError):
+        found = None
+    return str(found["short answer"]) if isinstance(found, dict) and "short answer" in found else boxed(text) or text
+
+
+def mmmu(sample: Sample, text: str) -> Grade:
+    """MMMU: options by letter; open questions by MMMU's ``eval_open``: a number equal to two places, or a reference
+    contained in the reply. Its random choice for replies without an option is left out: they are counted."""
+    options = [str(option) for option in sample.truth.get("choices") or ()]
+    if options:
+        found = letters.read(text, options)
+        return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
+    said = numerals.read(text)
+    for answer in references(sample):
+        wanted = numerals.fraction(answer.replace(",", ""))
+        if wanted is not None and said is not None and round(float(said), 2) == round(float(wanted), 2):
+            return Grade.of(True)
+        if wanted is None and answer.strip() and answer.strip().lower() in text.lower():
+            return Grade.of(True)
+    return Grade.of(False, found=bool(text.strip()))

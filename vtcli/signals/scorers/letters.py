@@ -1,0 +1,105 @@
+"""Options named by letters: which one a reply chooses, in every way that models write it.
+
+The order of the readings is VLMEvalKit's advice turned around (``vlmeval/utils/matching_util.py``: letter, then text),
+with its two faults left out. A capital inside a word is no letter ("COLOR" is not C), and a reply without an option is
+counted instead of drawn at random.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vtcli.schema import Sample
+from vtcli.signals.scorers.grade import NOTHING, Grade
+from vtcli.signals.scorers.texts import boxed, same_words
+
+MAX_OPTIONS = 26
+_MARKUP = re.compile(r"\*\*|__|[`$]|\\(?:text|mathrm|mathbf|textbf)\s*(?=\{)|\\[()\[\]]")
+_OPEN, _CLOSE = r"[(\[{\"'<]*", r"[)\]}.:,;!\"'>]*"
+_SAYS = r"(?:(?:the|my|so|thus|therefore|hence|final|correct|best|right|is|option|choice|answer|letter)\b[\s:,]*)*"
+
+_ANSWER = r"(?i:answer)(?:\s+(?i:is|would be|must be))?\s*:?\s*(?i:option\s*)?"
+_STOP = r"(?:[)\].:]+(?=\s|$)|\s+[-\u2013\u2014]\s)"
+_NO_ARTICLE = (
+    r"(?!(?:(?<=^)|(?<=[.!?:] )|(?<=\n))A +(?!is\b|or\b|and\b)[a-z])"  # "A dog": no letter, "I see A and B": two
+)
+
+
+def letter(index: int) -> str:
+    """Letter of option ``index``: 0 is A."""
+    return chr(ord("A") + index)
+
+
+def lettered(question: str, options: Sequence[str]) -> bool:
+    """True if the question lists every option behind its letter: ``A. a dog``, ``(B) a cat``."""
+    return bool(options) and all(
+        re.search(rf"(?:^|[\s(\[]){letter(k)}\s*[).:\]]\s*{re.escape(text.strip())}", question)
+        for k, text in enumerate(options)
+    )
+
+
+def read(text: str, options: Sequence[str]) -> int | None:
+    """Index of the option that a reply chooses; None if it names none, or several without deciding.
+
+    In this order: the last ``\\boxed{}``; a letter alone; an option's text alone; the last "answer is B"; a letter with
+    a stop that begins the last or first line; the only letter in brackets; the only letter that stands alone; the only
+    option whose text is in the reply.
+    """
+    found = boxed(text)
+    text = _MARKUP.sub("", found if found is not None else text).strip()
+    last = letter(min(len(options), MAX_OPTIONS) - 1)
+    alone = re.fullmatch(rf"{_SAYS}{_OPEN}([A-{last}]){_CLOSE}", text, re.IGNORECASE)
+    if alone:
+        return _index(alone[1])
+    same = [k for k, option in enumerate(options) if same_words(text, option)]
+    if len(same) == 1:
+        return same[0]
+    told = re.findall(rf"{_ANSWER}{_OPEN}([A-{last}])(?!\w)", text)
+    if told:
+        return _index(told[-1])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in (*lines[-1:], *lines[:1]):
+        if begins := re.match(rf"(?:(?i:option|choice)\s*)?[(\[]?([A-{last}]){_STOP}", line):
+            return _index(begins[1])
+    for pattern in (r"[(\[]([A-Za-z])[)\]]", rf"{_NO_ARTICLE}(?<![\w'.-])([A-{last}])(?![\w'-])"):
+        letters = {x.upper() for x in re.findall(pattern, text)} & {letter(k) for k in range(len(options))}
+        if len(letters) == 1:
+            return _index(letters.pop())
+        if letters:
+            return None
+    return _only_named(text, options)
+
+
+def _index(found: str) -> int:
+    return ord(found.upper()) - ord("A")
+
+
+def _only_named(text: str, options: Sequence[str]) -> int | None:
+    """The only option whose text is in the reply. An option within a longer one that is there does not count."""
+    flat = " ".join(text.casefold().split())
+    texts = [" ".join(option.casefold().split()).rstrip(".") for option in options]
+    for longest in sorted({t for t in texts if t}, key=len, reverse=True):
+        flat = re.sub(rf"(?<!\w){re.escape(longest)}(?!\w)", f"\0{texts.index(longest)}\0", flat)
+    named = {int(k) for k in re.findall(r"\0(\d+)\0", flat)}
+    return named.pop() if len(named) == 1 and len(set(texts)) == len(texts) else None
+
+
+def choices(sample: Sample, text: str) -> Grade:
+    """The right one of ``truth.choices``. Where the question shows letters, a letter names its option; elsewhere only
+    the option's words do. The sample's answer is a letter or an option's text."""
+    options = [str(option) for option in sample.truth.get("choices") or ()]
+    if not lettered(sample.question, options):
+        return Grade.of(same_words(text, sample.answer))
+    wanted, given = answer_index(sample.answer, options), read(text, options)
+    if given is None:
+        return NOTHING
+    return Grade.of(given == wanted)
+
+
+def answer_index(answer: str, options: Sequence[str]) -> int | None:
+    """Index of the true option, given by its text or its letter; texts come first unless several are the same."""
+    same = [k for k, option in enumerate(options) if option.strip() == answer.strip()]
+    if len(same) == 1:
+        return same[0]
+    return read(answer, options)

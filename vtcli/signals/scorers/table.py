@@ -1,0 +1,30 @@
+"""The scorers by name: what a truth's ``rule`` and a benchmark's ``scores`` may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vtcli.signals.scorers import formulas, letters, lists, numerals, texts, yes_no
+from vtcli.signals.scorers.grade import Scorer
+
+SCORERS: Mapping[str, Scorer] = {
+    "exact": texts.exact,
+    "choices": letters.choices,
+    "anls": texts.similar,
+    "anls_kits": texts.similar_kits,
+    "contains": texts.contained,
+    "relaxed": numerals.relaxed_accuracy,
+    "integer": numerals.integer,
+    "integer_inside": numerals.counted_inside,
+    "vsi": numerals.vsi,
+    "vsi_kits": numerals.vsi_kits,
+    "yes_no": yes_no.yes_no,
+    "pope": yes_no.pope,
+    "chartqapro": lists.chartqapro,
+    "denotation": lists.denotation,
+    "true_false": lists.verified,
+    "formula": formulas.formula,
+    "mathvista": formulas.mathvista,
+    "dynamath": formulas.dynamath,
+    "mmmu": formulas.mmmu,
+}

@@ -1,0 +1,98 @@
+"""Texts: the same words, edit similarity (ANLS), and references contained in a reply."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from rapidfuzz.distance import Levenshtein
+
+from vtcli.schema import Sample
+from vtcli.signals.scorers.grade import NOTHING, Grade, references
+
+MAX_CHARS = 10_000  # of an answer that is compared letter by letter
+ANLS_THRESHOLD = 0.5
+
+_WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
+
+
+def normalise(text: str) -> str:
+    """Casefolded words without punctuation and articles, except a number's sign and points: ``The Sum: -2.5!`` is
+    ``sum -2.5``. An ``a`` that ends the text or stands before a single letter is a letter, not an article. A text of
+    nothing else stays as it is."""
+    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2212", "-")
+    words = _WORD.findall(text)
+    followers = [*words, ""][1:]
+    kept = [
+        word
+        for word, after in zip(words, followers, strict=True)
+        if word not in ("an", "the") and (word != "a" or len(after) < 2)
+    ]
+    return " ".join(kept or words) or text.strip()
+
+
+def same_words(text: str, target: str) -> bool:
+    """True for equal words (``normalise``)."""
+    return normalise(text) == normalise(target)
+
+
+def boxed(text: str) -> str | None:
+    r"""Content of the last ``\boxed{…}``, braces balanced; None without one."""
+    start = text.rfind("\\boxed{")
+    depth, begin = 0, start + len("\\boxed{")
+    for at in range(begin - 1, len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[begin:at].strip()
+    return None
+
+
+def anls(text: str, answers: Sequence[str], *, kits: bool = False) -> float:
+    """Average normalised Levenshtein similarity of one question (arXiv 1907.00490, Eq. 1): the best over the reference
+    answers of 1 - NL, where NL is edit distance by the longer length, and 0 unless NL < 0.5.
+
+    Texts are compared without case and repeated spaces; punctuation and articles count. ``abcd`` for ``abcc`` is 0.75,
+    ``13`` for ``12`` is 0. With ``kits`` it is what VLMEvalKit and lmms-eval compute: NL = 0.5 counts, and lengths are
+    those of the texts as given, so that ``13`` for ``12`` is 0.5.
+    """
+    given = text[:MAX_CHARS]
+    return max((_similarity(given, answer, kits) for answer in answers), default=0.0)
+
+
+def _similarity(text: str, answer: str, kits: bool) -> float:
+    flat, target = (" ".join(t.lower().split()) for t in (text, answer))
+    longer = max(map(len, (text, answer) if kits else (flat, target)))
+    nl = Levenshtein.distance(flat, target) / longer if longer else 0.0
+    return 1.0 - nl if nl < ANLS_THRESHOLD or (kits and nl == ANLS_THRESHOLD) else 0.0
+
+
+def exact(sample: Sample, text: str) -> Grade:
+    """The same words as one of the references."""
+    return Grade.of(any(same_words(text, answer) for answer in references(sample)))
+
+
+def similar(sample: Sample, text: str) -> Grade:
+    """ANLS by its definition; correct where a reference is met exactly."""
+    value = anls(text, references(sample))
+    return Grade(value, int(value == 1.0))
+
+
+def similar_kits(sample: Sample, text: str) -> Grade:
+    """ANLS as VLMEvalKit (``utils/vqa_eval.py``) and lmms-eval (``api/metrics.py``) compute it."""
+    value = anls(text, references(sample), kits=True)
+    return Grade(value, int(value == 1.0))
+
+
+def contained(sample: Sample, text: str) -> Grade:
+    """OCRBench (VLMEvalKit ``image_vqa.py``): a reference is part of the reply, without case, line breaks as spaces.
+    For formulas (``truth.formula``, its set HME100k) without spaces, and case counts."""
+    if not text.strip():
+        return NOTHING
+    flat = text.replace("\n", " ")
+    answers = [answer.strip().replace("\n", " ") for answer in references(sample)]
+    if sample.truth.get("formula"):
+        flat, answers = flat.replace(" ", ""), [answer.replace(" ", "") for answer in answers]
+    else:
+        flat, answers = flat.lower(), [answer.lower() for answer in answers]
+    return Grade.of(any(answer in flat for answer in answers if answer))

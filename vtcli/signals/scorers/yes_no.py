@@ -1,0 +1,34 @@
+"""Yes or no (POPE)."""
+
+from __future__ import annotations
+
+import re
+
+from vtcli.schema import Sample
+from vtcli.signals.scorers.grade import NOTHING, Grade
+
+_SAID = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+
+
+def read(text: str) -> bool | None:
+    """True for yes, False for no; None for a reply that says neither or both."""
+    said = {word.lower() for word in _SAID.findall(text)}
+    return said == {"yes"} if len(said) == 1 else None
+
+
+def read_official(text: str) -> bool:
+    """POPE's own reading (``evaluate.py`` of RUCAIBox/POPE): no if the first sentence has the word "No", "no" or "not",
+    yes in every other case, an empty reply too."""
+    words = text.partition(".")[0].replace(",", "").split(" ")
+    return not {"No", "not", "no"} & set(words)
+
+
+def yes_no(sample: Sample, text: str) -> Grade:
+    """The reply says what the answer says."""
+    said = read(text)
+    return NOTHING if said is None else Grade.of(said == read(sample.answer))
+
+
+def pope(sample: Sample, text: str) -> Grade:
+    """As POPE's own code reads replies."""
+    return Grade.of(read_official(text) == read(sample.answer))
