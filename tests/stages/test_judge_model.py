@@ -126,7 +126,7 @@ def test_images_that_a_run_did_not_keep_are_unjudged_and_said_to_be(
         assert sum(not is_trial(body) for body in server.requests) == 2
     scores = list(records.read(made.path / "scores.jsonl", Score))
     assert [s.total is None for s in scores] == [s.trajectory.id in lost for s in scores]
-    assert {s.reason for s in scores if s.total is None} == {"unjudged: evidence, faithful (its images were not kept)"}
+    assert {s.reason for s in scores if s.total is None} == {"unjudged: evidence (its images were not kept)"}
     told = f"the run did not keep the images of {len(lost)} trajectories (rl.keep_images)"
     assert told in capsys.readouterr().err
 
