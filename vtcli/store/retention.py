@@ -1,4 +1,4 @@
-"""Images of a long run: those of the newest steps, and those of a sample of its trajectories.
+"""Retention of the images of a long run: those of the newest steps stay, and those of a sample of trajectories.
 
 Images of a step lie in a folder of its own, ``steps/000012``, and go with it. A step writes its images again even where
 an earlier step has them, so nobody counts who needs a file. Ranks share the folders: no rank is more than a step ahead
