@@ -1,7 +1,7 @@
 """Retention of the images of a long run: those of the newest steps stay, and those of a sample of trajectories.
 
 Images of a step lie in a folder of its own, ``steps/000012``, and go with it. A step writes its images again even where
-an earlier step has them, so nobody counts who needs a file. Ranks share the folders: no rank is more than a step ahead
+an earlier step has them, so no file has to be counted by its users. Ranks share the folders: no rank is more than a step ahead
 of another, because each step gathers rollouts.
 """
 
@@ -32,7 +32,7 @@ early, and may have been there from the step before that."""
 
 def require_keep_images(value: int | str) -> None:
     """Raises ``OutOfBounds`` for what is neither ``all`` nor a number of trajectories."""
-    if value != ALL and not (isinstance(value, int) and value >= 0):
+    if value != ALL and not (type(value) is int and value >= 0):
         raise OutOfBounds("keep_images", f"must be all, or a number of trajectories of the run, got {value!r}.")
 
 
