@@ -163,5 +163,5 @@ def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("value", ["some", -1, True])
 def test_a_wrong_number_is_refused(home: Path, value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"keep_images must be all, or a number of trajectories of the run, got"):
+    with pytest.raises(ConfigError, match=r"keep_images: must be all, or a number of trajectories of the run, got"):
         run(home, "wrong", keep_images=value)

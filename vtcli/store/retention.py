@@ -1,8 +1,8 @@
 """Retention of the images of a long run: those of the newest steps stay, and those of a sample of trajectories.
 
 Images of a step lie in a folder of its own, ``steps/000012``, and go with it. A step writes its images again even where
-an earlier step has them, so no file has to be counted by its users. Ranks share the folders: no rank is more than a step ahead
-of another, because each step gathers rollouts.
+an earlier step has them, so the users of a file need no count. Ranks share the folders. No rank is more than a step
+ahead of another, because each step gathers rollouts.
 """
 
 from __future__ import annotations
