@@ -299,6 +299,7 @@ def _finish(
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
         shown=content.choose(found, config.shown, config.seed),
+        notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
     )
     build.build(out, report, images)
