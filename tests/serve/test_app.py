@@ -37,7 +37,8 @@ def test_an_answer_says_what_the_tools_did_and_where_its_images_are(tmp_path: Pa
         assert message["content"] == "K"
         assert message["reasoning_content"] == f"{ZOOM}\n← ok, 1 image\n"
         ((call,),) = [step["calls"] for step in told["steps"]]
-        assert (call["name"], call["status"], call["on"]) == ("image_zoom_in_tool", "ok", 0)
+        assert (call["name"], call["status"], call["on"]["index"]) == ("image_zoom_in_tool", "ok", 0)
+        assert (await server.get(call["on"]["url"])).status == 200
         assert '<rect x="14.00" y="14.00" width="28.00" height="28.00"/>' in call["drawing"]
         (made,) = call["images"]
         assert (made["index"], made["parent"], made["transform"]["op"]) == (1, 0, "zoom")
