@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from vtcli import __version__
-from vtcli.cli import artifacts, config, doctor, plan, sandbox, stages
+from vtcli.cli import artifacts, benchmarks, config, doctor, plan, sandbox, stages
 from vtcli.cli.console import say
 from vtcli.errors import VtcliError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(stages.app)
 app.add_typer(artifacts.app, name="artifacts")
+app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(config.app, name="config")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(doctor.app)
@@ -110,7 +111,12 @@ def _memory_problem(error: BaseException) -> str | None:
     torch for its class would need memory and seconds."""
     text = str(error).strip() or type(error).__name__
     named = isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
-    if not named and not any(said in text for said in ("can't allocate memory", "Cannot allocate memory")):
+    said = (
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "can't start new thread",
+    )  # no room for its stack
+    if not named and not any(words in text for words in said):
         return None
     reason = next((line for line in text.splitlines() if "llocat" in line), text.splitlines()[0])
     return (
