@@ -186,3 +186,19 @@ def test_shards_hand_on_their_bad_rows(tmp_path: Path) -> None:
     whole = synth(tmp_path / "other", data, 6, "jsonl", *more)
     assert (merged.path / "bad_rows.jsonl").read_text() == (whole.path / "bad_rows.jsonl").read_text()
     assert questions(merged, "train", tmp_path) == questions(whole, "train", tmp_path)
+
+
+def test_a_preview_shows_rows_and_writes_nothing_else(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    rows(data, (1, 1, 20))
+    lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    lines[0] |= {"boxes": [{"label": "sign", "box": [8, 9, 40, 50]}], "question": "Is 1 < 2 & <b>?"}
+    (data / "train.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    (data / "train2.png").write_bytes(b"no picture")
+    assert synth(home, data, 20, "jsonl", "synth.preview=15") is None
+    assert [path.name for path in home.rglob("*")] == ["preview-dataset.html"]
+    page = (home / "preview-dataset.html").read_text()
+    assert page.count("<article") == 17 and "17 rows, 1 of them cannot be used" in page
+    assert '<rect x="8" y="9" width="32"\n height="41">' in page and "Is 1 &lt; 2 &amp; &lt;b&gt;?" in page
+    assert f"row 2 of {data}/train.jsonl" in page and "http" not in page
+    assert synth(home, data, 20, "jsonl", "synth.bad_rows=skip").ref == "dataset:v1"
