@@ -154,6 +154,8 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
     parquet.write_card(folder)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
     counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
+    if empty := [part.name for part in parts if part.rows and not counts[part.name]]:
+        raise InputError(f"{', '.join(empty)}: no row is left, as all are bad or dropped. See above for the reasons.")
     stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)
     numbers = {name: len(rows) for name, rows in dropped.items()}
     summary: dict[str, Any] = {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers}

@@ -61,6 +61,12 @@ class Mapped:
     split: Paths = ()  # the column that says which split a row is of
     splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test
     take: Mapping[str, tuple[int, int | None]] | None = None  # the rows of each split, from and up to, in one file
+    messages: Paths = ()  # a whole trajectory, for demonstrations: list of messages
+    response: Paths = ()  # or the assistant's text, after the question
+    system: Paths = ()
+    tools: Paths = ()  # function schemas
+    inline: str | None = None  # the tag in which observations stand inside of the assistant's text
+    prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
     strict: bool = False  # refuse columns whose names look like slips
 
     def used(self) -> set[str]:
