@@ -57,7 +57,7 @@ test-sandbox: setup
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 test-vllm: setup-vllm
-	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm/test_vllm_faults.py tests/stages/test_rl_vllm.py
+	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/contracts/test_policy.py tests/engines/test_parity.py tests/engines/vllm tests/stages/test_rl_vllm.py
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

@@ -73,6 +73,7 @@ class Config:
     signals: dict[str, Signal]
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
+    metrics: dict[str, Signal] = field(default_factory=dict[str, Signal])  # further signals, which no reward reads
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -144,7 +145,7 @@ def run(config: Config) -> Artifact:
         samples = _samples(config, data, images, worlds)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref)
-        measure = Measuring(config.signals.values(), config.judge, images, settings.home)
+        measure = Measuring((config.signals | config.metrics).values(), config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
             found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))

@@ -44,6 +44,7 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
+from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
@@ -494,4 +495,5 @@ def _finish(run: _Training) -> Artifact:
         shutil.copyfile(path, folder / path.name)
     for name in ("phases", "images"):
         shutil.copytree(run.stage.work / name, folder / name, dirs_exist_ok=True)
-    return run.stage.commit(folder, {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]})
+    facts = {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]}
+    return run.stage.commit(folder, facts | recorded(run.config.job))

@@ -10,11 +10,12 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from aiohttp import web
 
+from vtcli.config.binding import bind, convert
 from vtcli.config.bounds import above, at_least, within
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
@@ -23,15 +24,16 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import open_family
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import LOOPBACK, Service, application
-from vtcli.serve.history import History
+from vtcli.serve.history import History, TrajectoryLog
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import RequestLimits
-from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
 
@@ -46,6 +48,8 @@ class Config:
     model: str  # model artifact, folder or hub name
     prompt: Mapping[str, Any]
     env: BoundCard  # conf/env
+    as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
+    record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
     key_env: str = "VTCLI_API_KEY"
@@ -76,15 +80,16 @@ class Config:
             )
 
 
-def run(config: Config) -> None:
-    """Serves until SIGTERM or Ctrl-C; then what is under way may finish.
+def run(config: Config) -> Artifact | None:
+    """Serves until SIGTERM or Ctrl-C; then what is under way may finish. Returns what was recorded, if anything.
 
     Raises:
-        InputError: no model, or the port is taken.
+        InputError: no model, none that names its environment where nothing else does, or the port is taken.
         EngineError: an engine that does not start, or fails later.
     """
-    settings = RunSettings.of(config.job, "serve")
+    settings = replace(RunSettings.of(config.job, "serve"), reuse=False)
     source = source_model(ArtifactStore(settings.home), config.model)
+    config = _as_trained(config, source)
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
     scope = Scope(source.location_keys("serve"), source.files, when_changed="anew")
     with open_run(settings, "serve", "trajectories", config.job, source.parents, scope) as stage, EventLoop() as loop:
@@ -92,8 +97,32 @@ def run(config: Config) -> None:
         try:
             with _until_told(server.end):
                 loop.run(server.serve())
+            return server.recorded()
         finally:
-            shutil.rmtree(stage.work, ignore_errors=True)
+            if not config.record:
+                shutil.rmtree(stage.work, ignore_errors=True)
+
+
+def _as_trained(config: Config, source: ModelSource) -> Config:
+    """The configuration with the parts of ``as_trained`` from the model's manifest.
+
+    Raises:
+        InputError: the manifest does not name the environment.
+    """
+    wanted = config.as_trained
+    if "env" not in wanted and source.artifact is None:
+        return config  # the environment is given, and nothing is recorded of the rest
+    world = require_environment(source.artifact, config.model, wanted)
+    changed: dict[str, Any] = {key: world[key] for key in wanted if key == "prompt"}
+    if "env" in wanted:
+        changed["env"] = bind(world["env"], "env")
+    if "images" in wanted:
+        changed["images"] = convert(world["images"], ImageLimits, "images")
+    if "limits" in wanted:
+        changed["limits"] = convert(world["limits"], Limits, "serve.limits")
+    own = {**config.job.get("serve", {}), **({"limits": world["limits"]} if "limits" in wanted else {})}
+    job = config.job | {key: value for key, value in world.items() if key != "limits"} | {"serve": own}
+    return replace(config, **changed, job=job)
 
 
 class _Server:
@@ -105,6 +134,7 @@ class _Server:
         self.images = ImageStore(stage.work / "images", self.family.sizing(config.images))
         self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
         self.policy: TrainedPolicy | None = None
+        self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self.service = Service(
@@ -133,8 +163,16 @@ class _Server:
             await self.worlds.close()
             if self.policy is not None:
                 self.policy.close()
+            if self.recorder is not None:
+                self.recorder.close()
         if failed.done():
             raise failed.result()
+
+    def recorded(self) -> Artifact | None:
+        """Commits what was recorded; None where nothing was."""
+        if self.recorder is None or not (count := self.recorder.finish(self.images)):
+            return None
+        return self.stage.commit(self.recorder.path.parent, {"trajectories": count})
 
     def end(self) -> None:
         """Lets what is under way finish, then ends. From any thread, at any time."""
@@ -176,7 +214,7 @@ class _Server:
             limits=config.limits,
             bounds=config.bounds,
             temperature=config.temperature,
-            history=History(config.history),
+            history=History(config.history, self.recorder),
             metrics=Metrics(self.service.names[0], (t.name for t in card.tools), "code" if card.runner else "unknown"),
         )
 

@@ -19,6 +19,7 @@ from vtcli.families.family import Family
 from vtcli.families.messages import DemoRows
 from vtcli.families.table import find_family, open_family
 from vtcli.protocols import Ranks
+from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
@@ -218,7 +219,11 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     if learner.rank != 0:
         return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
-    return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"})
+    return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"} | _world(config, stage.store))
+
+
+def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
+    return recorded(config.job, store.resolve(config.data, "demos", verify=False))
 
 
 @dataclass(frozen=True)

@@ -287,11 +287,15 @@ def drawn(transform: Mapping[str, Json], matrix: Floats) -> list[Primitive]:
 # Primitives
 
 
-def similarity(predicted: Primitive, true: Primitive, width: float, height: float) -> float:
+def similarity(
+    predicted: Primitive, true: Primitive, width: float, height: float, within: float | None = None
+) -> float:
     """s = max(0, 1 - d/T), Eq. 5-8: T = W/4 for vertical lines, H/4 for horizontal ones, sqrt((W/4)^2 + (H/4)^2) for
     points. Primitives of different types never match: 0.
 
-    A vertical line at 30 for one at 20 in an image 160 wide: 1 - 10/40 = 0.75.
+    With ``within``, the discrete score of Eq. 15: 1 where d < ``within`` pixels, else 0.
+
+    A vertical line at 30 for one at 20 in an image 160 wide: 1 - 10/40 = 0.75; within 10: 0.
     """
     kind = true["type"]
     if predicted["type"] != kind:
@@ -302,13 +306,19 @@ def similarity(predicted: Primitive, true: Primitive, width: float, height: floa
     else:
         axis, extent = ("x", width) if kind == "vline" else ("y", height)
         distance, tolerance = abs(predicted[axis] - true[axis]), extent / 4
-    return float(max(0.0, 1.0 - distance / tolerance))
+    return float(max(0.0, 1.0 - distance / tolerance) if within is None else distance < within)
 
 
-def draw_f1(predicted: Sequence[Primitive], true: Sequence[Primitive], width: float, height: float) -> float:
+def draw_f1(
+    predicted: Sequence[Primitive],
+    true: Sequence[Primitive],
+    width: float,
+    height: float,
+    within: float | None = None,
+) -> float:
     """2 S_TP / (|C| + |G|), Eq. 9, with S_TP the largest total similarity of a one-to-one matching (Hungarian)."""
     if not predicted or not true:
         return 0.0
-    scores = np.array([[similarity(p, t, width, height) for t in true] for p in predicted], dtype=np.float64)
+    scores = np.array([[similarity(p, t, width, height, within) for t in true] for p in predicted], dtype=np.float64)
     rows, columns = cast("tuple[Any, Any]", linear_sum_assignment(scores, maximize=True))
     return float(2 * scores[rows, columns].sum() / (len(predicted) + len(true)))

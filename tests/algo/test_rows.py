@@ -42,6 +42,8 @@ def test_row_of_a_tool_trajectory_means_both_terms(tmp_path: Path) -> None:
     assert got.accuracy is None
     assert got.answer_score is None
     assert got.reward == pytest.approx(1.0)
+    by_default = rows.make_row(make_scored(t, {"answer_score": 0.0}, parts), tool_global=0.0)
+    assert by_default.tool_global == 0.8  # the recipe's own term goes before the default one
 
 
 def test_faithful_rates_are_joint_over_all_and_conditional_over_right_answers() -> None:

@@ -155,6 +155,7 @@ def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
         ("open('/proc/version', 'a')", "no permission"),
         ("import torch; torch.empty(1 << 45)", "out of memory: "),
         ("bytes(1 << 50)", "out of memory: MemoryError"),
+        ('raise RuntimeError("can\'t start new thread")', "out of memory: can't start new thread"),
     ],
 )
 def test_trouble_of_the_users_inside_a_stage_exits_with_2(body: str, words: str, tmp_path: Path) -> None:

@@ -129,10 +129,70 @@ def test_every_variant_composes_binds_and_says_what_it_is(recipe: str, variant: 
         assert job.values["variant"] == variant
     plain = compose.load("rl", [f"+recipe={recipe}", "scale=paper"])
     assert plain.values["variant"] == "paper"
+    if variant == "mixed":  # pages, turned and upright: other data
+        return
     assert plain.values["rl"]["phases"] != paper.values["rl"]["phases"]
-    assert [p["name"] for p in plain.values["rl"]["phases"]] == [p["name"] for p in paper.values["rl"]["phases"]]
+    if variant != "combined":  # one stage in place of two
+        assert [p["name"] for p in plain.values["rl"]["phases"]] == [p["name"] for p in paper.values["rl"]["phases"]]
     origin = paper.origins["rl.phases.0.reward._target_"]
     assert origin.startswith(f"conf/variant/{recipe.replace('video', 'image')}_{variant}.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("variant", "switches"),
+    [
+        ("paper", {"terms": "both", "draw_within": None}),
+        ("global", {"terms": "global", "draw_within": None}),
+        ("answer", {"terms": "answer", "draw_within": None}),
+        ("discrete", {"terms": "both", "draw_within": 10}),
+    ],
+)
+def test_an_ablation_of_toolsrl_differs_from_the_recipe_in_its_switch_alone(
+    variant: str, switches: dict[str, Any]
+) -> None:
+    plain, other = (rl("+recipe=toolsrl", f"variant={each}")["phases"] for each in ("paper", variant))
+    assert other[0]["reward"]["switches"] == switches
+    other[0]["reward"]["switches"] = plain[0]["reward"]["switches"]
+    assert other == plain
+
+
+def test_mixed_pages_are_turned_as_often_in_stage_1_as_in_stage_2() -> None:
+    for scale in ("tiny", "paper"):
+        plain, mixed = (
+            compose.load("synth", ["+recipe=toolsrl", f"scale={scale}", f"variant={each}"]).values["data"]["tasks"]
+            for each in ("paper", "mixed")
+        )
+        sizes = [each["rotflip"]["generate"]["size"] for each in (plain, mixed)]
+        assert [size["tool_train_augment"] for size in sizes] == [1.0, 0.7]
+        sizes[1]["tool_train_augment"] = 1.0
+        assert plain == mixed
+
+
+def test_the_combined_stage_takes_the_curriculums_steps_on_plain_questions() -> None:
+    plain, combined = (rl("+recipe=toolsrl", f"variant={each}")["phases"] for each in ("paper", "combined"))
+    assert sum(p["steps"] for p in plain) == sum(p["steps"] for p in combined) == 400  # 200 a stage (4.1)
+    assert [p["form"] for p in combined] == ["answer", "answer"]
+    keys = ("w_fp", "w_fn", "zoom_threshold", "format_weight")
+    assert {k: combined[0]["reward"][k] for k in keys} == {k: plain[0]["reward"][k] for k in keys}
+
+
+def test_codevs_rubrics_and_the_judges_temperature_come_with_the_recipe() -> None:
+    """Reward by template 13.2, metric by 8.1, in one evaluation; the released judge sees whole replies at 0.7."""
+    endpoint = ["judge=openai", "judge.url=http://h/v1", "judge.model=m"]
+    plain, code = (
+        compose.load("eval", ["+recipe=codev", "scale=tiny", f"variant={each}", *endpoint]).values
+        for each in ("paper", "code")
+    )
+    for values in (plain, code):
+        assert values["eval"]["metrics"]["faithful"]["rubric"] == "codev_faithful"
+    assert plain["signals"]["evidence"]["rubric"] == "codev_evidence"
+    assert plain["judge"]["parameters"]["temperature"] == 0
+    asked = code["signals"]["evidence"]
+    assert asked["_target_"] == "vtcli.signals.reply.measure" and code["judge"]["parameters"]["temperature"] == 0.7
+    assert code["rl"]["phases"][0]["reward"]["steps"]["unit"] == "reply"
+    for recipe, temperature in {"toolsrl": 0.3, "codedance": 0.3, "pyvision_video": 0.3, "codevision": 0}.items():
+        values = compose.load("rl", [f"+recipe={recipe}", "scale=tiny", *endpoint]).values
+        assert values["judge"]["parameters"]["temperature"] == temperature
 
 
 @pytest.mark.parametrize("recipe", CARDS)
@@ -180,7 +240,8 @@ def test_eval_scores_with_the_recipes_own_reward(recipe: str, name: str) -> None
         (["variant=code"], "variant=code needs a recipe"),
         (
             ["+recipe=toolsrl", "variant=code"],
-            "the recipe toolsrl has no variant 'code', only 'paper'. Recipes with it: ",
+            "the recipe toolsrl has no variant 'code', only 'paper', 'answer', 'combined', 'discrete', 'global', "
+            "'mixed'. Recipes with it: ",
         ),
         (["+recipe=codev", "variant=cod"], "there is no variant 'cod'. Did you mean 'code'?"),
         (["+recipe=codev,codedance", "variant=code", "-m"], "run them one after another"),

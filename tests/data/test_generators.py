@@ -61,7 +61,7 @@ def test_an_item_is_json_and_has_a_picture(task: str, size: dict[str, Any]) -> N
     for item in items(task, 4, size=size):
         assert item.pixels.dtype == np.uint8 and item.pixels.shape[2] == 3 and item.pixels.flags.c_contiguous
         assert json.loads(json.dumps(item.truth)) == item.truth  # plain Python values, no numpy scalars or tuples
-        assert item.answer and item.tool_answer and "<" not in item.question + item.tool_question
+        assert item.answer and item.tool_answer and "<|" not in item.question + item.tool_question
         assert canvas.png(item.pixels) == canvas.png(item.pixels)
 
 
@@ -209,6 +209,13 @@ def test_tags_are_where_the_truth_says(size: dict[str, Any]) -> None:
         assert item.answer == ", ".join(marks[label] for label in asked)
         assert item.tool_answer == ", ".join(f'"{label}": {k}' for k, label in enumerate(asked, 1))
         assert all(label in item.question and label in item.tool_question for label in asked)
+        if not hatched:  # ToolsRL 3.3.1, quoted: the question is shown, and the model names its elements
+            assert item.tool_question == (
+                f"The sentence is: “{item.question}”. First, identify the visual elements (objects or text) referenced "
+                "in the sentence. Then, use zoom-in to locate each element in the image and report which zoom call "
+                "finds it (index starts from 1). Example: if “bike” is found on the 3rd image and “person” on the "
+                '8th, answer: <answer>"bike": 3, "person": 8</answer>'
+            )
 
 
 def direction(face: np.ndarray) -> str:
@@ -337,7 +344,9 @@ def test_counts_follow_from_the_points(size: dict[str, Any]) -> None:
         rest = [p for p in points if p is not reference]
         found = [p for p in rest if all(holds(p, c) for c in item.truth["conditions"])]
         assert item.answer == str(len(found)) and item.truth["value"] == [len(found)]
-        assert item.truth["total"] == len(rest)
+        assert item.truth["total"] == len(points) == len(rest) + 1  # ToolsRL 3.3.2: the number of total points
+        # Eq. 13: one too many of N points is 1 - 1/N, the reference counted
+        assert score(item.sample("answer", "train"), str(len(found) + 1)) == (1 - 1 / len(points), 0)
         marks = [(p["x"], p["y"]) for p in item.truth["primitives"] if p["type"] == "point"]
         assert sorted(marks) == sorted(tuple(p["pixel"]) for p in found)
         lines = [p for p in item.truth["primitives"] if p["type"] != "point"]

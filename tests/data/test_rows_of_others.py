@@ -15,7 +15,7 @@ import pytest
 
 from vtcli.data import sheet
 from vtcli.data.generators import canvas, film, zoom
-from vtcli.data.generators.item import Survey
+from vtcli.data.generators.item import Survey, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers.rows import generate, survey
 from vtcli.envs.counts import counted
@@ -61,6 +61,9 @@ def test_an_empty_list_of_boxes_says_that_there_is_nothing_to_search(tmp_path: P
 def test_rows_with_boxes_are_zoom_targets(tmp_path: Path) -> None:
     item = generate(0, 6, "train", path=parquet(tmp_path, rows(9, boxes=[BOX])), name="seal", form="tool")
     assert item.task == "seal" and item.truth == {"rule": "judge", "boxes": [BOX]} and item.tool_answer == '"sign": 1'
+    assert (
+        item.tool_question == zoom_question(item.question) and "sign" not in item.tool_question
+    )  # nothing is given away
     assert np.array_equal(item.pixels, PICTURE) and item.answer == "6"
 
 

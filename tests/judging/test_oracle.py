@@ -15,7 +15,7 @@ from vtcli import geometry
 from vtcli.data.generators import rotflip
 from vtcli.judging.oracle import open_judge
 from vtcli.schema import ImageRef, Stop, Trajectory
-from vtcli.signals import answer, consistency, evidence
+from vtcli.signals import answer, consistency, evidence, faithful, reply
 from vtcli.store.images import ImageStore
 
 ZOOM, ROTATE = "image_zoom_in_tool", "image_rotate_tool"
@@ -50,6 +50,12 @@ def evidence_of(trajectory: Trajectory) -> dict[str, Any]:
     return dict(asyncio.run(evidence.measure(trajectory, judge=ORACLE)))
 
 
+def shown_of(trajectory: Trajectory) -> tuple[Any, Any]:
+    """Faithfulness, and the judgement of the whole reply."""
+    found = asyncio.run(faithful.measure(trajectory, judge=ORACLE))
+    return found["faithful"], asyncio.run(reply.measure(trajectory, judge=ORACLE))["reply_evidence"]
+
+
 def consistency_of(trajectory: Trajectory) -> Any:
     return asyncio.run(consistency.measure(trajectory, judge=ORACLE))["consistency"]
 
@@ -68,10 +74,11 @@ def consistency_of(trajectory: Trajectory) -> Any:
 def test_evidence_is_coverage_of_the_target_by_a_crop_that_resolves_it(
     store: ImageStore, box: list[float], score: float
 ) -> None:
-    found = evidence_of(play(store, ONE_TAG, crop(box), "<answer>down</answer>"))
+    played = play(store, ONE_TAG, crop(box), "<answer>down</answer>")
+    found = evidence_of(played)
     assert found["evidence"] == [score]
     assert found["evidence_by"] == "oracle"
-    assert found["faithful"] == int(score == 1.0)
+    assert shown_of(played) == (int(score == 1.0), {1.0: 1.0, 0.5: 0.75, 0.25: 0.25}[score])  # vl_agent.py's scale
     assert (found["judged"], found["unjudged"]) == (["evidence"], [])
 
 
@@ -86,7 +93,7 @@ def test_every_call_is_a_step_and_a_failed_one_shows_nothing(store: ImageStore) 
     )
     found = evidence_of(played)
     assert found["evidence"] == [0.25, 0.0, 1.0]
-    assert found["faithful"] == 1
+    assert shown_of(played) == (1, 1.0)
 
 
 def test_a_crop_of_a_turned_crop_is_mapped_back(store: ImageStore) -> None:
@@ -101,10 +108,12 @@ def test_one_of_several_targets_is_enough(store: ImageStore) -> None:
 
 
 def test_without_calls_nothing_is_faithful_and_without_boxes_nothing_is_measured(store: ImageStore) -> None:
-    none = evidence_of(play(store, ONE_TAG, "<answer>down</answer>"))
-    assert (none["evidence"], none["faithful"], none["judged"]) == ([], 0, [])
-    without = evidence_of(play(store, {}, "<answer>down</answer>"))
-    assert without == {"evidence": None, "evidence_by": None, "faithful": None}
+    played = play(store, ONE_TAG, "<answer>down</answer>")
+    none = evidence_of(played)
+    assert (none["evidence"], none["judged"], shown_of(played)) == ([], [], (0, 0.0))  # no image: a red flag
+    without = play(store, {}, "<answer>down</answer>")
+    assert evidence_of(without) == {"evidence": None, "evidence_by": None}
+    assert shown_of(without) == (None, None)
     broken = replace(play(store, ONE_TAG, "<answer>down</answer>"), stop=Stop.BROKEN)
     assert evidence_of(broken)["evidence"] is None
 

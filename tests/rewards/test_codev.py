@@ -65,6 +65,25 @@ def test_the_released_codes_way_by_hand(given, total):
     assert only(tapo([given], **CODE)).total == pytest.approx(total)
 
 
+@pytest.mark.parametrize(
+    ("changes", "tool"),
+    [
+        ({"reply_evidence": 0.75}, 0.375),  # 0.5 x 0.75, whatever the steps' evidence and red lines are
+        ({"reply_evidence": 0.0}, 0.0),  # a red flag
+        ({"reply_evidence": None, "unjudged": ["reply_evidence"]}, None),
+        ({"reply_evidence": None, "search": False}, 0.0),  # the oracle knows searches only
+    ],
+)
+def test_one_judgement_of_the_whole_reply_by_hand(changes, tool):
+    """vl_agent.py: 1 acc + 0.3 format + 0.5 process."""
+    given = Signals(signals(1, [1.0], [RED]).values | changes)
+    verdict = only(tapo([given], steps=Steps(red_line=0.0, unit="reply", everywhere=True)))
+    assert verdict.parts == {"answer": 1.0, "tool": tool, "format": 0.3}
+    assert verdict.total == (None if tool is None else pytest.approx(1.3 + tool))
+    with pytest.raises(ConfigError, match="'reply_evidence'"):
+        tapo([signals(1, [1.0])], steps=Steps(unit="reply"))
+
+
 @pytest.mark.parametrize("steps", [Steps(), Steps(unit="best")])
 def test_a_step_without_a_verdict_leaves_the_tools_part_and_the_total_open(steps):
     verdict = only(tapo([signals(1, [1.0, None], unjudged=["evidence"])], steps=steps))

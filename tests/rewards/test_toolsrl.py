@@ -27,8 +27,13 @@ def only(verdicts):
     return verdict
 
 
+def continuous(signals):
+    """Stage 1 with Eq. 3 as printed."""
+    return only(toolsrl.stage1([signals], zoom_threshold=None))
+
+
 def test_zoom_by_hand():
-    verdict = only(toolsrl.stage1([zoom_signals()]))
+    verdict = continuous(zoom_signals())
     best, other = 100 / 155, 4 / 7
     assert verdict.parts["tool_global"] == pytest.approx(best)
     assert verdict.parts["tool_answer"] == pytest.approx((best + other) / 2)
@@ -49,15 +54,28 @@ def test_zoom_by_hand():
     ],
 )
 def test_zoom_answers(answer, expected):
-    assert only(toolsrl.stage1([zoom_signals(**answer)])).parts["tool_answer"] == pytest.approx(expected)
+    assert continuous(zoom_signals(**answer)).parts["tool_answer"] == pytest.approx(expected)
 
 
 def test_one_true_box_and_one_named_image():
     signals = zoom_signals(zoom_labels=["a"], answer_map={"whatever": 1})
-    assert only(toolsrl.stage1([signals])).parts["tool_answer"] == pytest.approx(4 / 7)
+    assert continuous(signals).parts["tool_answer"] == pytest.approx(4 / 7)
+
+
+def test_a_generous_crop_gets_full_credit_and_a_symmetric_one_none():
+    """Figure 7 and 4.1: a crop of 16 times the true box holds it. ModF1 = 2 x 100 / (2 x 100 + 0.1 x 1500) = 0.571,
+    so R = 1. The standard F1 (w_fp = 1) = 200 / 1700 = 0.118, so R = 0."""
+    crop = [{"image": 1, "box": [], "areas": [{"tp": 100, "fp": 1500, "fn": 0}]}]
+    signals = zoom_signals(zooms=crop, zoom_labels=["a"], answer_map={"a": 1})
+    assert only(toolsrl.stage1([signals])).total == 1.0
+    assert only(toolsrl.stage1([signals], w_fp=1.0)).total == 0.0
+    assert (toolsrl.tool_reward(signals), toolsrl.tool_reward(signals, w_fp=1.0)) == (1.0, 0.0)
 
 
 def test_zoom_threshold_is_reached_or_not():
+    assert (
+        only(toolsrl.stage1([zoom_signals()])).parts == only(toolsrl.stage1([zoom_signals()], zoom_threshold=0.5)).parts
+    )
     at = lambda threshold: only(toolsrl.stage1([zoom_signals()], zoom_threshold=threshold)).parts  # noqa: E731
     assert (at(0.5)["tool_global"], at(0.5)["tool_answer"]) == (1.0, 1.0)
     assert (at(0.6)["tool_global"], at(0.6)["tool_answer"]) == (1.0, 0.5)  # 4/7 < 0.6 < 100/155
@@ -66,9 +84,9 @@ def test_zoom_threshold_is_reached_or_not():
 
 def test_zoom_weights_reach_mod_f1():
     # w_fp 1: with a of image 1 200 / 1700; best is b of image 3: 100 / 200
-    assert toolsrl.tool_reward(zoom_signals(), w_fp=1.0) == pytest.approx(0.5)
+    assert toolsrl.tool_reward(zoom_signals(), w_fp=1.0, zoom_threshold=None) == pytest.approx(0.5)
     # w_fn 0: 100 / 105
-    assert toolsrl.tool_reward(zoom_signals(), w_fn=0.0) == pytest.approx(100 / 105)
+    assert toolsrl.tool_reward(zoom_signals(), w_fn=0.0, zoom_threshold=None) == pytest.approx(100 / 105)
 
 
 def test_without_a_zoom_there_is_nothing():
@@ -94,12 +112,12 @@ def test_orientation_is_all_or_nothing(orientations, index, expected):
     assert only(toolsrl.stage1([signals])).total == expected
 
 
-def test_drawing_by_hand():
+def drawing_signals():
     # 160 x 120, truth a vertical line at 20 and a point (10, 10). Image 1: the line at 30, 0.75:
     # 2 * 0.75 / (1 + 2) = 0.5. Image 2: the same and the point (13, 14), 0.9: 2 * 1.65 / (2 + 2) = 0.825.
     # The answer names image 1.
     line, mark = {"type": "vline", "x": 30}, {"type": "point", "x": 13, "y": 14}
-    signals = Signals(
+    return Signals(
         BASE
         | {
             "drawn": [{"image": 1, "primitives": [line]}, {"image": 2, "primitives": [line, mark]}],
@@ -108,10 +126,45 @@ def test_drawing_by_hand():
             "answer_index": 1,
         }
     )
+
+
+def test_drawing_by_hand():
+    signals = drawing_signals()
     verdict = only(toolsrl.stage1([signals]))
     assert verdict.parts == pytest.approx({"tool_global": 0.825, "tool_answer": 0.5, "format": 0.0})
     assert verdict.total == pytest.approx(0.6625)
     assert toolsrl.tool_reward(signals) == pytest.approx(0.825)
+
+
+def test_discrete_drawing_by_hand():
+    """Eq. 15, 10 pixels: the line is 10 away, which is not below 10, so image 1 has 0. The point is 5 away: image 2
+    has 2 x 1 / (2 + 2) = 0.5. Within 11 pixels: 2 x 1 / (1 + 2) = 2/3 and 2 x 2 / (2 + 2) = 1."""
+    at = lambda within: only(toolsrl.stage1([drawing_signals()], switches=toolsrl.Switches(draw_within=within))).parts  # noqa: E731
+    assert (at(10)["tool_global"], at(10)["tool_answer"]) == (0.5, 0.0)
+    assert (at(11)["tool_global"], at(11)["tool_answer"]) == (1.0, pytest.approx(2 / 3))
+    with pytest.raises(ValueError, match="above 0 pixels"):
+        toolsrl.Switches(draw_within=0)
+
+
+@pytest.mark.parametrize(("terms", "total"), [("both", 0.6625), ("global", 0.825), ("answer", 0.5)])
+def test_one_half_alone_counts_in_full(terms, total):
+    """Drawings of 0.825 (the best image) and 0.5 (the named one), see above; Eq. 12: (0.825 + 0.5) / 2."""
+    verdict = only(toolsrl.stage1([drawing_signals()], switches=toolsrl.Switches(terms=terms)))
+    assert verdict.total == pytest.approx(total)
+    assert verdict.parts == pytest.approx({"tool_global": 0.825, "tool_answer": 0.5, "format": 0.0})
+
+
+def test_answer_and_tool_in_one_stage():
+    """3.3.3: s_norm 0.75 and a crop that reaches the threshold, 0.75 + 1 - 0.2 with a wrong format. Where nothing
+    says which tool is right, the answer and the format are all."""
+    crop = zoom_signals(answer_score=0.75, format_ok=False, answer_map=None)
+    verdict = only(toolsrl.combined([crop]))
+    assert verdict.parts == pytest.approx({"answer": 0.75, "tool": 1.0, "format": -0.2})
+    assert verdict.total == pytest.approx(1.55)
+    assert only(toolsrl.combined([crop], zoom_threshold=None)).parts["tool"] == pytest.approx(100 / 155)
+    assert only(toolsrl.combined([Signals(BASE | {"answer_score": 1.0})])).total == 1.0
+    unjudged = Signals(BASE | {"answer_score": None, "unjudged": ["answer_score"]})
+    assert only(toolsrl.combined([unjudged])).total is None
 
 
 def test_format_costs_its_weight():
@@ -128,7 +181,7 @@ def test_the_answer_and_the_format_are_all_that_counts_in_the_end(reward):
     assert verdicts[1].parts == pytest.approx({"answer": 0.75, "format": -0.2})
 
 
-@pytest.mark.parametrize("reward", [toolsrl.stage1, toolsrl.stage2, grpo_accuracy.accuracy])
+@pytest.mark.parametrize("reward", [toolsrl.stage1, toolsrl.stage2, toolsrl.combined, grpo_accuracy.accuracy])
 def test_a_broken_rollout_has_no_verdict(reward):
     fine = zoom_signals(answer_score=1.0)
     broken = Signals({"stop": "broken"})

@@ -85,7 +85,7 @@ def line_through(corners):
     return ("vline", xs.pop()) if len(xs) == 1 else ("hline", ys.pop())
 
 
-def reference_scores(world, truth, w_fp, w_fn):
+def reference_scores(world, truth, w_fp, w_fn, threshold=None):
     """R_task of every image."""
     width, height = world.size
     scores = []
@@ -100,7 +100,7 @@ def reference_scores(world, truth, w_fp, w_fn):
                 shown = box or set()
                 tp, fp, fn = len(shown & wanted), len(shown - wanted), len(wanted - shown)
                 values.append(2 * tp / (2 * tp + w_fp * fp + w_fn * fn) if tp else 0.0)
-            scores.append(max(values))
+            scores.append(max(values) if threshold is None else 1.0 if max(values) >= threshold else 0.0)
         else:
             wanted = [tuple(true.values()) for true in truth["primitives"]]
             total = best_matching(marks, wanted, width, height)
@@ -126,9 +126,9 @@ def best_matching(marks, wanted, width, height):
     return max(sum(similarity(mark, want) for mark, want in pairing) for pairing in pairings)
 
 
-def reference_stage1(world, truth, final_text, w_fp, w_fn):
+def reference_stage1(world, truth, final_text, w_fp, w_fn, threshold):
     """(R_global + R_answer-cond) / 2 + R_format, with the format weight 0.2."""
-    scores = reference_scores(world, truth, w_fp, w_fn)
+    scores = reference_scores(world, truth, w_fp, w_fn, threshold)
     found = re.fullmatch(r"<think>x</think><answer>(.*)</answer>", final_text)
     named = 0.0
     if found and re.fullmatch(r"\d+", found[1]):
@@ -221,7 +221,7 @@ def cases(draw):
 
 
 @settings(max_examples=300, deadline=None)
-@given(cases(), st.sampled_from([(0.1, 1.0), (1.0, 1.0), (0.0, 0.5)]))
+@given(cases(), st.sampled_from([(0.1, 1.0, 0.5), (0.1, 1.0, None), (1.0, 1.0, 0.5), (0.0, 0.5, None)]))
 def test_stage_1_equals_the_slow_reference(store, case, weights):
     world, truth, calls, final = case
     width, height = world.size
@@ -230,11 +230,12 @@ def test_stage_1_equals_the_slow_reference(store, case, weights):
     trajectory = make_trajectory(sample, [*calls, final], store)
     assert len(trajectory.images) == len(world.images)  # every call was carried out
     measured = asyncio.run(measure_all(trajectory, SIGNALS))
-    (verdict,) = toolsrl.stage1([measured], w_fp=weights[0], w_fn=weights[1])
+    keys = dict(zip(("w_fp", "w_fn", "zoom_threshold"), weights, strict=True))
+    (verdict,) = toolsrl.stage1([measured], **keys)
     assert verdict is not None
     assert verdict.total == pytest.approx(reference_stage1(world, truth, final, *weights), abs=1e-9)
     stored = type(measured)(json.loads(json.dumps(measured.values)))  # scored again from disk: the same
-    assert toolsrl.stage1([stored], w_fp=weights[0], w_fn=weights[1]) == [verdict]
+    assert toolsrl.stage1([stored], **keys) == [verdict]
 
 
 def test_a_broken_trajectory_is_measured_and_gets_no_verdict(store):

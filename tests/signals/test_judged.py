@@ -16,8 +16,8 @@ from fakes import make_sample, make_trajectory
 from vtcli.errors import ConfigError, EngineError
 from vtcli.protocols import About, Case, Ruling
 from vtcli.rewards import need
-from vtcli.schema import Sample, Signals, Stop, Trajectory
-from vtcli.signals import answer, consistency, evidence, measure_all, usage
+from vtcli.schema import EnvTurn, Sample, Signals, Stop, Trajectory
+from vtcli.signals import answer, consistency, evidence, faithful, measure_all, reply, usage
 from vtcli.signals.measuring import Measuring, unjudged_share
 from vtcli.store.images import ImageStore
 
@@ -116,26 +116,71 @@ def test_the_judge_of_evidence_sees_the_question_and_the_tools_images_only(store
     judge = FakeJudge(0.25, 1.0)
     values = measured(evidence.measure, played, judge)
     assert values["evidence"] == [0.25, 0.0, 1.0]  # the failed call showed nothing and nobody was asked
-    assert (values["faithful"], values["evidence_by"], values["unjudged"]) == (1, "fake", [])
-    assert [case.texts for case in judge.cases] == [{"question": "What is on the sign?"}] * 2
+    assert (values["evidence_by"], values["unjudged"]) == ("fake", [])
+    assert [case.texts for case in judge.cases] == [{"question": sample.question}] * 2  # 4.3: the original question
     assert [case.images for case in judge.cases] == [(played.images[1],), (played.images[2],)]
+    bare = FakeJudge(0.25, 1.0)
+    measured(partial(evidence.measure, options=False), played, bare)
+    assert [case.texts for case in bare.cases] == [{"question": "What is on the sign?"}] * 2
 
 
 @pytest.mark.parametrize(
-    ("scores", "faithful", "unjudged"),
-    [
-        ((1.0, None), 1, ["evidence"]),
-        ((0.5, None), None, ["evidence", "faithful"]),
-        ((0.5, 0.25), 0, []),
-    ],
+    ("scores", "shown", "unjudged"),
+    [((1.0, None), 1, []), ((0.0, None), None, ["faithful"]), ((0.0, 0.0), 0, []), ((0.0, 1.0), 1, [])],
 )
-def test_a_step_without_a_verdict_leaves_faithfulness_open_unless_another_settles_it(
-    store: ImageStore, scores: tuple[float | None, ...], faithful: int | None, unjudged: list[str]
+def test_an_answer_is_faithful_if_any_crop_shows_the_object(
+    store: ImageStore, scores: tuple[float | None, ...], shown: int | None, unjudged: list[str]
 ) -> None:
+    """Algorithm 1 of CodeV: z of every crop, then any_crop. A crop without a verdict leaves it open."""
     calls = [(ZOOM, {"bbox_2d": [0, 0, 40, 40]}), (ZOOM, {"bbox_2d": [9, 9, 50, 50]})]
     played = make_trajectory(make_sample(store), [*calls, "<answer>K</answer>"], store)
-    values = measured(evidence.measure, played, FakeJudge(*scores))
-    assert (values["evidence"], values["faithful"], values["unjudged"]) == (list(scores), faithful, unjudged)
+    values = measured(faithful.measure, played, FakeJudge(*scores))
+    assert values == {"faithful": shown, "judged": ["faithful"], "unjudged": unjudged}
+    without = make_trajectory(make_sample(store), ["<answer>K</answer>"], store)
+    assert measured(faithful.measure, without, FakeJudge()) == {"faithful": 0, "judged": [], "unjudged": []}
+
+
+def test_two_rubrics_of_codev_are_asked_in_one_run_and_every_crop_for_itself(store: ImageStore) -> None:
+    """The reward's judge sees all images of one tool output (Eq. 6: a value a step), the metric's one image
+    (algorithm 1, line 6). The step has two images here: one question for the reward, two for the metric."""
+    calls = [(ZOOM, {"bbox_2d": [0, 0, 40, 40]}), (ZOOM, {"bbox_2d": [9, 9, 50, 50]})]
+    played = make_trajectory(make_sample(store), [*calls, "<answer>K</answer>"], store)
+    first, second = (turn for turn in played.turns if isinstance(turn, EnvTurn))
+    (result,) = first.observation.results
+    both = replace(first, observation=replace(first.observation, results=(replace(result, images=(1, 2)),)))
+    turns = tuple(both if turn is first else turn for turn in played.turns if turn is not second)
+    judge = FakeJudge(0.5, 0.0, 1.0)
+    values = asyncio.run(opened_now(judge, replace(played, turns=turns)))
+    assert (values["evidence"], values["faithful"]) == ([0.5], 1)
+    asked = [(case.rubric, len(case.images)) for case in judge.cases]
+    assert asked == [("codev_evidence", 2), ("codev_faithful", 1), ("codev_faithful", 1)]
+
+
+async def opened_now(judge: FakeJudge, played: Trajectory) -> Any:
+    signals = [partial(evidence.measure, judge=judge), partial(faithful.measure, judge=judge)]
+    return (await measure_all(played, signals)).values
+
+
+def test_the_released_judge_of_codev_sees_the_whole_reply(store: ImageStore) -> None:
+    """vl_agent.py: 500 characters of the question, the reply's last 6000, the question's image and three more."""
+    calls = [(ZOOM, {"bbox_2d": [k, k, 40, 40]}) for k in range(4)]
+    sample = make_sample(store, question="Q" * 600, task="chart")
+    end = "<think>" + "a" * 7000 + "</think><answer>K</answer>"
+    played = make_trajectory(sample, [*calls, end], store)
+    judge = FakeJudge(0.75)
+    measure = partial(reply.measure, rubric="codev_code_calculation", rubrics={"chart": "codev_code_search"})
+    assert measured(measure, played, judge) == {"reply_evidence": 0.75, "judged": ["reply_evidence"], "unjudged": []}
+    (case,) = judge.cases
+    assert (case.rubric, case.texts["question"]) == ("codev_code_search", "Q" * 500)
+    assert (len(case.texts["reply"]), case.texts["reply"][-18:]) == (6000, "<answer>K</answer>")
+    assert case.images == played.images[:4]
+    other = replace(played, sample=replace(sample, task="geometry"))
+    judge = FakeJudge(None)
+    assert measured(measure, other, judge)["unjudged"] == ["reply_evidence"]
+    assert [case.rubric for case in judge.cases] == ["codev_code_calculation"]
+    text = reply.reply(make_trajectory(sample, [calls[0], "<answer>K</answer>"], store))
+    assert text.startswith("<think>Look.</think><tool_call>") and text.endswith("\nimage 1\n<answer>K</answer>")
+    assert "<image>" not in text  # a mark in text is no image
 
 
 @pytest.mark.parametrize(
@@ -176,7 +221,7 @@ def test_no_verdict_on_consistency_is_none() -> None:
 def test_a_broken_rollout_costs_no_question() -> None:
     judge = FakeJudge(1.0)
     broken = replace(said("pear"), stop=Stop.BROKEN)
-    for signal in (answer.measure, evidence.measure, consistency.measure):
+    for signal in (answer.measure, evidence.measure, faithful.measure, reply.measure, consistency.measure):
         measured(signal, broken, judge)
     assert not judge.cases
 

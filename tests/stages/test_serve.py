@@ -25,12 +25,13 @@ import pytest
 from stages import eval as evaluation
 from stages import serve as stage
 from vtcli.config import compose
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
+from vtcli.runs.environment import recorded
 from vtcli.schema import Sample, Scored
 from vtcli.serve.requests import RequestLimits, parse
-from vtcli.store import records
+from vtcli.store import codec, records
 from vtcli.store.artifacts import ArtifactStore
-from vtcli.store.images import encode_png
+from vtcli.store.images import ImageStore, encode_png
 
 QUESTION = "How many points?"
 PNG = encode_png(np.full((56, 56, 3), 77, np.uint8))
@@ -45,6 +46,10 @@ class Server:
     process: subprocess.Popen[str]
     url: str
     home: Path
+
+    def get(self, path: str) -> dict[str, Any]:
+        with urlopen(self.url.removesuffix("/v1") + path, timeout=60) as reply:
+            return json.load(reply)
 
     def post(self, body: Any, **headers: str) -> tuple[int, dict[str, Any], dict[str, str]]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -68,8 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     tokenizer = tiny.train_tokenizer([f"{QUESTION} <answer>3</answer>"] * 3, sizes.vocab_size)
     with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
         tiny.build(draft.path, sizes, tokenizer, seed=0)
-        draft.commit()
-    words = ["serve", "model=model:v1", f"home={home}", "serve.port=0", *COMMON]
+        draft.commit(recorded(compose.load("rl", ["+recipe=toolsrl", "rl.data=data:v1", *COMMON]).values))
+    words = ["serve", "model=model:v1", f"home={home}", "serve.port=0", "tracker=none", "serve.record=true"]
     words += ["serve.bounds.active=2", "serve.bounds.queue=2", "serve.request.max_body_mb=1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "vtcli", *words], cwd=home.parent, text=True, stderr=subprocess.PIPE,
@@ -121,6 +126,8 @@ def test_answers_are_token_for_token_what_eval_samples(server: Server, monkeypat
     body = {"model": "model:v1@full", "messages": MESSAGES, "seed": 7, "n": 2, "temperature": 1.0}
     status, reply, _ = server.post(body)
     assert status == 200
+    told = [server.get(facts["url"])["record"]["value"] for facts in reply["vtcli"]["choices"]]
+    served = {one.id: one for one in (codec.decode(Scored, value).trajectory for value in told)}
     name = parse(json.dumps(body).encode(), ("model:v1",), RequestLimits()).id
     assert reply["vtcli"]["sample"] == name and reply["vtcli"]["seed"] == 7
     sample = Sample(name, "count", "answer", "test", QUESTION, "3", (), (), {"value": [3], "total": 5})
@@ -136,6 +143,11 @@ def test_answers_are_token_for_token_what_eval_samples(server: Server, monkeypat
         trajectory = found.pop(facts["trajectory"])
         assert choice["message"]["content"] == "\n".join(turn.text for turn in trajectory.policy_turns)
         assert facts["stop"] == str(trajectory.stop)
+        ours = served[trajectory.id]
+        assert ours.prompt_ids == trajectory.prompt_ids
+        for turn, expected in zip(ours.policy_turns, trajectory.policy_turns, strict=True):
+            assert turn.token_ids == expected.token_ids
+            assert turn.completion.logprobs == pytest.approx(expected.completion.logprobs, abs=1e-4)
     assert not found
 
 
@@ -182,3 +194,55 @@ def test_sigterm_ends_it_well(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0
     assert not list((server.home / ".work").glob("serve-*/images"))
+    artifact = ArtifactStore(server.home).resolve("serve@latest", "trajectories")
+    assert artifact.manifest.config["serve"]["limits"]["max_tokens"] == 600  # as it was trained
+    found = {scored.trajectory.id: scored.trajectory for scored in records.read(
+        artifact.path / "trajectories.jsonl", Scored)}  # fmt: skip
+    assert len(found) == artifact.manifest.summary["trajectories"] >= 3
+    images = ImageStore(artifact.path / "images")
+    assert all(images.full(ref).shape for one in found.values() for ref in one.images)
+    named = {ref.full for one in found.values() for ref in one.images} | {
+        ref.view for one in found.values() for ref in one.images
+    }
+    assert {path.stem for path in images.root.rglob("*.png")} == named
+
+
+REST = ("prompt", "images", "limits")
+
+
+@pytest.mark.parametrize(
+    ("summary", "message"),
+    [
+        ({}, "does not name the environment"),
+        (
+            {"environment": json.dumps({"env": {"_target_": "os.system"}} | {key: {"a": 1} for key in REST})},
+            r"code from outside \(os.system\)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_model_that_names_no_environment_of_ours_needs_one(
+    summary: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with ArtifactStore(tmp_path).draft("model", "model") as draft:
+        (draft.path / "config.json").write_text("{}")
+        draft.commit(summary)
+    config = compose.build(
+        stage.Config, compose.load("serve", ["model=model:v1", f"home={tmp_path}", "tracker=none", "scale=tiny"])
+    )
+    with pytest.raises(InputError, match=message) as found:
+        stage.run(config)
+    assert "+recipe=NAME, or env=NAME" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ([], ["env", "prompt", "images", "limits"]),
+        (["+recipe=toolsrl"], []),
+        (["env=codev", "rl.limits.max_turns=2"], ["prompt", "images"]),
+        (["prompt=compact", "images.max_pixels=9000"], ["env", "limits"]),
+    ],
+)
+def test_what_the_command_does_not_give_is_the_models(words: list[str], left: list[str]) -> None:
+    job = compose.load("serve", ["model=model:v1", "scale=tiny", *words])
+    assert job.values["serve"]["as_trained"] == left

@@ -22,6 +22,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_stage_leaves_its_artifact(home: Path) -> None:
     from vtcli.engines.hf import load_model
     from vtcli.families.table import open_family
+    from vtcli.runs.environment import PARTS, require_environment
     from vtcli.schema import Scored
     from vtcli.store.artifacts import ArtifactStore
     from vtcli.store.records import read
@@ -30,6 +31,8 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
     base, policy = store.resolve("base@latest", "model"), store.resolve("policy@latest", "model")
     for folder in (base.path, policy.path, policy.path / "phases" / "tools", policy.path / "phases" / "answers"):
         load_model(open_family(folder))
+    for model in (base, policy):  # vtcli serve needs no recipe
+        assert require_environment(model, model.ref, PARTS)["env"]["name"] == "native"
     best = min(lines(base.path / "metrics.jsonl"), key=lambda line: line["loss"])
     is_last = best["step"] == len(lines(base.path / "metrics.jsonl")) - 1
     last, kept = (folder / "model.safetensors" for folder in (base.path, base.path / "best"))

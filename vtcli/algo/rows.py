@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
 from vtcli.schema import Scored, Stop, Trajectory
@@ -82,7 +83,8 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
     """The row of a scored trajectory.
 
     Args:
-        tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term.
+        tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term. A
+            verdict that has this term, by its own recipe's settings, goes before it.
     """
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
     row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
@@ -98,7 +100,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         accuracy=None if tool_form else _number(values.get("answer_correct")),
         answer_score=None if tool_form else _number(values.get("answer_score")),
         tool_reward=sum(halves) / 2 if tool_form and len(halves) == 2 else None,
-        tool_global=tool_global,
+        tool_global=parts.get("tool_global", tool_global),
         format=_number(values.get("format_ok")),
         faithful=joint,
         faithful_if_right=conditional,
@@ -117,9 +119,10 @@ def _faithful(values: Mapping[str, object]) -> tuple[float | None, float | None]
     Conditional: over the right answers (its figure 2). Joint = accuracy × conditional.
 
     A right answer is faithful when the image of any of its calls shows the question's subject. Without a judge's
-    verdict the answer counts in neither. A wrong answer counts as 0 in the joint rate."""
+    verdict the answer counts in neither. A wrong answer counts as 0 in the joint rate, if faithfulness was measured."""
     right, shown = _number(values.get("answer_correct")), _number(values.get("faithful"))
-    if right is None or values.get("evidence") is None:
+    unjudged = cast("Sequence[str]", values.get("unjudged") or ())
+    if right is None or (shown is None and "faithful" not in unjudged):
         return None, None
     return (right * shown if shown is not None else None, shown) if right else (0.0, None)
 

@@ -110,7 +110,12 @@ def _memory_problem(error: BaseException) -> str | None:
     torch for its class would need memory and seconds."""
     text = str(error).strip() or type(error).__name__
     named = isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
-    if not named and not any(said in text for said in ("can't allocate memory", "Cannot allocate memory")):
+    said = (
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "can't start new thread",
+    )  # no room for its stack
+    if not named and not any(words in text for words in said):
         return None
     reason = next((line for line in text.splitlines() if "llocat" in line), text.splitlines()[0])
     return (

@@ -144,6 +144,8 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
         else:
             rewritten.append(override)
+    if stage == "serve":
+        rewritten += _as_trained(rewritten, recipe)
     chosen, note = machine.choose_scale() if scale == "auto" else (scale, None)
     folders = [*([own] if own else []), folder()]
     if own and stage == "judge":  # --all-recipes composes them again, perhaps in another process
@@ -156,6 +158,16 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
     return CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command)
+
+
+def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
+    """An override for ``vtcli serve`` that lists what neither a recipe nor an override decides: the model does."""
+    keys = {"env": ("env",), "prompt": ("prompt",), "images": ("images",), "limits": ("serve.limits", "rl.limits")}
+    given = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    if recipe is not None or "serve.as_trained" in given:
+        return []
+    left = [part for part, of in keys.items() if not any(key.startswith(of) for key in given)]
+    return [f"serve.as_trained=[{','.join(left)}]"]
 
 
 def load(stage: str, argv: Sequence[str] = ()) -> Job:

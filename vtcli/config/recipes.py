@@ -2,7 +2,8 @@
 
 A recipe names its data at paper size (``override /data: codev_paper``). A scale with data of its own size (``override
 /data: toolsrl_tiny``) takes the recipe's sibling of that size, ``codev_tiny``, where it exists. A variant is a file
-``variant/<recipe>_<variant>.yaml`` that is laid over the recipe.
+``variant/<recipe>_<variant>.yaml`` that is laid over the recipe: the paper's released
+code (``code``), or one of the paper's ablations.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def choose_variant(folders: Sequence[Path], recipe: str | None, variant: str) ->
         if without:
             having = [name for name in names(folders, "recipe") if each in variants(folders, name)]
             raise ConfigError(
-                f"variant={variant}: the recipe {without[0]} has no variant {each!r}, only {PAPER!r}. "
-                f"Recipes with it: {', '.join(having)}."
+                f"variant={variant}: the recipe {without[0]} has no variant {each!r}, only "
+                f"{', '.join(map(repr, variants(folders, without[0])))}. Recipes with it: {', '.join(having)}."
             )
         chosen.append({PAPER if each == PAPER else f"{name}_{each}" for name in recipes})
     if any(len(files) > 1 for files in chosen):

@@ -17,7 +17,7 @@ from vtcli import geometry
 from vtcli.config.bounds import OutOfBounds, at_least, shares
 from vtcli.errors import ConfigError
 from vtcli.protocols import About, Case, Images, Ruling
-from vtcli.schema import ImageRef, Sample, Trajectory
+from vtcli.schema import ImageRef, Sample
 
 FULL, PARTLY, NONE = 1.0, 0.5, 0.25
 """The scores of template 13.2."""
@@ -84,15 +84,25 @@ class Oracle:
 
     async def __call__(self, case: Case) -> Ruling:
         if case.about == "evidence" and case.step is not None:
-            return Ruling(self._evidence(case.trajectory, case.step))
+            return Ruling(self._evidence(case, case.trajectory.results[case.step].images))
+        if case.about == "evidence":
+            return Ruling(self._reply(case))
         if case.about == "consistency":
             return self._consistency(case)
         return Ruling(None, f"the oracle cannot be asked about {case.about}")
 
-    def _evidence(self, trajectory: Trajectory, step: int) -> float:
-        targets = [true["box"] for true in trajectory.sample.truth.get("boxes") or ()]
-        shown = trajectory.results[step].images
-        return max((self.sight.best(trajectory.images, index, targets) for index in shown), default=NONE)
+    def _evidence(self, case: Case, made: Sequence[int]) -> float:
+        """The best score of those images of one call that the case shows."""
+        images = case.trajectory.images
+        targets = [true["box"] for true in case.trajectory.sample.truth.get("boxes") or ()]
+        shown = [index for index in made if index < len(images) and images[index] in case.images]
+        return max((self.sight.best(images, index, targets) for index in shown), default=NONE)
+
+    def _reply(self, case: Case) -> float:
+        """The score of a whole reply on the scale of CodeV's released code: 0 where no call has made an image, else
+        that of the best one, 1, .75 or .25."""
+        made = [index for result in case.trajectory.results for index in result.images]
+        return {FULL: 1.0, PARTLY: 0.75, NONE: 0.25}[self._evidence(case, made)] if made else 0.0
 
     def _consistency(self, case: Case) -> Ruling:
         """1 when the last look could show the answer, else 0. A right answer that nothing could show is not consistent.

@@ -2,7 +2,8 @@
 
 R = lambda_acc r_acc + lambda_tool r_tool. r_tool is the mean evidence score of the tool steps. A format reward
 saturates at 0.3 (its figure 9). The paper prints no weights: those here are the released code's
-(``rl/verl/utils/reward_score/vl_agent.py``), which judges a trajectory once and has no negative value.
+(``rl/verl/utils/reward_score/vl_agent.py``), which judges a whole reply once and has no negative value
+(``unit: reply``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Steps:
     """Rules for the value of a tool step. The defaults are the paper's, as far as it states them."""
 
     red_line: float = -1.0  # r_t of a step that crosses a red line: "negative", without a number; released code: 0
-    unit: Literal["mean", "best"] = "mean"  # Eq. 6; best: one value a trajectory, as the released code has
+    unit: Literal["mean", "best", "reply"] = "mean"  # Eq. 6 | the best step | one judgement, as the released code has
     assume_search: bool | None = None  # where the truth does not say if there is something to search; None: an error
     everywhere: bool = False  # also where there is nothing to search: the released code has a rubric for every source
 
@@ -64,20 +65,39 @@ def tapo(
 
 
 def _one(signals: Signals, weights: CodevWeights, steps: Steps) -> Verdict:
-    values = step_rewards(signals, steps)
     parts = {
         "answer": scaled(weights.answer, need(signals, "answer_correct")),
-        "tool": scaled(weights.tool, _mean(values) if steps.unit == "mean" else _best(signals, values, steps)),
+        "tool": scaled(weights.tool, _tool(signals, steps)),
         "format": weights.format * float(need(signals, "format_codev")),
     }
     return verdict(parts)
 
 
+def _tool(signals: Signals, steps: Steps) -> float | None:
+    """r_tool of a trajectory; None where only a judge could decide and none answered."""
+    if steps.unit == "reply":
+        return _reply(signals, steps)
+    values = step_rewards(signals, steps)
+    return _mean(values) if steps.unit == "mean" else _best(signals, values, steps)
+
+
+def _reply(signals: Signals, steps: Steps) -> float | None:
+    """The judgement of the whole reply, red flags included. The oracle is asked about visual searches alone; it leaves
+    others at 0."""
+    asked = "reply_evidence" in (signals.values.get("unjudged") or ())
+    if signals.values.get("reply_evidence") is None and not asked and _search(signals, steps) is False:
+        return 0.0
+    return need(signals, "reply_evidence")
+
+
+def _search(signals: Signals, steps: Steps) -> bool | None:
+    search = signals.values.get("search")
+    return steps.assume_search if search is None else search
+
+
 def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
     """Rewards r_t of the tool steps; None where only a judge could decide and none answered."""
-    lines = need(signals, "red_lines")
-    search = signals.values.get("search")
-    search = steps.assume_search if search is None else search
+    lines, search = need(signals, "red_lines"), _search(signals, steps)
     if steps.everywhere and signals.values.get("evidence") is not None:
         search = True  # a judge was asked; the oracle is asked about visual searches only
     if search is None and lines:

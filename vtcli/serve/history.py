@@ -2,28 +2,81 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from vtcli.errors import InputError
 from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Scored, Signals, Trajectory
 from vtcli.serve import answers
-from vtcli.store import codec
+from vtcli.store import codec, records
+from vtcli.store.images import ImageStore
 from vtcli.store.leases import Lease
 from vtcli.store.videos import portable
 
 ID = re.compile(r"chat-[0-9a-f]{24}/answer/[0-9a-f]{16}")
 """Ids of served trajectories: question, form and seed."""
 
-Record = Callable[[Scored], None]
-"""Stores a trajectory for good."""
+_log = logging.getLogger(__name__)
+
+
+class TrajectoryLog:
+    """Trajectories of a server in ``folder/trajectories.jsonl``, each id once, written by a thread of its own.
+
+    Disk trouble ends the recording and not the serving.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "trajectories.jsonl"
+        self._known = {scored.trajectory.id for scored in self.read()}  # of an attempt that was killed
+        self._writer = ThreadPoolExecutor(1, "record")
+        self._failed = False
+
+    def read(self) -> Iterator[Scored]:
+        """Reads what was recorded so far."""
+        return records.read(self.path, Scored) if self.path.exists() else iter(())
+
+    def __call__(self, scored: Scored) -> None:
+        """Stores a trajectory soon; another one of the same id is left out."""
+        if scored.trajectory.id not in self._known:
+            self._known.add(scored.trajectory.id)
+            self._writer.submit(self._write, scored)
+
+    def close(self) -> None:
+        """Waits for what is not yet written."""
+        self._writer.shutdown()
+
+    def _write(self, scored: Scored) -> None:
+        if self._failed:
+            return
+        try:
+            records.append(self.path, [scored])
+        except InputError as error:
+            self._failed = True
+            _log.error("nothing more is recorded: %s", error)
+
+    def finish(self, images: ImageStore) -> int:
+        """Moves the images of all recorded trajectories beside them, and returns the number of trajectories."""
+        self.close()
+        target = self.path.parent / "images"
+        for scored in self.read():
+            for sha in {sha for ref in scored.trajectory.images for sha in (ref.full, ref.view)}:
+                source = images.path(sha)
+                place = target / source.relative_to(images.root)
+                if not place.exists():
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    source.rename(place)
+        return len(self._known)
 
 
 class History:
     """The newest ``keep`` trajectories by id. With ``record`` each is stored as well, and its images stay."""
 
-    def __init__(self, keep: int = 0, record: Record | None = None) -> None:
+    def __init__(self, keep: int = 0, record: TrajectoryLog | None = None) -> None:
         self.keep, self.record = keep, record
         self._kept: OrderedDict[str, tuple[Trajectory, Lease]] = OrderedDict()
 

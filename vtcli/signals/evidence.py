@@ -1,7 +1,7 @@
 """Evidence of the tools' images for the question: CodeV's evidence checking (arXiv 2511.19661, section 4.3).
 
-The judge sees the question without its options and the images that one call made. It never sees thoughts, code or the
-answer.
+The judge sees the question and the images that one call made. It never sees thoughts, code or the answer. Whether a
+right answer is *faithful*, the paper's metric, is ``signals.faithful``'s, with a rubric of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from vtcli.protocols import Case, Judge, Ruling
 from vtcli.schema import Stop, Trajectory
 
-NAMES = ("evidence", "evidence_by", "faithful")
+NAMES = ("evidence", "evidence_by")
 
 NOTHING = 0.0
 """Score of a call without an image, because the judge has nothing to look at. The paper's template scores images
@@ -26,36 +26,35 @@ _OPTIONS = re.compile(
 )
 
 
-async def measure(trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_evidence") -> Mapping[str, Any]:
-    """``evidence``: per call result a score in [0, 1], None without a verdict; ``evidence_by``: whose; ``faithful``: 1
-    when a step scores 1, 0 when none does, None while that is open. All None for broken rollouts, and where the judge
-    cannot be asked.
-
-    With ``rubric`` "codev_faithful" (template 8.1, scores 1 and 0), ``faithful`` is ``any_crop`` of the paper's
-    algorithm 1.
+async def measure(
+    trajectory: Trajectory, *, judge: Judge, rubric: str = "codev_evidence", options: bool = True
+) -> Mapping[str, Any]:
+    """``evidence``: per call result a score in [0, 1], None without a verdict; ``evidence_by``: whose. Both None for
+    broken rollouts, and where the judge cannot be asked. The judge sees the original question (4.3); with ``options``
+    False its answer options are left out.
     """
     if trajectory.stop is Stop.BROKEN or not judge.knows("evidence", trajectory.sample):
-        return {"evidence": None, "evidence_by": None, "faithful": None}
-    rulings = await asyncio.gather(*(_ruling(trajectory, i, judge, rubric) for i in range(len(trajectory.results))))
+        return {"evidence": None, "evidence_by": None}
+    question = trajectory.sample.question if options else without_options(trajectory.sample.question)
+    steps = range(len(trajectory.results))
+    rulings = await asyncio.gather(*(_ruling(trajectory, i, question, judge, rubric) for i in steps))
     scores = [ruling.score for ruling in rulings]
-    faithful = 1 if 1.0 in scores else None if None in scores else 0
     return {
         "evidence": scores,
         "evidence_by": judge.name,
-        "faithful": faithful,
         "judged": ["evidence"] if any(result.images for result in trajectory.results) else [],
-        "unjudged": (["evidence"] if None in scores else []) + (["faithful"] if faithful is None else []),
+        "unjudged": ["evidence"] if None in scores else [],
     }
 
 
-async def _ruling(trajectory: Trajectory, step: int, judge: Judge, rubric: str) -> Ruling:
+async def _ruling(trajectory: Trajectory, step: int, question: str, judge: Judge, rubric: str) -> Ruling:
     shown = trajectory.results[step].images
     if not shown:
         return Ruling(NOTHING, "no image")
     case = Case(
         about="evidence",
         rubric=rubric,
-        texts={"question": without_options(trajectory.sample.question)},
+        texts={"question": question},
         images=tuple(trajectory.images[index] for index in shown if index < len(trajectory.images)),
         trajectory=trajectory,
         step=step,

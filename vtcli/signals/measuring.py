@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +20,9 @@ OpenJudge = Callable[..., Judge]
 
 
 class Measuring:
-    """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another.
-    ``looks``: the oracle is asked what images show, so claims of code must be tested first.
+    """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another,
+    and those of single tasks in ``rubrics``. ``looks``: the oracle is asked what images
+    show, so claims of code must be tested first.
 
     A judge belongs to one event loop: ``start``, every call and ``close`` must run on the same one.
     """
@@ -32,7 +33,7 @@ class Measuring:
         self.judge: Judge | None = (judge or oracle.open_judge)(images=images, home=home) if asking else None
         always = any(parameters["judge"].default is inspect.Parameter.empty for parameters in asking)
         self.looks = always and oracle.judges(judge)
-        self.rubrics = sorted({str(parameters["rubric"].default) for parameters in asking})
+        self.rubrics = sorted(set[str]().union(*map(_rubrics, asking)))
         self.signals = [
             cast("Signal", partial(cast("Callable[..., Any]", s), judge=self.judge)) if "judge" in parameters else s
             for s, parameters in given
@@ -74,6 +75,12 @@ class Measuring:
     async def close(self) -> None:
         if self.judge is not None:
             await self.judge.close()
+
+
+def _rubrics(parameters: Mapping[str, inspect.Parameter]) -> set[str]:
+    """The rubrics that a signal may ask: its ``rubric``, and those of single tasks in ``rubrics``."""
+    by_task = parameters["rubrics"].default if "rubrics" in parameters else None
+    return {str(parameters["rubric"].default), *map(str, (by_task or {}).values())}
 
 
 def unjudged_share(signals: Iterable[Signals]) -> float | None:

@@ -96,7 +96,8 @@ def values(sample: Sample, text: str) -> Score:
 
 
 def counts(sample: Sample, text: str) -> Score:
-    """A number of things. s_norm = max(0, 1 - |error| / number of points); correct when exact."""
+    """A number of things. s_norm = max(0, 1 - |error| / ``truth.total``), the number of all points of the chart
+    (ToolsRL, Eq. 13); correct when exact."""
     given, value = numbers(text), float(sample.truth["value"][0])
     if len(given) != 1:
         return 0.0, 0

@@ -75,7 +75,7 @@ def generate(seed: int, item: int, split: str, size: CountSize, *, form: str = "
             "frame": list(look.axes.frame),
             "step": look.axes.step(size.chart.steps),
             "primitives": [*marks, *lines],
-            "total": len(points) - 1,
+            "total": len(points),  # ToolsRL 3.3.2: "the number of total points", the reference among them
             "value": [len(found)],
         },
         tools=(POINTS, HLINE, VLINE),

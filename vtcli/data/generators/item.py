@@ -158,5 +158,16 @@ def shuffled(rng: np.random.Generator, values: Sequence[T]) -> list[T]:
     return [values[i] for i in order]
 
 
+def zoom_question(sentence: str) -> str:
+    """The tool-supervised question about ``sentence``: ToolsRL 3.3.1, quoted. The sentence is shown, the model names
+    its elements itself, and the answer says which call finds which."""
+    return (
+        f"The sentence is: “{sentence}”. First, identify the visual elements (objects or text) referenced in the "
+        "sentence. Then, use zoom-in to locate each element in the image and report which zoom call finds it (index "
+        "starts from 1). Example: if “bike” is found on the 3rd image and “person” on the 8th, answer: "
+        '<answer>"bike": 3, "person": 8</answer>'
+    )
+
+
 def item_id(task: str, split: str, item: int) -> str:
     return f"{task}-{split}-{item:06d}"

@@ -19,13 +19,14 @@ the close-up.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import cv2
 import numpy as np
 
 from vtcli.config.bounds import above, among, at_least, ordered, shares, within
 from vtcli.data.generators import canvas
-from vtcli.data.generators.item import ZOOM, Item, item_id, pick, shuffled, stream
+from vtcli.data.generators.item import ZOOM, Item, item_id, pick, shuffled, stream, zoom_question
 from vtcli.data.generators.rotflip import CORNERS
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
@@ -76,6 +77,7 @@ class ZoomSize:
     lattice: int = 0  # tags lie in cells of this side, 2 px of play; 0: anywhere
     lighting: float = 0.0  # see ``canvas.light``
     named: tuple[int, ...] = (1,)  # how many tags a question may name, chosen uniformly: 1 | 2
+    tool_question: Literal["elements", "sentence"] = "elements"  # what is given: the tags | the plain question (3.3.1)
 
     def __post_init__(self) -> None:
         at_least(1, self, "width", "height", "tags", "tag", "letter")
@@ -119,13 +121,14 @@ def generate(seed: int, item: int, split: str, size: ZoomSize, *, form: str = "a
     asked = tags[: pick(rng, size.named)]
     names = " and the ".join(tag.label for tag in asked)
     plural = len(asked) > 1
+    handed = f"Zoom in on the {names}. Which {'images show them' if plural else 'image shows it'}?"
     ask = (_QUARTER if set(size.hatchings) & set(CORNERS) else _LINES) if size.hatchings else _LETTER
     return Item(
         id=item_id("zoom", split, item),
         task="zoom",
         pixels=pixels,
         question=ask[plural].format(names),
-        tool_question=f"Zoom in on the {names}. Which {'images show them' if plural else 'image shows it'}?",
+        tool_question=zoom_question(ask[plural].format(names)) if size.tool_question == "sentence" else handed,
         answer=", ".join(tag.mark for tag in asked),
         tool_answer=", ".join(f'"{tag.label}": {i}' for i, tag in enumerate(asked, start=1)),
         truth={

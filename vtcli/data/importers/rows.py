@@ -32,7 +32,7 @@ from typing import Any, cast
 import numpy as np
 
 from vtcli.data.generators.film import NAME, Footage
-from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream
+from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
 from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, read_mapping
@@ -289,7 +289,6 @@ def _searched(
     words: Words, truth: Mapping[str, Json], pictures: tuple[Pixels, ...], targets: Sequence[Mapping[str, Json]]
 ) -> Item:
     """Images as they are; boxes are what a crop must show."""
-    names = " and the ".join(box["label"] for box in targets)
     located = ", ".join(f'"{box["label"]}": {k}' for k, box in enumerate(targets, start=1))
     return Item(
         id=words.id,
@@ -297,7 +296,7 @@ def _searched(
         pixels=np.ascontiguousarray(pictures[0]),
         more=pictures[1:],
         question=words.question,
-        tool_question=f"Zoom in on the {names}.",
+        tool_question=zoom_question(words.question),
         answer=words.answer,
         tool_answer=located,
         truth=truth,

@@ -225,7 +225,7 @@ def _read(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) ->
 def _count(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     marks = [(p["x"], p["y"]) for p in item.truth["primitives"] if p["type"] == "point"]
     lines = [p for p in item.truth["primitives"] if p["type"] != "point"]
-    guess = str(rng.integers(int(item.truth["total"]) + 1))
+    guess = str(rng.integers(len(item.truth["points"])))  # 0 to all points but the reference
     if teacher.skill < 0:
         return Act([], guess, False)
     calls: list[FlatCall] = []

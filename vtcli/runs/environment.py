@@ -1,0 +1,59 @@
+"""The environment that a model was trained in, as its manifest has it: what ``vtcli serve`` opens for the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from vtcli.config.binding import TARGET, nodes
+from vtcli.errors import InputError
+from vtcli.store import codec
+from vtcli.store.artifacts import Artifact
+
+PARTS = ("env", "prompt", "images", "limits")
+"""Parts of an environment: the world, its prompt, the sizes of views, and the budgets of a trajectory."""
+
+KNOWN = ("vtcli.envs.", "vtcli.tools.")
+"""Modules whose functions a manifest may name. Another one is code of somebody's, which a user must name."""
+
+
+def recorded(job: Mapping[str, Any], demos: Artifact | None = None) -> dict[str, str]:
+    """An entry for the summary of a model's manifest, as JSON text: a manifest sorts keys, and tools have an order.
+
+    Nothing where the demonstrations were made in another environment than the configuration's.
+    """
+    made = demos.manifest.config if demos and demos.manifest.stage == "synth" else {}
+    if any(made.get(key) not in (None, job.get(key)) for key in ("env", "prompt")):
+        return {}
+    limits = cast("Mapping[str, Any]", job.get("rl") or {}).get("limits")
+    world = {key: job.get(key) for key in ("env", "prompt", "images")} | {"limits": limits}
+    return {"environment": json.dumps(codec.encode(world), ensure_ascii=False)}
+
+
+def require_environment(model: Artifact | None, named: str, parts: Sequence[str]) -> dict[str, Any]:
+    """The recorded ``parts`` of a model's environment.
+
+    Raises:
+        InputError: the model's manifest has none, or one that is not of this package.
+    """
+    text = model.manifest.summary.get("environment") if model else None
+    found: Mapping[str, Any] = json.loads(text) if isinstance(text, str) else {}
+    missing = [part for part in parts if not found.get(part)]
+    remedy = "Say in which one it is to be served: +recipe=NAME, or env=NAME."
+    if missing:
+        why = "its manifest does not name" if model else "it is no artifact of vtcli, so nothing names"
+        raise InputError(f"{named}: {why} the environment that it was trained in ({', '.join(missing)}). {remedy}")
+    chosen = {part: found[part] for part in parts}
+    foreign = [path for path in _targets(chosen) if not path.startswith(KNOWN)]
+    if foreign:
+        raise InputError(f"{named}: its environment is code from outside ({', '.join(foreign)}). {remedy}")
+    return chosen
+
+
+def _targets(values: Any) -> list[str]:
+    """Every function that a configuration names, also within another one."""
+    found: list[str] = []
+    for _, node in nodes(values):
+        found += [str(node[TARGET]), *_targets({key: value for key, value in node.items() if key != TARGET})]
+    return found
