@@ -61,6 +61,7 @@ class Mapped:
     split: Paths = ()  # the column that says which split a row is of
     splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test
     take: Mapping[str, tuple[int, int | None]] | None = None  # the rows of each split, from and up to, in one file
+    truth: Paths = ()  # all that is known of the answer, as JSON that vtcli wrote: in place of the columns for it
     messages: Paths = ()  # a whole trajectory, for demonstrations: list of messages
     response: Paths = ()  # or the assistant's text, after the question
     system: Paths = ()

@@ -35,7 +35,7 @@ from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
-from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, read_mapping
+from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, parsed, read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
@@ -131,7 +131,7 @@ def generate(
             raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
         return _filmed(words, truth, clip, rows.finder, place)
     pictures = _pictures(given, shown, columns, rows.finder, place)
-    found = first(row, columns.boxes)
+    found = truth.pop("boxes", None) if "boxes" in truth else first(row, columns.boxes)
     height, width = pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
     if form == "tool" and (len(pictures) > 1 or not (turn or targets)):
@@ -348,6 +348,9 @@ def _truth(
     row: Mapping[str, Any], columns: Mapped, question: str, answers: Sequence[str], place: Place
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
+    known = parsed(first(row, columns.truth))
+    if isinstance(known, dict) and cast("dict[str, Any]", known).get("rule") in RULES:
+        return question, dict(cast("dict[str, Json]", known))
     truth: dict[str, Json] = {"answers": list(answers)} if len(answers) > 1 else {}
     if (source := first(row, columns.source)) is not None:
         truth["source"] = str(source)

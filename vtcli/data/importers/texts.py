@@ -98,7 +98,8 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
             text += "<video>"
         else:
             said = str(part.get("text") or "")
-            text += MARKER.sub("", said).lstrip("\n") if typed else said
+            twice = typed and MARKER.search(said)
+            text += MARKER.sub("", said).lstrip("\n") if twice else said
     return text, tuple(own)
 
 
