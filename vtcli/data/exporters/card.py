@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import yaml
 
-from vtcli.data.exporters.layouts import Layout
+from vtcli.data.exporters.layouts import RowLayout
 from vtcli.store.artifacts import Artifact
 
 
 def card(
-    artifact: Artifact, lineage: str, to: str, layout: Layout, counts: Mapping[str, Mapping[str, int]], licence: str
+    artifact: Artifact, lineage: str, to: str, layout: RowLayout, counts: Mapping[str, Mapping[str, int]], licence: str
 ) -> str:
     """The text of ``README.md``. Its header names the files by configuration and split for ``load_dataset``."""
     forms: dict[str, list[dict[str, str]]] = {}

@@ -24,7 +24,7 @@ _INFO = [(name, _TEXT) for name in ("split", "form", "question", "answer", "trut
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """One format for one kind of artifact. ``schema`` None: a JSON list with image files beside it."""
 
     about: str
@@ -128,8 +128,8 @@ def _schema(*columns: tuple[str, Any]) -> pa.Schema:
 
 _MODEL = pa.struct([("style", _TEXT), ("ground_truth", _TEXT)])
 
-DATASET: Mapping[str, Layout] = {
-    "verl": Layout(
+DATASET: Mapping[str, RowLayout] = {
+    "verl": RowLayout(
         "verl's RL rows",
         "verl",
         _verl,
@@ -142,13 +142,13 @@ DATASET: Mapping[str, Layout] = {
             ("extra_info", pa.struct([("index", pa.int64()), *_INFO])),
         ),
     ),
-    "trl": Layout(
+    "trl": RowLayout(
         "TRL's conversational rows with a prompt",
         "trl",
         _trl,
         _schema(("prompt", _PARTS), ("images", _IMAGES), ("answer", _TEXT), ("source", _TEXT), ("truth", _TEXT)),
     ),
-    "hf": Layout(
+    "hf": RowLayout(
         "plain columns with Image features",
         "vtcli",
         _hf,
@@ -162,19 +162,19 @@ DATASET: Mapping[str, Layout] = {
             ("truth", _TEXT),
         ),
     ),
-    "sharegpt": Layout("ShareGPT as LLaMA-Factory reads it: one question, one answer", "sharegpt", _sharegpt, None),
+    "sharegpt": RowLayout("ShareGPT as LLaMA-Factory reads it: one question, one answer", "sharegpt", _sharegpt, None),
 }
 
 _DEMO = _schema(("messages", _PLAIN), ("images", _IMAGES), ("tools", _TEXT))
 
-DEMOS: Mapping[str, Layout] = {
-    "verl": Layout("verl's rows for multi-turn SFT", "swift", _messages, _DEMO),
-    "trl": Layout(
+DEMOS: Mapping[str, RowLayout] = {
+    "verl": RowLayout("verl's rows for multi-turn SFT", "swift", _messages, _DEMO),
+    "trl": RowLayout(
         "TRL's conversational rows",
         "trl",
         _trl_messages,
         _schema(("messages", _PARTS), ("images", _IMAGES), ("tools", _TEXT)),
     ),
-    "hf": Layout("plain columns with Image features", "swift", _messages, _DEMO),
-    "sharegpt": Layout("ShareGPT as LLaMA-Factory reads it", "sharegpt", _sharegpt_messages, None),
+    "hf": RowLayout("plain columns with Image features", "swift", _messages, _DEMO),
+    "sharegpt": RowLayout("ShareGPT as LLaMA-Factory reads it", "sharegpt", _sharegpt_messages, None),
 }

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtcli.data.exporters.card import card
-from vtcli.data.exporters.layouts import DATASET, DEMOS, Layout, source
+from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
 from vtcli.errors import InputError
 from vtcli.store import disk, parquet
 from vtcli.store.artifacts import ArtifactStore
@@ -59,7 +59,7 @@ def export(
     return counts
 
 
-def _write(path: Path, folder: Path, layout: Layout) -> dict[str, int]:
+def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
     """One Parquet file of the artifact as a file of the format; returns the rows by source."""
     counts: Counter[str] = Counter()
 
