@@ -20,14 +20,14 @@ from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
-from vtcli.config.binding import KeyProblem, bind
+from vtcli.config.binding import bind
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
 from vtcli.engines.phases import Phases
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
@@ -46,6 +46,7 @@ from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
+from vtcli.runs.questions import Questions, choose
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
@@ -58,6 +59,7 @@ from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
+from vtcli.store.retention import Retention, require_keep_images
 from vtcli.store.videos import portable
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class Config:
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
+    keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
     max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
@@ -131,6 +134,7 @@ class Config:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
         at_least(1, self, "updates_per_step", "checkpoint_keep")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
+        require_keep_images(self.keep_images)
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
@@ -168,13 +172,13 @@ class Config:
 
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
-MAX_REPEATS = 64  # of a question in one step
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
     *(
         "rl.data",
         "rl.checkpoint_keep",
         "rl.checkpoint_beside",
+        "rl.keep_images",
         "rl.max_broken",
         "rl.max_unjudged",
         "rl.allow_no_update",
@@ -216,14 +220,6 @@ def run(config: Config) -> Artifact:
 
 
 @dataclass(frozen=True)
-class _Questions:
-    """The samples of one form, and which of them are trained on."""
-
-    samples: SampleSet
-    kept: list[int]
-
-
-@dataclass(frozen=True)
 class _Training:
     """Parts of a run, in the order in which ``_open`` opens them."""
 
@@ -231,6 +227,7 @@ class _Training:
     stage: StageRun
     start: Path  # the folder of the model that the run starts from
     family: Family
+    retention: Retention
     images: ImageStore
     view: View
     learner: DeepSpeedLearner
@@ -238,7 +235,7 @@ class _Training:
     phases: Phases  # whose turn it is on the device
     worlds: Worlds
     measure: Measuring
-    questions: Mapping[str, _Questions]  # by form
+    questions: Mapping[str, Questions]  # by form
     loop: EventLoop  # one for all steps: a sandbox belongs to its event loop
 
     @property
@@ -256,7 +253,8 @@ class _Training:
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
         """Checkpoints that include the logs of all ranks."""
-        logs = [self.metrics_log, *(self.trajectories(rank) for rank in range(self.learner.world))]
+        own = [log(rank) for rank in range(self.learner.world) for log in (self.trajectories, self.retention.log)]
+        logs = [self.metrics_log, *own]
         folder = self.stage.work / "checkpoints"
         return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
 
@@ -285,7 +283,7 @@ def _train(run: _Training) -> None:
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
-    trajectories = run.trajectories(rank)
+    trajectories, retention = run.trajectories(rank), run.retention
 
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         advantages = config.advantage(groups)  # one value per policy turn
@@ -326,6 +324,7 @@ def _train(run: _Training) -> None:
             moved = time.perf_counter() - begin
 
             # Collect, measure, reward, advantage, select: in as many rounds as it takes to fill the step.
+            retention.begin(step)
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
             refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
@@ -338,6 +337,7 @@ def _train(run: _Training) -> None:
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
             learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
             if config.steps_ahead and step + 1 < total:
+                retention.begin(step + 1)
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
@@ -348,6 +348,7 @@ def _train(run: _Training) -> None:
             updates.count(metrics["updated"], why)
             metrics |= batch.metrics()
             records.append(trajectories, [portable(scored) for scored in batch.scored])
+            retention.end(step, rank, batch.everyone, batch.own.groups)
             metrics["time/step_s"] = time.perf_counter() - begin
             if rank == 0:
                 log_step(run.stage.tracker, run.metrics_log, metrics, step, phase.name)
@@ -363,6 +364,7 @@ def _train(run: _Training) -> None:
             if last or saver.due(step + 1):
                 value = metrics.get(config.checkpoint_best or "")
                 also = functools.partial(collector.save, ahead) if ahead is not None else None
+                retention.saving(step + 1)
                 saver.save(step + 1, value, also)
             bar.advance(f"{phase.name}: reward {metrics.get('reward', float('nan')):.3f}")
     saver.finish()
@@ -411,6 +413,7 @@ def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None
     run.phases.learn()
     run.learner.load_checkpoint(found[1])
     run.phases.generate(found[0])
+    run.retention.begin(found[0])
     return found[0], collector.load(found[1])
 
 
@@ -434,7 +437,9 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
-    images = ImageStore(stage.work / "images", family.sizing(config.images), cache_mb=500)
+    steps = sum(phase.steps for phase in config.phases)
+    retention = Retention(stage.work, config.keep_images, steps, ahead=bool(config.steps_ahead))
+    images = retention.store(family.sizing(config.images), cache_mb=500)
     view = probing(images.view)
     learner = DeepSpeedLearner(
         load_model(family, dtype),
@@ -442,7 +447,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
         view,
         optim=config.optim,
         backend=config.backend,
-        total_steps=sum(phase.steps for phase in config.phases) * config.updates_per_step,
+        total_steps=steps * config.updates_per_step,
         temperature=config.temperature,
         reference=load_model(family, dtype) if config.reference else None,
     )
@@ -458,26 +463,17 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     questions = {
         form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
     }
+    seen = (retention, images, view)
     return _Training(
-        config, stage, start, family, images, view, learner, policy, phases, worlds, measure, questions, EventLoop()
+        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, EventLoop()
     )
 
 
-def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> _Questions:
+def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> Questions:
     from vtcli.engines.learner.distributed import ranks
 
     found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
-    wanted = config.tasks
-    kept = [*range(len(found))] if wanted is None else [i for i, task in enumerate(found.tasks()) if task in wanted]
-    if not kept:
-        raise InputError(f"{data.ref} has no row of {form}-train of the tasks {config.tasks or 'that it may have'}.")
-    if config.prompts_per_step > MAX_REPEATS * len(kept):
-        raise KeyProblem(
-            "rl.prompts_per_step",
-            f"is {config.prompts_per_step}, and {data.ref} has {len(kept)} rows of {form}-train: expected at "
-            f"most {MAX_REPEATS} times as many.",
-        )
-    return _Questions(found, kept)
+    return choose(data, form, found, config.tasks, config.prompts_per_step)
 
 
 def _finish(run: _Training) -> Artifact:
@@ -493,7 +489,7 @@ def _finish(run: _Training) -> Artifact:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
         shutil.copyfile(path, folder / path.name)
-    for name in ("phases", "images"):
-        shutil.copytree(run.stage.work / name, folder / name, dirs_exist_ok=True)
+    shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
+    run.retention.collect(folder / "images", run.learner.world)
     facts = {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]}
     return run.stage.commit(folder, facts | recorded(run.config.job))

@@ -12,7 +12,7 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
-from vtcli.report import build, content, plots, tables
+from vtcli.report import build, content, folder, plots, tables
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored, Stop
 from vtcli.store.images import ImageStore
@@ -244,3 +244,20 @@ def test_choose_spreads_over_outcomes_and_is_seeded() -> None:
     assert kinds.count(("count", "right")) >= 2
     assert picked == content.choose(found, 8, seed=3)
     assert len(content.choose(found, 100, seed=0)) == 40
+
+
+def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
+    data: tuple[ReportData, ImageStore], tmp_path: Path
+) -> None:
+    report, store = data
+    gone = report.shown[0].trajectory.images[1]
+    before = build.html(report, store).count('<svg class="picture"')
+    store.path(gone.view).unlink()
+    (store.root / "sampled.json").write_text('{"trajectories": ["t1"]}')
+    page = build.html(report, ImageStore(store.root))
+    assert "The run did not keep this image." in page
+    assert page.count('<svg class="picture"') == before
+    assert folder.image_notes(tmp_path) == (
+        "Of the trajectories that the model was trained on, it holds the images of 1 (rl.keep_images).",
+    )
+    assert folder.image_notes(tmp_path / "other") == ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -104,6 +106,29 @@ def test_an_image_that_is_gone_is_one_error_that_names_it_and_says_what_to_do(ho
         judge(home, server, str(alone))
     assert str(caught.value).count(".png") == 1
     assert not (home / "scores-codev").exists()
+
+
+def test_images_that_a_run_did_not_keep_are_unjudged_and_said_to_be(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, alone = home / "policy" / "v1", tmp_path / "sample"
+    found = list(records.read(source / "trajectories.jsonl", Trajectory))
+    shutil.copytree(source / "images", alone / "images")
+    records.append(alone / "trajectories.jsonl", found)
+    for trajectory in found[2:]:
+        for path in (alone / "images").rglob(f"{trajectory.images[1].view}.png"):
+            path.unlink()
+    (alone / "images" / "sampled.json").write_text(json.dumps({"trajectories": [t.id for t in found[:2]]}))
+    lost = [t.id for t in found if not ImageStore(alone / "images").has(t.images)]
+    assert lost == [t.id for t in found[2:]]
+    with JudgeServer(honest) as server:
+        made = judge(home, server, str(alone))
+        assert sum(not is_trial(body) for body in server.requests) == 2
+    scores = list(records.read(made.path / "scores.jsonl", Score))
+    assert [s.total is None for s in scores] == [s.trajectory.id in lost for s in scores]
+    assert {s.reason for s in scores if s.total is None} == {"unjudged: evidence (its images were not kept)"}
+    told = f"the run did not keep the images of {len(lost)} trajectories (rl.keep_images)"
+    assert told in capsys.readouterr().err
 
 
 def test_a_judge_that_looks_at_nothing_needs_no_images(home: Path, tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ class ModelJudge:
         return ruling
 
     async def _judge(self, key: str, rubric: Rubric, case: Case) -> Ruling:
+        if isinstance(self._images, ImageStore) and self._images.dropped(case.images):
+            return Ruling(None, "images that the run did not keep")
         self._find(case)
         await self._trial()
         async with self._endpoint.slot():

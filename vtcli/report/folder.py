@@ -19,7 +19,7 @@ from vtcli.report.content import Evaluation, Training, read_training
 from vtcli.report.tables import HEADLINES
 from vtcli.schema import Scored
 from vtcli.store import codec, disk, records
-from vtcli.store.images import ImageStore
+from vtcli.store.images import SAMPLED, ImageStore
 
 
 def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:
@@ -109,3 +109,13 @@ def load_training(model: Path) -> Training:
         raise InputError(
             f"{path} is no training log, one JSON object a line ({error}). Train the model again."
         ) from error
+
+
+def image_notes(model: Path) -> tuple[str, ...]:
+    """A note for a report on a model whose artifact holds the images of some of its trajectories only."""
+    path = model / "images" / SAMPLED
+    if not path.is_file():
+        return ()
+    with disk.checked(path, "read"):
+        count = len(json.loads(path.read_text())["trajectories"])
+    return (f"Of the trajectories that the model was trained on, it holds the images of {count} (rl.keep_images).",)

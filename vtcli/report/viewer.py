@@ -18,6 +18,7 @@ from vtcli.report import overlay
 from vtcli.report.content import outcome
 from vtcli.report.tables import number, short
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Scored
+from vtcli.store.images import ImageStore
 
 SHOWN_PX = 336
 """Long side of a picture on the page: a 112-pixel view appears three times enlarged."""
@@ -60,9 +61,15 @@ def data_uri(picture: Image.Image) -> str:
 
 
 def picture(album: Album, ref: ImageRef, drawing: str, label: str) -> Markup:
-    """An image at reading size with its drawing over it."""
-    key, w, h = album.add(ref), ref.view_width, ref.view_height
+    """An image at reading size with its drawing over it; a box that says so where the run did not keep the image."""
+    w, h = ref.view_width, ref.view_height
     scale = min(3.0, SHOWN_PX / max(w, h))
+    if isinstance(album.images, ImageStore) and album.images.dropped([ref]):
+        return Markup(  # noqa: S704  labels are escaped
+            f'<svg class="picture" width="{SHOWN_PX}" height="60" role="img" aria-label="{escape(label)}">'
+            '<text x="8" y="34">The run did not keep this image.</text></svg>'
+        )
+    key = album.add(ref)
     return Markup(  # noqa: S704  labels are escaped
         f'<svg class="picture" viewBox="0 0 {w} {h}" width="{w * scale:.0f}" height="{h * scale:.0f}" role="img" '
         f'aria-label="{escape(label)}"><use href="#{key}"/>{drawing}</svg>'

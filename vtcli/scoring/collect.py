@@ -58,6 +58,8 @@ async def collect(
     sandbox = LazyPool(how.sandbox)
     claims = [Claims(images, sandbox.verify, m) for m in measurings]
     completers = [_completer(kind, each, how) for kind, each in zip(kinds, claims, strict=True)]
+    for completer in completers:
+        completer.dropped = lambda trajectory: images.dropped(trajectory.images)
     try:
         for measuring in measurings:
             await measuring.start(eager=False)
@@ -70,6 +72,11 @@ async def collect(
         sys.stderr.write(
             f"vtcli: {source.name}: {untold} trajectories were stored before claims of code kept their picture. "
             "Operations that were not tested then count as claims, not as done.\n"
+        )
+    if unseen := max((completer.unseen for completer in completers), default=0):
+        sys.stderr.write(
+            f"vtcli: {source.name}: the run did not keep the images of {unseen} trajectories (rl.keep_images). What a "
+            "judge has to see there is unjudged, not zero, and claims of code that were not tested stay claims.\n"
         )
     for measuring, completer in zip(measurings, completers, strict=True):
         measuring.check(unjudged_share(completer.asked), how.max_unjudged, source.name)

@@ -20,6 +20,8 @@ Measure = Literal["missing", "never"]
 Wants = Callable[[Facts, Signals], set[str]]
 """The names among these signals that the rewards need and do not find."""
 
+IMAGES_KEPT = "images_kept"
+
 Reads = Callable[[Facts, Signals], set[str]]
 """The names among these signals that the rewards read."""
 
@@ -42,7 +44,10 @@ class Completer:
     """Completes stored signals. A stored value stays, unless its judge gave no verdict or its signal is to be measured
     ``again``. Signals without a judge are measured where they are missing. Those of ``judged`` are measured only where
     a reward asks for them, and ``asked`` holds their values. ``claims`` of code are tested where a reward ``reads``
-    what rests on them."""
+    what rests on them.
+
+    Of a ``dropped`` trajectory the run did not keep the images. Its claims stay claims, and what a judge would have to
+    see stays unjudged; ``IMAGES_KEPT`` is False then, and ``unseen`` counts it."""
 
     signals: Mapping[str, Signal]  # by name in the configuration, ready to be called
     judged: Collection[str]
@@ -52,6 +57,8 @@ class Completer:
     claims: Claims | None = None
     reads: Reads = lambda facts, signals: set()
     asked: list[Signals] = field(default_factory=list[Signals])
+    dropped: Callable[[Trajectory], bool] = lambda trajectory: False
+    unseen: int = 0
     untold: int = 0  # trajectories whose claims a reward read, and which cannot be tested
     _names: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
@@ -76,7 +83,8 @@ class Completer:
             )
         if trajectory is None or self.measure == "never":
             return stored
-        given, claims = trajectory, self.claims
+        given, dropped = trajectory, self.dropped(trajectory)
+        claims = None if dropped else self.claims
         if claims is not None and any(claimed(self.signals[name]) for name in self.again):
             trajectory = await claims.tested(trajectory)
         lacking = [name for name in self.signals if self._lacks(name, stored.values)]
@@ -90,9 +98,14 @@ class Completer:
             if claims is not None:
                 trajectory = await claims.before(trajectory)  # the judge may look at what code showed
             found = await self._measured(found, trajectory, asked)
-            self.asked.append(found)
+            if not dropped or not found.values.get("unjudged"):
+                self.asked.append(found)
             open_ones -= set(asked)
-        if claims is None or not self.reads(facts, found) & claims.measure.claimed:
+        rest_on_claims = self.claims is not None and bool(self.reads(facts, found) & self.claims.measure.claimed)
+        if dropped and (found.values.get("unjudged") or (rest_on_claims and open_claims(given))):
+            self.unseen += 1
+            return Signals({**found.values, IMAGES_KEPT: False})
+        if claims is None or not rest_on_claims:
             return found
         self.untold += lacks_picture(given)
         return (await claims.settled(given, found))[1]

@@ -13,7 +13,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Reward, Signal
 from vtcli.rewards import ReadLog
 from vtcli.schema import Signals, Verdict
-from vtcli.scoring.missing import names_of
+from vtcli.scoring.missing import IMAGES_KEPT, names_of
 from vtcli.scoring.stored import Facts, Score
 
 
@@ -149,7 +149,8 @@ def _reason(signals: Signals) -> str:
     if signals.values.get("stop") == "broken":
         return "broken"
     unjudged = signals.values.get("unjudged") or ()
-    return f"unjudged: {', '.join(sorted(map(str, unjudged)))}" if unjudged else "no verdict"
+    unseen = "" if signals.values.get(IMAGES_KEPT, True) else " (its images were not kept)"
+    return f"unjudged: {', '.join(sorted(map(str, unjudged)))}{unseen}" if unjudged else "no verdict"
 
 
 def nodes(rewards: Mapping[str, FormReward]) -> dict[str, Any]:

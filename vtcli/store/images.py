@@ -12,10 +12,10 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
@@ -31,6 +31,9 @@ MAX_DECODED_PIXELS = 100_000_000
 
 MAX_ASPECT_RATIO = 200
 """The longer side over the shorter one, of an image that ``smart_resize`` takes."""
+
+SAMPLED = "sampled.json"
+"""A file in a folder of images, of a run that kept those of some trajectories. It lists their ids."""
 
 Sizing = Callable[[int, int], tuple[int, int]]
 """A view's ``(height, width)`` from its image's: a model family's rule. Raises ``InputError`` for sizes it refuses."""
@@ -136,14 +139,37 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
     return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC), dtype=np.uint8)
 
 
+def image_file(root: Path, sha: str) -> Path:
+    """The file of an image below a folder of images."""
+    return root / sha[:2] / f"{sha}.png"
+
+
+class ImageFolders(Protocol):
+    """Folders of images that come and go (``vtcli.store.retention``)."""
+
+    def place(self, sha: str) -> Path: ...  # where an image is written
+
+    def find(self, sha: str) -> Path: ...  # where it is read
+
+    def stays(self, sha: str) -> bool: ...  # as long as one that is written now
+
+
 class ImageStore:
-    """PNG files at ``root/ab/<sha256>.png``, named by the sha256 of the file, each written once.
+    """PNG files at ``root/ab/<sha256>.png``, named by the sha256 of the file, each written once. With ``folders`` they
+    lie there instead.
 
     Safe for threads and for processes that share ``root``. Arrays that come out are read-only: copy before drawing.
     """
 
-    def __init__(self, root: Path | str, sizing: Sizing = as_given, cache_mb: int = 64) -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        sizing: Sizing = as_given,
+        cache_mb: int = 64,
+        folders: ImageFolders | None = None,
+    ) -> None:
         self.root = Path(root)
+        self._folders = folders
         self._sizing = sizing
         self._cache: OrderedDict[str, Pixels] = OrderedDict()
         self._cached_bytes = 0
@@ -185,7 +211,19 @@ class ImageStore:
 
     def path(self, sha: str) -> Path:
         """The file of ``ImageRef.full`` or ``.view``."""
-        return self.root / sha[:2] / f"{sha}.png"
+        return image_file(self.root, sha) if self._folders is None else self._folders.find(sha)
+
+    def has(self, refs: Iterable[ImageRef]) -> bool:
+        """Returns True if the files of all images are there, and stay as long as new ones."""
+        stays = self._folders.stays if self._folders else lambda sha: image_file(self.root, sha).exists()
+        return all(stays(sha) for ref in refs for sha in {ref.full, ref.view})
+
+    def dropped(self, refs: Iterable[ImageRef]) -> bool:
+        """Returns True if these images were not kept on purpose: the run kept a sample, and a file is missing."""
+        return (self.root / SAMPLED).exists() and not self.has(refs)
+
+    def _place(self, sha: str) -> Path:
+        return image_file(self.root, sha) if self._folders is None else self._folders.place(sha)
 
     def _put(self, pixels: Pixels) -> str:
         sha = self._keep(encode_png(pixels))
@@ -194,7 +232,7 @@ class ImageStore:
 
     def _keep(self, data: bytes) -> str:
         sha = hashlib.sha256(data).hexdigest()
-        path = self.path(sha)
+        path = self._place(sha)
         if not path.exists():
             disk.write_atomic(path, data, durable=False)
         return sha

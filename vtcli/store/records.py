@@ -208,8 +208,12 @@ class SampleSet:
         return len(self.ids)
 
     def load(self, index: int) -> Sample:
-        """Sample ``index``; asked for again it is the same object. Raises ``InputError`` for an undecodable image."""
-        return self._load(index)
+        """Sample ``index``; asked for again it is the same object, and images that went meanwhile are stored again.
+        Raises ``InputError`` for an undecodable image."""
+        sample = self._load(index)
+        if not self._store.has(sample.images):
+            _store_images(self._table.row(index), self._store, self._table.path)
+        return sample
 
     def tasks(self) -> list[str]:
         """The task of every sample; no image is read."""

@@ -1,0 +1,41 @@
+"""The samples of one form in a dataset, and which of them a run is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vtcli.config.binding import KeyProblem
+from vtcli.errors import InputError
+from vtcli.store.artifacts import Artifact
+from vtcli.store.records import SampleSet
+
+MAX_REPEATS = 64  # of a question in one step
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Samples, and the indices of those that are trained on."""
+
+    samples: SampleSet
+    kept: list[int]
+
+
+def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] | None, prompts: int) -> Questions:
+    """The training samples of a form, of ``tasks`` or of all.
+
+    Raises:
+        InputError: there is none.
+        KeyProblem: a step takes so many prompts that it would repeat a question too often.
+    """
+    found = samples.tasks() if tasks is not None else []
+    kept = [*range(len(samples))] if tasks is None else [i for i, task in enumerate(found) if task in tasks]
+    if not kept:
+        raise InputError(f"{data.ref} has no row of {form}-train of the tasks {tasks or 'that it may have'}.")
+    if prompts > MAX_REPEATS * len(kept):
+        raise KeyProblem(
+            "rl.prompts_per_step",
+            f"is {prompts}, and {data.ref} has {len(kept)} rows of {form}-train: expected at most {MAX_REPEATS} "
+            "times as many.",
+        )
+    return Questions(samples, kept)
