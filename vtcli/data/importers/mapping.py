@@ -53,6 +53,7 @@ class Mapped:
     strip: tuple[str, ...] = ()  # regular expressions of what is no part of the question: instructions, paths
     markers: Literal["exact", "any"] = "exact"  # whether every image has its <image>, where a text has any
     root: tuple[str, ...] = ()  # folders in which images are looked for, besides the file's own
+    file: str = ""  # the path of an image whose column holds a number or an id: images/{}.png, train_{:012d}.jpg
     prefix: str = ""  # how paths begin on their author's disk: left out
     box_order: Literal["xyxy", "xywh", "yxyx"] = "xyxy"
     box_space: Literal["pixels", "unit", "percent", "thousand", "resized"] = "pixels"

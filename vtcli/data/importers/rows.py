@@ -182,7 +182,7 @@ def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | No
     if mapping.take is not None or mapping.split:
         source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
     base = Path(path.replace("{split}", split)).parent
-    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix))
+    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix, mapping.file))
 
 
 @functools.lru_cache(maxsize=16)
