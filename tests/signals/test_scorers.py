@@ -209,6 +209,15 @@ def test_ocrbench_contains() -> None:
     assert SCORERS["contains"](formula, "= \\frac{a}{b}").correct == 0
 
 
+def test_vqa_accuracy_leaves_one_person_out() -> None:
+    """Three of ten said it: each of them has two others (2/3), each of the seven has three (1): 0.9."""
+    sample = asked("2", answers=["two"] * 3 + ["3"] * 6 + ["four"])
+    assert SCORERS["vqa"](sample, "The 2.").score == pytest.approx(0.9)
+    assert SCORERS["vqa"](sample, "3").score == 1.0
+    assert SCORERS["vqa"](sample, "4").score == pytest.approx(0.3)
+    assert SCORERS["vqa"](sample, "5").score == 0.0
+
+
 @pytest.mark.parametrize(
     ("reply", "read", "official"),
     [
