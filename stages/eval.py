@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
+from vtcli.benchmarks import files, results
+from vtcli.benchmarks import samples as benchmark_samples
+from vtcli.benchmarks.benchmark import Benchmark, Generation, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
@@ -22,7 +29,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
-from vtcli.report import build, content, folder, tables
+from vtcli.report import build, content, folder, published, tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
@@ -43,7 +50,7 @@ from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
-from vtcli.store import records
+from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.videos import portable
@@ -54,7 +61,15 @@ Key = tuple[str, str]  # form and sample id
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
-    *("eval.data", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged", "eval.device"),
+    *(
+        "eval.data",
+        "eval.benchmarks_in",
+        "eval.baseline",
+        "eval.concurrency",
+        "eval.max_broken",
+        "eval.max_unjudged",
+        "eval.device",
+    ),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
@@ -67,12 +82,14 @@ class Config:
     ``rewards`` by form are the recipe's own, else ToolsRL's; one sees all ``samples_per_question`` rollouts of a
     question, the group that some papers' rewards look at."""
 
-    data: str  # dataset artifact
     model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
+    data: str | None = None  # dataset artifact; None: benchmarks
+    benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
+    benchmarks_in: str | None = None  # folder with local copies of their files
     metrics: dict[str, Signal] = field(default_factory=dict[str, Signal])  # further signals, which no reward reads
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
@@ -113,8 +130,37 @@ class Config:
         card = read_card(self.env)
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
-        if self.samples_per_question > 1 and (self.temperature == 0 or self.policy == "oracle"):
-            raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+        for task in (None, *self.benchmark):
+            count, sampling = self.asked(task)
+            if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
+                raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+
+    def require_questions(self) -> None:
+        """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
+        if bool(self.data) == bool(self.benchmark):
+            given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
+            raise ConfigError(
+                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
+            )
+        if self.benchmark and not self.benchmarks_in:
+            raise ConfigError(
+                "eval.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as the "
+                "environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
+            )
+
+    def asked(self, task: str | None) -> tuple[int, Sampling]:
+        """Rollouts of each question of a task and how they are sampled: as its benchmark says, else as eval does."""
+        own = self.benchmark[task].generation if task in self.benchmark else Generation()
+        return (
+            own.samples_per_question or self.samples_per_question,
+            Sampling(
+                self.temperature if own.temperature is None else own.temperature,
+                self.top_k if own.top_k is None else own.top_k,
+                self.top_p if own.top_p is None else own.top_p,
+                self.min_p,
+                self.spans,
+            ),
+        )
 
 
 def run(config: Config) -> Artifact:
@@ -123,18 +169,20 @@ def run(config: Config) -> Artifact:
     Raises:
         InputError: an input that is missing, damaged, of another kind, or a baseline on other data.
     """
+    config.require_questions()
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "dataset")
+    data = store.resolve(config.data, "dataset") if config.data else None
     source = source_model(store, config.model)
     model = source.artifact
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
-    if baseline and data.digest not in {p.digest for p in baseline.manifest.parents}:
+    if baseline and data and data.digest not in {p.digest for p in baseline.manifest.parents}:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *source.location_keys("eval"))
-    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, source.files)) as stage:
+    read = {**source.files, **_benchmark_files(config)}
+    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
@@ -142,10 +190,10 @@ def run(config: Config) -> Artifact:
         images = ImageStore(stage.work / "images", family.sizing(config.images))
         offered = config.tools == "offered"
         worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered)
-        samples = _samples(config, data, images, worlds)
+        samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
         if config.policy == "oracle":
-            require_scripts(samples.values(), data.ref)
-        measure = Measuring((config.signals | config.metrics).values(), config.judge, images, settings.home)
+            require_scripts(samples.values(), data.ref if data else "benchmark")
+        measure = Measuring(_signals(config), config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
             found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))
@@ -169,6 +217,40 @@ def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds)
     return samples
 
 
+def _benchmark_files(config: Config) -> dict[str, Path]:
+    """The local copies that are read, by names that do not say where they lie. Raises ``InputError`` for none."""
+    folder = Path(config.benchmarks_in or "")
+    return {
+        f"benchmark/{name}/{path.name}": path
+        for name, benchmark in config.benchmark.items()
+        for path in files.locate(folder, name, benchmark)[1]
+    }
+
+
+def _benchmark_samples(config: Config, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
+    """The benchmarks' rows as plain questions, with the tools that the environment offers."""
+    folder, tools = Path(config.benchmarks_in or ""), tuple(config.job.get("synth", {}).get("tools") or ())
+    return {
+        ("answer", sample.id): worlds.offer(replace(sample, tools=tools))
+        for name, benchmark in config.benchmark.items()
+        for sample in benchmark_samples.load(
+            folder, name, benchmark, images, seed=config.seed, limit=config.max_samples
+        )
+    }
+
+
+def _signals(config: Config) -> list[Signal]:
+    """The signals; those that take rules know the scorers that benchmarks bring from outside."""
+    own = own_rules(config.benchmark)
+    found: list[Signal] = []
+    for signal in (config.signals | config.metrics).values():
+        bound = cast("partial[Any]", signal)
+        takes = bool(own) and "rules" in inspect.signature(bound).parameters
+        given = (getattr(bound, "keywords", {}).get("rules") or {}) if takes else {}
+        found.append(cast("Signal", partial(bound, rules={**given, **own})) if takes else signal)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Rollouts:
     """Parts that answer and measure the questions of one evaluation."""
@@ -189,8 +271,8 @@ class _Rollouts:
         arithmetic on the signals of whole groups.
         """
         config, path = self.config, self.stage.work / "trajectories.jsonl"
-        sampling = Sampling(config.temperature, config.top_k, config.top_p, config.min_p, config.spans)
-        groups = [GroupRequest(s, config.samples_per_question, config.seed, sampling) for s in samples.values()]
+        asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
+        groups = [GroupRequest(sample, count, config.seed, sampling) for sample, (count, sampling) in asked]
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
         found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
         unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged")]
@@ -265,6 +347,21 @@ def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> N
         sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
 
 
+def _benchmark_results(
+    config: Config, found: Sequence[Scored], label: str, judge: str
+) -> dict[str, results.BenchmarkResult]:
+    """Figures of each benchmark, from the stored trajectories alone."""
+    measured: dict[str, results.BenchmarkResult] = {}
+    for name, benchmark in config.benchmark.items():
+        count, s = config.asked(name)
+        cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
+        decoding = ", ".join([f"T {s.temperature:g}", *cuts, f"{count} a question, {config.limits.max_turns} turns"])
+        setting = results.RunSetting(label, judge, decoding)
+        if one := results.result(name, benchmark, found, setting, seed=config.seed):
+            measured[name] = one
+    return measured
+
+
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
     env = {"environment": read_card(config.env).name}
@@ -291,6 +388,12 @@ def _finish(
         content.Evaluation(label, model, tuple(make_row(s, toolsrl.tool_reward(s.signals)) for s in found)),
     )
     folder.save_series(out, series, config.seed)
+    judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
+    measured = _benchmark_results(config, found, label, judge)
+    beside = published.table(measured, config.benchmark)
+    if measured:
+        plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
+        disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
@@ -301,11 +404,13 @@ def _finish(
         shown=content.choose(found, config.shown, config.seed),
         notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
+        extra=(beside,) if beside else (),
     )
     build.build(out, report, images)
-    figures = folder.flat(summarise(series[-1].rows, config.seed))
+    figures = folder.flat(summarise(series[-1].rows, config.seed)) | results.headlines(measured)
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
     tables.show(series, config.seed)
+    tables.print_all(() if beside is None else (beside,))
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vtcli.envs.code_protocol import Writing
 from vtcli.envs.code_writing import Shown, details, harmless, last_lines, observe, operations, plain, shorten, transform
-from vtcli.families.qwen2_5_vl.chat import MARKERS, image_tokens
+from vtcli.families.qwen_vl.chat import MARKERS
 from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 
 IMAGE = make_pixels()
@@ -179,7 +179,7 @@ def test_no_text_forges_a_marker_an_image_or_the_end(name, output, value, note, 
     ids, special = write(found, refs), {chat.tokenizer.token_to_id(marker) for marker in MARKERS}
     expected = [chat.im_start, *([chat.vision_start, chat.vision_end] * len(refs)), chat.im_end, chat.im_start]
     assert [i for i in ids if i in special and i != chat.image_pad] == expected
-    assert ids.count(chat.image_pad) == sum(map(image_tokens, refs))
+    assert ids.count(chat.image_pad) == sum(map(chat.image_tokens, refs))
     for tag in ("sandbox_output", "interpreter", "tool_response", "image_clue_1"):
         for form in (f"<{tag}>", f"</{tag}>"):
             assert found.count(form) == plain_text.count(form)

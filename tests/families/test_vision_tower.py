@@ -11,8 +11,9 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
 
 from vtcli.families import varlen
-from vtcli.families.qwen2_5_vl import model as qwen
+from vtcli.families.qwen2_5_vl.model import tower as features
 from vtcli.families.qwen2_5_vl.vision import tower_layout
+from vtcli.families.qwen_vl.tower import with_linear_patches, with_whole_windows
 
 GRIDS = [(1, 18, 14), (1, 8, 8), (1, 4, 22), (1, 18, 14), (1, 2, 2)]  # several windows, one, and parts of one
 
@@ -51,13 +52,13 @@ def test_the_layout_is_transformers_own_with_the_windows_of_an_image_by_size() -
 
 
 def test_features_and_gradients_are_those_of_transformers() -> None:
-    plain, ours = tower(), qwen.with_whole_windows(qwen.with_linear_patches(tower()))
+    plain, ours = tower(), with_whole_windows(with_linear_patches(tower()))
     expected = plain.model.get_image_features(pixels(), torch.tensor(GRIDS)).pooler_output
-    found = qwen._features(ours, pixels(), GRIDS)
+    found = features(ours, pixels(), GRIDS)
     assert [f.shape for f in found] == [f.shape for f in expected]
     torch.testing.assert_close(torch.cat(list(found)), torch.cat(list(expected)), atol=1e-5, rtol=1e-5)
-    for features in (found, expected):
-        (torch.cat(list(features)) ** 2).sum().backward()
+    for each in (found, expected):
+        (torch.cat(list(each)) ** 2).sum().backward()
     theirs = dict(plain.model.visual.named_parameters())
     for name, parameter in ours.model.visual.named_parameters():
         largest = float(theirs[name].grad.abs().max())
@@ -65,19 +66,19 @@ def test_features_and_gradients_are_those_of_transformers() -> None:
 
 
 def test_a_block_attends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, calls = qwen.with_whole_windows(tower()), []
+    ours, calls = with_whole_windows(tower()), []
     attend = varlen.attend
     monkeypatch.setattr(varlen, "attend", lambda *a, **k: calls.append(len(a[3].queries) - 1) or attend(*a, **k))
-    qwen._features(ours, pixels(), GRIDS)
+    features(ours, pixels(), GRIDS)
     assert calls == [17, 5, 17]  # windows, images, windows
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_activation_checkpointing_computes_the_blocks_again(checkpointing: bool) -> None:
-    ours, calls = qwen.with_whole_windows(tower()).train(), []
+    ours, calls = with_whole_windows(tower()).train(), []
     for block in ours.model.visual.blocks:
         block.mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     if checkpointing:
         ours.gradient_checkpointing_enable({"use_reentrant": False})
-    torch.cat(list(qwen._features(ours, pixels(), GRIDS))).sum().backward()
+    torch.cat(list(features(ours, pixels(), GRIDS))).sum().backward()
     assert len(calls) == (6 if checkpointing else 3)

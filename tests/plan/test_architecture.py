@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from vtcli.errors import InputError
-from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
+from vtcli.families.table import find_family
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,10 @@ ON_THE_HUB = {  # parameters that the hub shows for the safetensors of <name>-In
     "Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen2.5-VL-32B": 33_452_718_336,
     "Qwen2.5-VL-72B": 73_410_777_344,
+    "Qwen3-VL-2B": 2_127_532_032,
+    "Qwen3-VL-4B": 4_437_815_808,
     "Qwen3-VL-8B": 8_767_123_696,
+    "Qwen3-VL-32B": 33_357_390_064,  # counted; the others were looked up
 }
 
 
@@ -44,6 +47,8 @@ def config_of(arch: Architecture) -> dict[str, Any]:
         intermediate_size=t.intermediate,
     )
     vision = dict(hidden_size=v.hidden, depth=v.depth, intermediate_size=v.intermediate, out_hidden_size=v.out)
+    if v.deepstack:  # the depths of the 2B and 4B model, or of the others
+        vision["deepstack_visual_indexes"] = [5, 11, 17] if v.depth == 24 else [8, 16, 24]
     return dict(text_config=text, vision_config=vision, tie_word_embeddings=t.tied)
 
 
@@ -62,15 +67,16 @@ def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
     assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
 
 
-def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(tmp_path: Path) -> None:
-    sizes = yaml.safe_load((ROOT / "conf" / "model" / "tiny.yaml").read_text())["architecture"]
+@pytest.mark.parametrize("name", ["tiny", "tiny_qwen3"])
+def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(name: str, tmp_path: Path) -> None:
+    chosen = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text())
+    sizes, kind = chosen["architecture"], find_family(chosen["family"])
     texts = [f"{a}{b}{c} " for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"] * 4
-    tokenizer = train_tokenizer(texts, sizes["vocab_size"])
-    assert tokenizer.get_vocab_size() == sizes["vocab_size"]  # the texts are rich enough to fill it
-    build(tmp_path, TinyModel(**sizes), tokenizer, seed=0)
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path)
+    kind.build(tmp_path, kind.Architecture(**sizes), [[{"role": "user", "content": text} for text in texts]], 0)
+    model = kind.open(tmp_path).load(torch.float32)
+    assert model.config.text_config.vocab_size == sizes["vocab_size"]  # the texts are rich enough to fill it
     count = sum(p.numel() for p in model.parameters())
-    assert from_sizes("tiny", sizes).parameters == count
+    assert from_sizes("tiny", sizes, chosen["family"]).parameters == count
     assert from_folder(tmp_path).parameters == count
 
 

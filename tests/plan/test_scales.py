@@ -36,6 +36,15 @@ def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
         assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)  # what runs
 
 
+@pytest.mark.parametrize("scale", CLUSTERS)
+@pytest.mark.parametrize("model", ["qwen3_vl_8b", "qwen3_vl_4b"])
+def test_codevision_fits_with_qwen3_vl(model: str, scale: str) -> None:
+    argv = ["+recipe=codevision", f"scale={scale}", f"model={model}", f"cluster={CLUSTERS[scale]}"]
+    found = cost.run(argv, None)
+    assert found.arch.vision.factor == 32
+    assert found.memory.fits, found.advice
+
+
 def test_recipes_of_the_tiny_world_have_no_rl_at_other_scales() -> None:
     with pytest.raises(ConfigError, match="says nothing about rl"):
         plans("tiny_base", "gpu")

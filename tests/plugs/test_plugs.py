@@ -209,7 +209,7 @@ def test_a_syntax_of_calls_is_in_the_prompt_read_and_written(own: Path, home: Pa
         "rl.limits.max_tokens=20000",
         "rl.limits.max_turn_tokens=500",
     )
-    chat = tiny_model.QwenChat.load(ArtifactStore(home).resolve("base:v1", "model").path)
+    chat = tiny_model.open_family(ArtifactStore(home).resolve("base:v1", "model").path).chat
     for trajectory in found:
         assert trajectory.policy_turns[0].text.startswith("[[image_zoom_in_tool {")
         assert [r.status for r in trajectory.results] == ["ok"] and trajectory.answer == trajectory.sample.answer

@@ -15,7 +15,6 @@ from vtcli.algo.pack import to_row
 from vtcli.config.binding import KeyProblem
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
-from vtcli.families.qwen2_5_vl.chat import image_tokens
 from vtcli.protocols import Decoded, Request
 from vtcli.rollout.loop import (
     GroupRequest,
@@ -133,7 +132,7 @@ def test_an_observation_fits_to_the_last_token_or_is_left_out_whole() -> None:
     assert len(over.turns) == 1
     assert over.images == (tiny_model.image(0),)  # neither its text nor its image
     pads = sum(i == tiny_model.chat().image_pad for i in to_row(over, (1.0,)).token_ids)
-    assert pads == sum(map(image_tokens, over.images))
+    assert pads == sum(map(tiny_model.chat().image_tokens, over.images))
 
 
 def test_a_prompt_that_leaves_no_room_is_not_sampled_from() -> None:

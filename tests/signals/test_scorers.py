@@ -37,6 +37,7 @@ def asked(answer: str, **truth: Any) -> Sample:
         *("Because it is not red, the answer is B", "A is too small, so the answer is (B).", "Because I see B there"),
         *("The car is large.\nB. blue", "B\nThe car is blue.", "I think the answer would be B because of A's size"),
         *(
+            *("Looking at A and C, I choose B", "not A, not C, so B", "It is not A. Thus (B).", "The best one is B!"),
             "The options are clear (B)",
             "\\boxed{A} is wrong. \\boxed{B}",
             "A good look shows: B",
@@ -207,6 +208,15 @@ def test_ocrbench_contains() -> None:
     formula = asked("\\frac { A } { b }", formula=True)
     assert SCORERS["contains"](formula, "= \\frac{A}{b}").correct == 1
     assert SCORERS["contains"](formula, "= \\frac{a}{b}").correct == 0
+
+
+def test_vqa_accuracy_leaves_one_person_out() -> None:
+    """Three of ten said it: each of them has two others (2/3), each of the seven has three (1): 0.9."""
+    sample = asked("2", answers=["two"] * 3 + ["3"] * 6 + ["four"])
+    assert SCORERS["vqa"](sample, "The 2.").score == pytest.approx(0.9)
+    assert SCORERS["vqa"](sample, "3").score == 1.0
+    assert SCORERS["vqa"](sample, "4").score == pytest.approx(0.3)
+    assert SCORERS["vqa"](sample, "5").score == 0.0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import json
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from vtcli.families.qwen2_5_vl.family import Qwen25VL
-from vtcli.families.qwen2_5_vl.model import with_linear_patches
+from vtcli.families.qwen_vl.tower import with_linear_patches
 
 
 class MyConfig(Qwen2_5_VLConfig):

@@ -24,7 +24,7 @@ from vtcli.engines.inputs import Packed, collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import segments
 from vtcli.families import varlen
-from vtcli.families.qwen2_5_vl import model as qwen
+from vtcli.families.qwen_vl import tower as qwen
 from vtcli.schema import ImageRef, TrainRow
 
 GIB = 2**30

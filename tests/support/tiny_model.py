@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from transformers import AutoModelForImageTextToText
 
 from vtcli.engines.hf import load_model
 from vtcli.families.family import Family
-from vtcli.families.qwen2_5_vl.chat import QwenChat
 from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
-from vtcli.families.qwen2_5_vl.vision import grid, patches
+from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.chat import QwenChat
 from vtcli.families.table import open_family
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageStore
@@ -64,7 +64,7 @@ def family() -> Family:
 
 @functools.cache
 def chat() -> QwenChat:
-    return QwenChat.load(folder())
+    return cast(QwenChat, family().chat)
 
 
 def model() -> Any:
@@ -123,8 +123,8 @@ def inputs(ids: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
         "mm_token_type_ids": (tensor == chat().image_pad).int(),
     }
     if images:
-        out["pixel_values"] = torch.cat([torch.from_numpy(patches(store().view(r))) for r in images])
-        out["image_grid_thw"] = torch.tensor([grid(r) for r in images])
+        out["pixel_values"] = torch.cat([torch.from_numpy(PATCHES.normalised(store().view(r))) for r in images])
+        out["image_grid_thw"] = torch.tensor([PATCHES.grid(r) for r in images])
     return out
 
 

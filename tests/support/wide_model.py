@@ -6,7 +6,7 @@ import asyncio
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tiny_model
@@ -15,8 +15,8 @@ from transformers import AutoModelForImageTextToText
 
 from vtcli.families.family import Family
 from vtcli.families.qwen2_5_vl import tiny
-from vtcli.families.qwen2_5_vl.chat import QwenChat
-from vtcli.families.qwen2_5_vl.vision import grid, patches
+from vtcli.families.qwen2_5_vl.vision import PATCHES
+from vtcli.families.qwen_vl.chat import QwenChat
 from vtcli.families.table import open_family
 from vtcli.protocols import Policy, Request, Sampling
 from vtcli.rollout.loop import Limits
@@ -40,7 +40,7 @@ def family() -> Family:
 
 @functools.cache
 def chat() -> QwenChat:
-    return QwenChat.load(folder())
+    return cast(QwenChat, family().chat)
 
 
 def view(ref: Any) -> Any:
@@ -106,8 +106,8 @@ def logits(model: Any, request: Request, said: tuple[int, ...]) -> torch.Tensor:
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     given["mm_token_type_ids"] = (ids == chat().image_pad).int()
     if request.images:
-        given["pixel_values"] = torch.cat([torch.from_numpy(patches(view(ref))) for ref in request.images])
-        given["image_grid_thw"] = torch.tensor([grid(ref) for ref in request.images])
+        given["pixel_values"] = torch.cat([torch.from_numpy(PATCHES.normalised(view(ref))) for ref in request.images])
+        given["image_grid_thw"] = torch.tensor([PATCHES.grid(ref) for ref in request.images])
     return model(**given).logits[0, len(request.token_ids) - 1 : -1].float()
 
 

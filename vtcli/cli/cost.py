@@ -73,7 +73,7 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
     model = values["model"]
     name = values["plan"]["model"] or model["path"]
     if name is None:
-        return from_sizes("tiny", model["architecture"])
+        return from_sizes("tiny", model["architecture"], str(model.get("family")))
     name = str(name)
     if Path(name).is_dir() and not (Path(name) / "manifest.json").is_file():
         return from_folder(Path(name))

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from vtcli import __version__
-from vtcli.cli import artifacts, config, doctor, plan, sandbox, stages
+from vtcli.cli import artifacts, benchmarks, config, doctor, plan, sandbox, stages
 from vtcli.cli.console import say
 from vtcli.errors import VtcliError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(stages.app)
 app.add_typer(artifacts.app, name="artifacts")
+app.add_typer(benchmarks.app, name="benchmarks")
 app.add_typer(config.app, name="config")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(doctor.app)

@@ -18,6 +18,7 @@ from vtcli.families.family import Family
 
 FAMILIES: Mapping[str, str] = {
     "qwen2_5_vl": "vtcli.families.qwen2_5_vl.family.Qwen25VL",
+    "qwen3_vl": "vtcli.families.qwen3_vl.family.Qwen3VL",
 }
 """``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
 

@@ -133,6 +133,14 @@ def _qwen2_5(name: str, text: Text, intermediate: int) -> Architecture:
     return Architecture(name, text, Vision(1280, 32, intermediate, text.hidden))
 
 
+def _qwen3(name: str, text: Text, small: bool = False) -> Architecture:
+    width, depth, intermediate = (1024, 24, 4096) if small else (1152, 27, 4304)
+    tower = Vision(
+        width, depth, intermediate, text.hidden, 16, gated=False, full_attention=depth, positions=2304, deepstack=3
+    )
+    return Architecture(name, text, tower)
+
+
 KNOWN: Mapping[str, Architecture] = {
     arch.name: arch
     for arch in (  # vocab, hidden, layers, heads, kv_heads, head_dim, intermediate, tied: hf.co/Qwen/<name>-Instruct
@@ -140,11 +148,10 @@ KNOWN: Mapping[str, Architecture] = {
         _qwen2_5("Qwen2.5-VL-7B", Text(152064, 3584, 28, 28, 4, 128, 18944, False), 3420),
         _qwen2_5("Qwen2.5-VL-32B", Text(152064, 5120, 64, 40, 8, 128, 27648, False), 3456),
         _qwen2_5("Qwen2.5-VL-72B", Text(152064, 8192, 80, 64, 8, 128, 29568, False), 3456),
-        Architecture(
-            "Qwen3-VL-8B",
-            Text(151936, 4096, 36, 32, 8, 128, 12288, False, qkv_bias=False, qk_norm=True),
-            Vision(1152, 27, 4304, 4096, 16, gated=False, full_attention=27, positions=2304, deepstack=3),
-        ),
+        _qwen3("Qwen3-VL-2B", Text(151936, 2048, 28, 16, 8, 128, 6144, True, qkv_bias=False, qk_norm=True), small=True),
+        _qwen3("Qwen3-VL-4B", Text(151936, 2560, 36, 32, 8, 128, 9728, True, qkv_bias=False, qk_norm=True), small=True),
+        _qwen3("Qwen3-VL-8B", Text(151936, 4096, 36, 32, 8, 128, 12288, False, qkv_bias=False, qk_norm=True)),
+        _qwen3("Qwen3-VL-32B", Text(151936, 5120, 64, 64, 8, 128, 25600, False, qkv_bias=False, qk_norm=True)),
     )
 }
 
@@ -211,9 +218,9 @@ def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architect
     return Architecture(name, decoder, tower)
 
 
-def from_sizes(name: str, sizes: Mapping[str, Any]) -> Architecture:
-    """The architecture of conf/model/tiny.yaml. Its vocabulary is an upper limit; it is taken as reached and rounded up
-    to 64.
+def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") -> Architecture:
+    """The architecture of conf/model/tiny.yaml, or of a miniature of ``family``. Its vocabulary is an upper limit; it
+    is taken as reached and rounded up to 64.
 
     Raises:
         InputError: a size is missing.
@@ -222,14 +229,22 @@ def from_sizes(name: str, sizes: Mapping[str, Any]) -> Architecture:
         hidden, heads = int(sizes["hidden_size"]), int(sizes["heads"])
         vocab = (int(sizes["vocab_size"]) + 63) // 64 * 64
         layers, kv = int(sizes["layers"]), int(sizes["kv_heads"])
-        text = Text(vocab, hidden, layers, heads, kv, hidden // heads, int(sizes["intermediate_size"]), tied=True)
+        three = family == "qwen3_vl"
+        own = {"qkv_bias": not three, "qk_norm": three}
+        wide = int(sizes["intermediate_size"])
+        text = Text(vocab, hidden, layers, heads, kv, hidden // heads, wide, tied=True, **own)
         depth = int(sizes["vision_depth"])
+        more: dict[str, Any] = {}
+        if three:
+            more = {"patch": 16, "gated": False, "positions": int(sizes["vision_positions"])}
+            more["deepstack"] = int(sizes["vision_deepstack"])
         tower = Vision(
             int(sizes["vision_hidden_size"]),
             depth,
             int(sizes["vision_intermediate_size"]),
             out=hidden,
             full_attention=depth,
+            **more,
         )
     except KeyError as error:
         raise InputError(

@@ -60,7 +60,7 @@ def html(data: ReportData, images: Images) -> str:
         album=_used(album, cards),
         sections=[s for s in sections if not hidden.get(s[0])],
         figures=_figures(data),
-        headline=headline,
+        headline=[*headline, *data.extra],
         rest=[t for t in found if t not in headline],
         curves=curves,
         cards=cards,
@@ -99,7 +99,7 @@ def markdown(data: ReportData) -> str:
     parts = [f"# {data.title}\n"]
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)
-    parts.extend(tables.to_markdown(t) for t in tables.all_tables(data.series, data.seed))
+    parts.extend(tables.to_markdown(t) for t in (*data.extra, *tables.all_tables(data.series, data.seed)))
     if data.training.curves:
         rule = "| metric | first step | last step | steps |\n| --- | --: | --: | --: |"
         lines = [

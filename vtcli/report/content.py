@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vtcli.algo.rows import Row
 from vtcli.schema import Scored, Stop
+
+if TYPE_CHECKING:
+    from vtcli.report.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class ReportData:
     shown: Sequence[Scored] = ()  # trajectories to browse
     seed: int = 0  # of the resampling
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
+    extra: Sequence[Table] = ()  # of benchmarks, before the other tables
 
 
 CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy", "grad_norm", "loss", "validation_nll")

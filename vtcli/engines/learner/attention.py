@@ -29,8 +29,6 @@ from vtcli.errors import EngineError
 from vtcli.families import varlen
 
 NAME = "vtcli_blocks"
-NO_MASKS = {"full_attention": None, "sliding_attention": None}
-"""The masks that the model gets where it is given a layout."""
 
 Ints = npt.NDArray[np.int64]
 

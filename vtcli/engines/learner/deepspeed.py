@@ -55,7 +55,7 @@ class TokenLogprobs(nn.Module):
 
     def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
-        packed = {"attention_mask": attention.NO_MASKS, "layout": batch.layout}
+        packed = {"attention_mask": None, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
             **self._embedded(batch),
             position_ids=batch.position_ids,

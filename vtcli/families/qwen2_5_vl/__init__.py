@@ -1,1 +1,1 @@
-"""Qwen2.5-VL (and Qwen2-VL)."""
+"""Qwen2.5-VL."""

@@ -12,6 +12,7 @@ SCORERS: Mapping[str, Scorer] = {
     "choices": letters.choices,
     "anls": texts.similar,
     "anls_kits": texts.similar_kits,
+    "vqa": texts.vqa,
     "contains": texts.contained,
     "relaxed": numerals.relaxed_accuracy,
     "integer": numerals.integer,

@@ -14,6 +14,10 @@ from vtcli.signals.scorers.grade import NOTHING, Grade, references
 MAX_CHARS = 10_000  # of an answer that is compared letter by letter
 ANLS_THRESHOLD = 0.5
 
+_NUMBER_WORDS = {
+    **{"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5"},
+    **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"},
+}
 _WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
@@ -82,6 +86,23 @@ def similar_kits(sample: Sample, text: str) -> Grade:
     """ANLS as VLMEvalKit (``utils/vqa_eval.py``) and lmms-eval (``api/metrics.py``) compute it."""
     value = anls(text, references(sample), kits=True)
     return Grade(value, int(value == 1.0))
+
+
+def vqa(sample: Sample, text: str) -> Grade:
+    """VQA accuracy (arXiv 1505.00468; TextVQA): over each of the ten people's answers, min(1, matches / 3) with the
+    other nine, and the mean. Texts are normalised as ``normalise`` does, number words up to ten as digits. The official
+    table of contractions is left out."""
+    answers = [_digits(answer) for answer in references(sample)]
+    given = _digits(text)
+    if len(answers) == 1:
+        return Grade.of(given == answers[0])
+    others = (answers[:k] + answers[k + 1 :] for k in range(len(answers)))
+    value = sum(min(1.0, rest.count(given) / 3) for rest in others) / len(answers)
+    return Grade(value, int(value > 0.5), found=bool(given))
+
+
+def _digits(text: str) -> str:
+    return " ".join(_NUMBER_WORDS.get(word, word) for word in normalise(text).split())
 
 
 def contained(sample: Sample, text: str) -> Grade:

@@ -1,8 +1,12 @@
-"""Qwen2.5-VL (and Qwen2-VL): messages to token ids and back.
+"""Chat of Qwen-VL: messages to token ids and back.
 
 Markers are written as ids, and text is encoded with markers switched off. So no text of a user, a tool or a policy can
 open a turn or an image. Parity with transformers' chat template is tested. A tool's answer is a user turn around
-``<tool_response>``, because Qwen's own template drops images from ``tool`` turns.
+``<tool_response>``: that is how Qwen3-VL's template writes a ``tool`` turn, and Qwen2.5-VL's drops images from one.
+
+A thinking model's template begins the assistant's turn with ``<think>``, so the marker belongs to the prompt, and the
+policy's turn begins inside its thought. Templates drop the thoughts of turns before the user's last question. Here ids
+that were sampled stay as they are: a row that is continued keeps all of its thoughts.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import piece
-from vtcli.families.qwen2_5_vl.vision import image_tokens
+from vtcli.families.qwen_vl.patches import Patches
 from vtcli.protocols import Decoded
 from vtcli.schema import ImageRef
 
@@ -38,14 +42,17 @@ MARKERS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-"""Special tokens of the family, in the order of Qwen2.5's vocabulary."""
+"""Special tokens of the family, in the order of Qwen's vocabulary."""
+
+THOUGHT, THOUGHT_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
 class QwenChat:
-    """The Qwen2.5-VL chat format over one tokenizer."""
+    """The chat format over one tokenizer."""
 
     tokenizer: Tokenizer
+    patches: Patches
     im_start: int
     im_end: int
     vision_start: int
@@ -53,39 +60,47 @@ class QwenChat:
     image_pad: int
     banned_ids: tuple[int, ...]
     end_ids: tuple[int, ...]
+    empty_system: bool = True  # False: a conversation without a system prompt has no system turn
+    thinks: bool = False  # the policy's turn begins inside a thought
 
     @classmethod
-    def load(cls, folder: str | Path) -> QwenChat:
-        """Read ``tokenizer.json`` of a model folder.
+    def load(
+        cls, folder: Path, name: str, patches: Patches, *, empty_system: bool = True, thinks: bool = False
+    ) -> QwenChat:
+        """Read ``tokenizer.json`` of a model folder; ``name``: of the family, for messages.
 
         Raises:
-            InputError: the file is missing or lacks a marker of the family.
+            InputError: the file is missing or unreadable, or lacks a marker of the family.
         """
-        path = Path(folder) / "tokenizer.json"
+        path = folder / "tokenizer.json"
         if not path.is_file():
-            raise InputError(f"no tokenizer.json in {folder}: expected the folder of a Qwen2.5-VL model")
-        return cls.of(Tokenizer.from_file(str(path)), where=str(path))
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, where: str = "tokenizer") -> QwenChat:
+            raise InputError(f"no tokenizer.json in {folder}: expected the folder of a {name} model")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises plain ones
+            raise InputError(
+                f"{path} is no tokenizer ({error}): copy or download the folder of the {name} model again"
+            ) from error
         tokenizer.encode_special_tokens = True  # "<|im_end|>" inside a text is just text
-        found = {name: tokenizer.token_to_id(name) for name in MARKERS}
-        ids = {name: i for name, i in found.items() if i is not None}
+        found = {marker: tokenizer.token_to_id(marker) for marker in MARKERS}
+        ids = {marker: i for marker, i in found.items() if i is not None}
         needed = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
-        missing = [name for name in needed if name not in ids]
+        missing = [marker for marker in needed if marker not in ids]
         if missing:
-            raise InputError(f"{where} has no {', '.join(missing)}: expected a tokenizer of the Qwen2.5-VL family")
+            raise InputError(f"{path} has no {', '.join(missing)}: expected a tokenizer of the {name} family")
         end = ids["<|im_end|>"]
-        banned = tuple(i for i in ids.values() if i != end)
         return cls(
             tokenizer=tokenizer,
+            patches=patches,
             im_start=ids["<|im_start|>"],
             im_end=end,
             vision_start=ids["<|vision_start|>"],
             vision_end=ids["<|vision_end|>"],
             image_pad=ids["<|image_pad|>"],
-            banned_ids=banned,
+            banned_ids=tuple(i for i in ids.values() if i != end),
             end_ids=(end,),
+            empty_system=empty_system,
+            thinks=thinks,
         )
 
     def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
@@ -93,11 +108,10 @@ class QwenChat:
         come first."""
         if PLACEHOLDER not in question:
             question = PLACEHOLDER * len(images) + question
-        return (
-            (self.im_start, *self._text("system\n" + system), self.im_end, *self._text("\n"))
-            + self._turn("user", question, images)
-            + self._open()
-        )
+        opening = ()
+        if system or self.empty_system:
+            opening = (self.im_start, *self._text("system\n" + system), self.im_end, *self._text("\n"))
+        return opening + self._turn("user", question, images) + self._open()
 
     def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
         """The ids between a policy turn's ``<|im_end|>`` and the next policy token."""
@@ -109,16 +123,25 @@ class QwenChat:
         return self._text("\n") + self._turn("user", question, images) + self._open()
 
     def encode_turn(self, text: str) -> tuple[int, ...]:
-        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included."""
+        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included. In a
+        thinking model the turn begins inside the thought: a text without one gets an empty one, as in the template."""
+        if self.thinks and THOUGHT_END not in text:
+            text = f"\n{THOUGHT_END}\n\n{text}"
+        elif self.thinks:
+            text = text.removeprefix(THOUGHT).lstrip("\n")
         return (*self._text(text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> Decoded:
-        """Read one policy turn."""
+        """Read one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
         ids = list(token_ids)
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return Decoded(text=text, calls=parse_calls(text), answer=parse_answer(text))
+        said = text
+        if self.thinks:
+            _, ended, after = text.rpartition(THOUGHT_END)
+            said = after if ended else ""
+        return Decoded(text=text, calls=parse_calls(said), answer=parse_answer(said))
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
@@ -139,7 +162,7 @@ class QwenChat:
 
     def image_tokens(self, ref: ImageRef) -> int:
         """Number of ``<|image_pad|>`` ids that an image takes."""
-        return image_tokens(ref)
+        return self.patches.tokens(ref)
 
     def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
         """Refuse a row whose placeholders and images disagree (the commonest failure of this field).
@@ -148,7 +171,7 @@ class QwenChat:
             InputError: the number of ``<|image_pad|>`` ids is not the sum over images of grid / merge².
         """
         pads = sum(1 for t in token_ids if t == self.image_pad)
-        expected = sum(image_tokens(ref) for ref in images)
+        expected = sum(map(self.image_tokens, images))
         if pads != expected:
             raise InputError(
                 f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
@@ -156,7 +179,7 @@ class QwenChat:
             )
 
     def _open(self) -> tuple[int, ...]:
-        return (self.im_start, *self._text("assistant\n"))
+        return (self.im_start, *self._text(f"assistant\n{THOUGHT}\n" if self.thinks else "assistant\n"))
 
     def _turn(self, role: str, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
         # Only the first len(images) placeholders are ours; later ones are untrusted text.
@@ -167,7 +190,7 @@ class QwenChat:
         pending = role + "\n" + parts[0]
         for ref, after in zip(images, parts[1:], strict=True):
             ids += self._text(pending)
-            ids += [self.vision_start, *([self.image_pad] * image_tokens(ref)), self.vision_end]
+            ids += [self.vision_start, *([self.image_pad] * self.image_tokens(ref)), self.vision_end]
             pending = after
         ids += self._text(pending)
         return (*ids, self.im_end, *self._text("\n"))

@@ -1,0 +1,131 @@
+"""Figures of benchmarks worked by hand, their intervals, and the printed numbers beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmark_copies import shipped
+from fakes import make_sample, make_trajectory
+
+from vtcli.algo.metrics import wilson
+from vtcli.benchmarks import aggregates, results
+from vtcli.benchmarks.aggregates import Figure, GradedAnswer
+from vtcli.benchmarks.benchmark import Benchmark
+from vtcli.report import published, tables
+from vtcli.schema import Scored, Signals, Stop
+
+SETTING = results.RunSetting("policy:v1", "oracle", "T 0, 1 a question, 6 turns")
+
+
+def outcomes(*rows: tuple[float, dict[str, Any]], text: str = "", answer: str = "") -> list[GradedAnswer]:
+    return [GradedAnswer(str(n), str(n), score, text, answer, truth) for n, (score, truth) in enumerate(rows)]
+
+
+def values(figures: list[Figure]) -> dict[str, float]:
+    return {f.name: round(float(f.statistic(f.terms.sum(axis=0, keepdims=True))[0]), 4) for f in figures}
+
+
+def test_micro_and_macro_differ() -> None:
+    """V*: 3 of 4 attributes and 0 of 1 spatial are 60 % micro and 37.5 % macro."""
+    rows = [(1.0, {"c": "a"})] * 3 + [(0.0, {"c": "a"}), (0.0, {"c": "s"})]
+    found = values(aggregates.by(outcomes(*rows), key="c", macro=True))
+    assert found == {"all": 0.6, "a": 0.75, "s": 0.0, "macro": 0.375}
+
+
+def test_vsi_takes_three_difficulties_as_one_task() -> None:
+    easy, hard, size = ({"t": name} for name in ("dir_easy", "dir_hard", "size"))
+    merge = {"dir_easy": "direction", "dir_hard": "direction"}
+    found = values(
+        aggregates.by(outcomes((1, easy), (1, easy), (0, hard), (0.4, size)), key="t", merge=merge, macro=True)
+    )
+    assert found == {"all": 0.6, "direction": 0.5, "size": 0.4, "macro": 0.45}
+
+
+def test_hrbench_is_the_mean_over_orders_and_not_all_four() -> None:
+    rows = [(float(n > 0), {"category": "single", "image": "x"}) for n in range(4)]
+    rows += [(1.0, {"category": "cross", "image": "y"})] * 4
+    names = {"single": "FSP", "cross": "FCP"}
+    found = values(aggregates.cyclic(outcomes(*rows), key="category", names=names, item="image"))
+    assert found == {"all": 0.875, "FSP": 0.75, "FCP": 1.0, "all orders": 0.5}
+
+
+def test_dynamath_worst_case() -> None:
+    rows = [(1.0, {"s": 1}), (0.0, {"s": 1}), (1.0, {"s": 2}), (1.0, {"s": 2})]
+    assert values(aggregates.worst_case(outcomes(*rows), item="s")) == {"all": 0.75, "worst": 0.5}
+
+
+def test_pope() -> None:
+    """Yes to three of four: two of them true (precision 2/3), one true left out (recall 2/3)."""
+    said = [("Yes", "yes"), ("yes.", "yes"), ("Yes, there is", "no"), ("No", "yes")]
+    rows = [
+        GradedAnswer(str(n), str(n), float(a.lower()[0] == b[0]), a, b, {"category": "random"})
+        for n, (a, b) in enumerate(said)
+    ]
+    found = values(aggregates.pope(rows))
+    assert found == {"all": 0.5, "random": 0.5, "precision": 0.6667, "recall": 0.6667, "F1": 0.6667, "yes": 0.75}
+
+
+def test_wemath_by_its_formula() -> None:
+    """(CM + IG / 2) / N: one complete mastery, one inadequate generalisation, one rote: strict 1.5 of 3, loose 2.5."""
+
+    def composite(item: int, first: int, second: int, whole: int) -> list[tuple[float, dict[str, Any]]]:
+        steps = {"2steps_1": first, "2steps_2": second, "multi": whole}
+        return [(float(score), {"item": item, "step": step}) for step, score in steps.items()]
+
+    rows = [*composite(1, 1, 1, 1), *composite(2, 1, 1, 0), *composite(3, 1, 0, 1), (1.0, {"item": 4, "step": "multi"})]
+    found = values(aggregates.wemath(outcomes(*rows)))
+    assert (found["strict"], found["loose"], found["rote"]) == (0.5, 0.8333, 0.5)
+
+
+def scored(number: int, reply: str | None, *, broken: bool = False, **signals: Any) -> Scored:
+    options = ["red", "blue"]
+    sample = make_sample(
+        id=f"vstar-{number}", task="vstar", question="Which?\nA. red\nB. blue", answer="blue",
+        truth={"choices": options, "category": "direct_attributes", "rule": "choices"},
+    )  # fmt: skip
+    trajectory = make_trajectory(sample, ["<think>no answer</think>" if reply is None else f"<answer>{reply}</answer>"])
+    return Scored(replace(trajectory, stop=Stop.BROKEN) if broken else trajectory, Signals(signals), None)
+
+
+def measured(benchmark: Benchmark) -> results.BenchmarkResult:
+    replies: list[str | None] = ["B", "(b)", "blue", "A", "who knows", None]
+    found = [scored(n, reply, answer_correct=1) for n, reply in enumerate(replies)] + [scored(9, "B", broken=True)]
+    result = results.result("vstar", benchmark, found, SETTING, seed=0)
+    assert result is not None
+    return result
+
+
+def test_stored_trajectories_are_scored_again_by_the_rule_alone() -> None:
+    result = measured(shipped()["vstar"])
+    first = result.figures[0]
+    assert (first.score, first.name, first.answers) == ("choices", "all", 6)
+    assert first.estimate == wilson(3, 6)
+    assert (result.questions, result.broken, result.unanswered, result.unread) == (7, 1, 1, 1)
+
+
+def test_a_rule_and_a_judge_are_two_measures() -> None:
+    result = measured(replace(shipped()["vstar"], judged=True))
+    found = {(f.score, f.name): f.estimate.value for f in result.figures}
+    assert (found["choices", "all"], found["judged", "all"]) == (0.5, 1.0)
+
+
+def test_rows_of_one_cluster_are_drawn_together() -> None:
+    benchmark = replace(shipped()["vstar"], cluster="category")
+    result = results.result("vstar", benchmark, [scored(n, "B") for n in range(4)], SETTING, seed=0)
+    assert result is not None
+    assert result.figures[0].estimate.n == 1 and result.figures[0].estimate.low is None
+
+
+def test_a_printed_number_never_stands_alone() -> None:
+    benchmark = shipped()["vstar"]
+    result = measured(benchmark)
+    table = published.table({"vstar": result}, {"vstar": benchmark})
+    assert table is not None
+    text = tables.to_markdown(table)
+    assert "| V* | all | choices | 50.0 [18.8, 81.2] | 84.8 | CodeV, table 3: CodeV-7B-RL |" in text
+    assert "model policy:v1 / PyVision-Image; scored by rule choices / not stated" in text
+    assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns; 7 of 191 questions" in text
+    assert "V*: 7 of 191 questions, 1 rollouts broke, 1 without an answer (wrong), 1 whose answer" in table.note
+    papers = results.plain(result, benchmark)["figures"][0]["published"]
+    assert {"paper", "table", "model", "printed", "differs"} == set(papers[0])

@@ -1,0 +1,86 @@
+"""Every family on vLLM, for real: parity with the learner, before and after a weight update; the processor's ids."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tiny_family import SIZES, TinyFamily, tiny_family
+
+from vtcli.algo.optim import Backend, Optim
+from vtcli.engines import parity, probes
+from vtcli.engines.hf import load_model
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.rollout.loop import Limits
+from vtcli.rollout.threads import EventLoop
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None,
+        reason="vllm is not installed here; `make test-vllm` installs it and runs this",
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def tiny(request: Any) -> TinyFamily:
+    return tiny_family(request.param)
+
+
+@pytest.fixture(scope="module")
+def view(tiny: TinyFamily) -> Any:
+    return probes.probing(tiny.store.view)
+
+
+@pytest.fixture(scope="module", params=["vllm", "vllm_server"])
+def policy(request: Any, tiny: TinyFamily, view: Any) -> Iterator[TrainedPolicy]:
+    limits = Limits(max_tokens=512, max_images=4)
+    opened = open_policy(Engine(request.param, cache_gib=0.25), tiny.family, view, limits, Placement())
+    yield opened
+    opened.close()
+
+
+def test_vllm_agrees_with_the_learner_before_and_after_an_update(
+    tiny: TinyFamily, view: Any, policy: TrainedPolicy
+) -> None:
+    """On rows with no, one, two and adjacent images and of several turns: ids, pixels, positions, log-probabilities."""
+    learner = DeepSpeedLearner(
+        load_model(tiny.family), tiny.family, view, optim=Optim(lr=1e-2), backend=Backend(), total_steps=2
+    )
+    check = parity.ParityCheck(policy, learner, tiny.family, view)
+    with EventLoop() as loop:
+        before = check.run(loop)
+        assert [a.images for a in before] == [0, 1, 2, 2, 4]
+        assert [a.differs for a in before] == [()] * 5
+        parity.require(before, "float32")
+        learner.step(tiny.rows())
+        assert parity.disagreement(check.run(loop, 1), "float32", check.bounds) is not None
+        policy.update(learner.weights(), 1)
+        after = check.run(loop, 2)
+    assert [a.differs for a in after] == [()] * 5
+    parity.require(after, "float32")
+
+
+def test_the_processor_of_transformers_gives_our_ids_pixels_and_sizes(tiny: TinyFamily) -> None:
+    """It needs torchvision, which is in vLLM's environment."""
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(tiny.family.folder)
+    pictures = [tiny.image(nth) for nth in (4, 1)]
+    talk: list[Any] = [
+        {"role": "system", "content": [{"type": "text", "text": "You are kind."}]},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?"}, {"type": "image"}]},
+    ]
+    text = processor.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
+    views = [tiny.store.view(ref) for ref in pictures]
+    found = processor(text=[text], images=views, do_resize=False, return_tensors="pt")
+    ids = tiny.family.chat.prompt("You are kind.", "<image>Where?<image>", pictures)
+    assert found["input_ids"][0].tolist() == list(ids)
+    own = torch.cat([torch.from_numpy(tiny.family.pixels(view)) for view in views])
+    torch.testing.assert_close(found["pixel_values"], own, atol=1e-5, rtol=0)
+    assert found["image_grid_thw"].tolist() == [list(tiny.family.patches.grid(ref)) for ref in pictures]

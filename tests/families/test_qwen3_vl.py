@@ -1,0 +1,139 @@
+"""Qwen3-VL: its vision tower against transformers', a thinking model's turns, folders that do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_family import tiny_family
+
+from vtcli.config.bounds import OutOfBounds
+from vtcli.engines.hf import load_model
+from vtcli.errors import InputError
+from vtcli.families import varlen
+from vtcli.families.qwen3_vl.sizes import TinyQwen3
+from vtcli.families.table import open_family
+from vtcli.schema import Call
+
+TINY = tiny_family("qwen3_vl")
+GRIDS = [(1, 18, 14), (1, 2, 2), (1, 4, 22), (1, 18, 14)]
+INSTRUCT = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+THINKING = "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+NO_THOUGHT = "{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' }}"
+
+
+def pixels() -> torch.Tensor:
+    count = sum(height * width for _, height, width in GRIDS)
+    return torch.randn(count, TINY.family.patches.row, generator=torch.Generator().manual_seed(1))
+
+
+def test_features_of_all_depths_and_gradients_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, ours, calls = TINY.reference(), load_model(TINY.family), []
+    theirs = plain.model.get_image_features(pixels(), torch.tensor(GRIDS))
+    expected = torch.stack([torch.cat(part) for part in (theirs.pooler_output, *theirs.deepstack_features)], 1)
+    attend = varlen.attend
+    monkeypatch.setattr(varlen, "attend", lambda *a, **k: calls.append(len(a[3].queries) - 1) or attend(*a, **k))
+    found = TINY.family.tower(ours, pixels(), GRIDS)
+    assert calls == [len(GRIDS)] * 3  # a block attends once
+    assert [len(features) for features in found] == [height * width // 4 for _, height, width in GRIDS]
+    torch.testing.assert_close(torch.cat(list(found)), expected, atol=1e-5, rtol=1e-5)
+    (torch.cat(list(found)) ** 2).sum().backward()
+    (expected**2).sum().backward()
+    own = dict(ours.model.visual.named_parameters())
+    for name, parameter in plain.model.visual.named_parameters():
+        largest = float(parameter.grad.abs().max())
+        torch.testing.assert_close(own[name].grad, parameter.grad, atol=1e-4 * largest, rtol=1e-4)
+
+
+def test_a_conversation_without_a_system_prompt_has_no_system_turn() -> None:
+    chat = TINY.family.chat
+    with_one, without = chat.prompt("s", "q", []), chat.prompt("", "q", [])
+    assert with_one[-len(without) :] == without
+    assert without[0] == chat.im_start
+    assert chat.tokenizer.decode(without, skip_special_tokens=False).startswith("<|im_start|>user\nq<|im_end|>")
+
+
+def folder_with(tmp_path: Path, template: str, file: str = "chat_template.jinja") -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(TINY.family.folder, folder)
+    (folder / "chat_template.jinja").unlink()
+    (folder / file).write_text(template if file.endswith("jinja") else json.dumps({"chat_template": template}))
+    return folder
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "chat_template.json"])
+@pytest.mark.parametrize(("template", "thinks"), [(INSTRUCT, False), (THINKING, True), (NO_THOUGHT, False)])
+def test_a_template_says_whether_the_model_thinks(tmp_path: Path, template: str, thinks: bool, file: str) -> None:
+    chat = open_family(folder_with(tmp_path, template, file)).chat
+    text = chat.tokenizer.decode(chat.prompt("", "q", []), skip_special_tokens=False)
+    assert text.endswith("<|im_start|>assistant\n<think>\n" if thinks else "<|im_start|>assistant\n")
+
+
+def test_a_thinking_models_turn_begins_in_its_thought(tmp_path: Path) -> None:
+    chat = open_family(folder_with(tmp_path, THINKING)).chat
+    call = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
+    thought = f"I could {call} or say <answer>1</answer>"
+
+    def text(turn: str) -> str:
+        return chat.tokenizer.decode(chat.encode_turn(turn), skip_special_tokens=False)
+
+    # as Qwen3-VL-Thinking's template writes an assistant's turn after "<think>\n"
+    assert text("It is 7.") == "\n</think>\n\nIt is 7.<|im_end|>"
+    assert text(f"<think>\n{thought}\n</think>\n\n{call}") == f"{thought}\n</think>\n\n{call}<|im_end|>"
+    done = chat.decode(chat.encode_turn(f"<think>\n{thought}\n</think>\n\n{call}"))
+    assert done.calls == (Call(raw='{"name": "zoom", "arguments": {}}', name="zoom", arguments={}),)
+    assert done.answer is None
+    assert done.text.startswith("I could")
+    ids = chat.tokenizer.encode(thought, add_special_tokens=False).ids
+    unfinished = chat.decode(ids)
+    assert (unfinished.calls, unfinished.answer) == ((), None)
+    # thoughts of earlier turns stay: what was sampled is never written again
+    start, turn = chat.prompt("", "q", []), chat.encode_turn(f"{thought}\n</think>\n\n{call}")
+    row = (*start, *turn, *chat.observe("seen", []))
+    assert chat.tokenizer.decode(row, skip_special_tokens=False).count(thought) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"patch_size": 14}, r"is not the processor of Qwen3-VL: patch_size is 14, expected 16"),
+        ({"image_mean": [0.48, 0.46, 0.41]}, r"image_mean is \[0.48, 0.46, 0.41\], expected \[0.5, 0.5, 0.5\]"),
+    ],
+)
+def test_a_processor_of_another_model_is_refused(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    folder = folder_with(tmp_path, INSTRUCT)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=told):
+        open_family(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("tokenizer.json", "{", r"tokenizer\.json is no tokenizer .*copy or download the folder of the Qwen3-VL model"),
+        ("preprocessor_config.json", "{", r"preprocessor_config\.json cannot be read"),
+        ("preprocessor_config.json", "[]", r"preprocessor_config\.json is no JSON object"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_one_error(tmp_path: Path, file: str, content: str, told: str) -> None:
+    folder = folder_with(tmp_path, INSTRUCT)
+    (folder / file).write_text(content)
+    with pytest.raises(InputError, match=told):
+        open_family(folder)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"vision_positions": 60}, "must be a square number, got 60"),
+        ({"vision_deepstack": 4, "vision_depth": 3}, "must be at most vision_depth=3, got 4"),
+        ({"vision_deepstack": 3, "layers": 2}, "must be at most layers=2, got 3"),
+    ],
+)
+def test_sizes_that_cannot_be_are_named(sizes: dict[str, int], told: str) -> None:
+    with pytest.raises(OutOfBounds, match=told):
+        TinyQwen3(**sizes)

@@ -1,0 +1,111 @@
+"""``vtcli eval benchmark=[…]`` with a tiny model, miniature copies, and a benchmark from outside the repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_model
+from benchmark_copies import parquet, struct, tsv, vstar_rows
+from typer.testing import CliRunner
+
+from stages import eval as stage
+from vtcli.cli.main import app
+from vtcli.config import compose
+from vtcli.errors import ConfigError, InputError
+from vtcli.schema import Scored
+from vtcli.store import records
+
+MINE = """
+mine:
+  title: Mine
+  source: my shelf
+  licence: mine
+  rows: 2
+  formats: [{files: mine.parquet, id: key, question: ask, answer: gold}]
+  scores: [longest, exact]
+  own: {longest: {_target_: shelf.longest, least: 1}}
+  generation: {temperature: 1.0, samples_per_question: 2}
+  published: [{paper: Ours, table: "1", model: M, values: {all: 50.0}, scored: by hand}]
+"""
+SCORER = """
+from vtcli.schema import Sample
+from vtcli.signals.scorers.grade import Grade
+
+def longest(sample: Sample, text: str, *, least: int) -> Grade:
+    return Grade.of(len(text) >= least)
+"""
+WORDS = ["scale=tiny", "tracker=none", "prompt=compact", "rl.limits.max_tokens=420"]
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one's own beside local copies of two benchmarks; the scorer is on the path of modules."""
+    own, copies = tmp_path / "own", tmp_path / "copies"
+    (own / "benchmark").mkdir(parents=True)
+    (own / "benchmark" / "mine.yaml").write_text(MINE)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "shelf.py").write_text(SCORER)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    tsv(copies / "VStarBench.tsv", vstar_rows(4))
+    rows = [{"key": f"k{n}", "ask": "Where is the tag?", "gold": "here", "image": struct(n)} for n in range(2)]
+    parquet(copies / "mine" / "mine.parquet", rows)
+    return tmp_path
+
+
+def config(shelf: Path, *words: str) -> stage.Config:
+    own = ["--config-dir", str(shelf / "own"), f"eval.benchmarks_in={shelf / 'copies'}"]
+    given = [f"home={shelf / 'artifacts'}", f"eval.model={tiny_model.folder()}", *WORDS, *words]
+    return compose.build(stage.Config, compose.load("eval", [*own, *given]))
+
+
+def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
+    shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = stage.run(config(shelf, "benchmark=[vstar,mine]"))
+    found = list(records.read(made.path / "trajectories.jsonl", Scored))
+    tasks = [s.trajectory.sample.task for s in found]
+    assert (tasks.count("vstar"), tasks.count("mine")) == (4, 4)  # two rollouts a question of mine
+    assert {s.trajectory.sample.truth["rule"] for s in found} == {"choices", "longest"}
+    figures = json.loads((made.path / "benchmarks.json").read_text())
+    assert figures["vstar"]["questions"] == 4 and figures["vstar"]["expected"] == 191
+    by_score = {(f["score"], f["figure"]): f["value"] for f in figures["mine"]["figures"]}
+    answered = [bool(s.trajectory.answer) for s in found if s.trajectory.sample.task == "mine"]
+    assert by_score["longest", "all"] == sum(answered) / 4
+    assert made.manifest.parents == () and "answer.all.accuracy" in made.manifest.summary
+    told = capsys.readouterr().err
+    assert "Benchmarks beside printed numbers" in told and "scored by rule longest / by hand" in told
+    page = (made.path / "report.md").read_text()
+    assert "CodeV, table 3: CodeV-7B-RL" in page and "T 1, 2 a question" in page
+    assert "Benchmarks beside printed numbers" in (made.path / "report.html").read_text()
+    assert stage.run(config(shelf, "benchmark=[vstar,mine]")).ref == made.ref  # the same files: nothing is made again
+    tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
+    assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref
+
+
+def test_what_is_missing_is_one_error_before_a_model_is_loaded(shelf: Path) -> None:
+    with pytest.raises(InputError, match=r"HR-Bench 4K: .* has neither hr_bench_4k\.tsv"):
+        stage.run(config(shelf, "benchmark=[hrbench_4k]"))
+    with pytest.raises(ConfigError, match=r"eval\.data needs a value: give eval\.data=NAME:vN, or benchmark="):
+        stage.run(config(shelf))
+    with pytest.raises(ConfigError, match=r"got eval\.data=d:v1 and benchmark=\['vstar'\]"):
+        stage.run(config(shelf, "benchmark=[vstar]", "eval.data=d:v1"))
+    with pytest.raises(ConfigError, match=r"eval\.benchmarks_in needs a value"):
+        stage.run(config(shelf, "benchmark=[vstar]", "eval.benchmarks_in=null"))
+    with pytest.raises(ConfigError, match=r"there is no benchmark .vstr.\. Did you mean .vstar."):
+        config(shelf, "benchmark=[vstr]")
+
+
+def test_the_commands_list_show_and_check(shelf: Path) -> None:
+    own = ["--config-dir", str(shelf / "own")]
+    run = CliRunner().invoke
+    listed = run(app, ["benchmarks", "ls", *own], catch_exceptions=False).stdout
+    assert "longest exact" in listed and "vsi_bench" in listed
+    shown = run(app, ["benchmarks", "show", "mine", *own], catch_exceptions=False).stdout
+    assert "_target_: shelf.longest" in shown
+    good = run(app, ["benchmarks", "check", str(shelf / "copies"), "mine", *own], catch_exceptions=False)
+    assert (good.exit_code, "mine" in good.stdout, "complete: 2 of 2 rows" in good.stdout) == (0, True, True)
+    bad = run(app, ["benchmarks", "check", str(shelf / "copies"), *own], catch_exceptions=False)
+    assert bad.exit_code == 1
+    assert "NOT complete: 4 of 191 rows, version another" in bad.stdout and "no copy here" in bad.stdout

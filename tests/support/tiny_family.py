@@ -1,0 +1,123 @@
+"""A few thousand parameters of any family, pictures and rows for it, and plain transformers to compare with."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForImageTextToText
+
+from vtcli.engines.inputs import Packed, collate_packed
+from vtcli.engines.learner.packing import segments
+from vtcli.families.table import find_family
+from vtcli.schema import ImageRef, TrainRow
+from vtcli.store.images import ImageLimits, ImageStore
+
+SIZES: dict[str, dict[str, Any]] = {
+    "qwen2_5_vl": {
+        **{"vocab_size": 420, "hidden_size": 96, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 1, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"max_positions": 512, "initializer_range": 0.1},
+    },
+    "qwen3_vl": {
+        **{"vocab_size": 420, "hidden_size": 96, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 512, "initializer_range": 0.1},
+    },
+}
+"""Heads of 32 numbers: vLLM has no attention of 16 on a CPU."""
+SHAPES = ((2, 2), (3, 1), (1, 4), (4, 2), (7, 6))
+"""Tokens (width, height) of the pictures."""
+TALK = [
+    {"role": "system", "content": "You are kind."},
+    {"role": "user", "content": "<image>Where is the tag?"},
+    {"role": "assistant", "content": "Look at this. Then that."},
+]
+
+
+@dataclass(frozen=True)
+class TinyFamily:
+    """One family's miniature with its pictures."""
+
+    family: Any
+    store: ImageStore
+
+    def image(self, nth: int) -> ImageRef:
+        factor = self.family.patches.factor
+        width, height = (size * factor for size in SHAPES[nth % len(SHAPES)])
+        return self.store.add(np.random.default_rng(nth).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+    def row(self, name: str, question: str, turns: Sequence[str], images: Sequence[Sequence[int]] = ((),)) -> TrainRow:
+        """A conversation with ``images`` in the question and in each observation after it."""
+        chat = self.family.chat
+        refs = [[self.image(i) for i in part] for part in images]
+        ids = list(chat.prompt("You are kind.", question, refs[0]))
+        mask = [0] * len(ids)
+        for nth, text in enumerate(turns):
+            if nth:
+                here = refs[nth] if nth < len(refs) else []
+                seen = chat.observe("<image>" * len(here) + f"result {nth}", here)
+                ids, mask = ids + list(seen), mask + [0] * len(seen)
+            said = chat.encode_turn(text)
+            ids, mask = ids + list(said), mask + [1] * len(said)
+        return TrainRow(name, tuple(ids), tuple(mask), tuple(ref for part in refs for ref in part))
+
+    def rows(self) -> list[TrainRow]:
+        """No image, one, two, adjacent ones, several turns, a larger picture; three rows share a prompt."""
+        two = "<image>Where is the tag? <image>"
+        return [
+            self.row("none", "Where is the tag?", ["Look at this."]),
+            self.row("one", "Where?", ["It is there"], [[0]]),
+            self.row("two", "First <image>, then <image>", ["x"], [[1, 2]]),
+            self.row("adjacent", "<image><image>Which?", ["Then that."], [[3, 0]]),
+            self.row("large", "Which of these?", ["42"], [[4]]),
+            self.row("turns", "Where?", ["Look at this.", "Then that.", "7"], [[1], [4], [2, 0]]),
+            self.row("shared-a", two, ["7"], [[4, 1]]),
+            self.row("shared-b", two, ["Look at this.", "It is there"], [[4, 1], [3]]),
+            self.row("shared-c", two, ["Then that.", "x", "7"], [[4, 1], [0], [0]]),
+        ]
+
+    def packed(self, rows: Sequence[TrainRow], one_call: bool) -> Packed:
+        """As on a GPU (``one_call``: one line of keys, and the kernel's reference), or as on a CPU."""
+        return collate_packed(segments(rows, self.family), self.family, "cpu", one_call=one_call)
+
+    def inputs(self, ids: Sequence[int], images: Sequence[ImageRef]) -> dict[str, Any]:
+        """A row as transformers' forward takes it."""
+        patches, tensor = self.family.patches, torch.tensor([ids])
+        out = {
+            "input_ids": tensor,
+            "attention_mask": torch.ones_like(tensor),
+            "mm_token_type_ids": (tensor == self.family.chat.image_pad).int(),
+        }
+        if images:
+            out["pixel_values"] = torch.cat([torch.from_numpy(patches.normalised(self.store.view(r))) for r in images])
+            out["image_grid_thw"] = torch.tensor([patches.grid(r) for r in images])
+        return out
+
+    def reference(self) -> Any:
+        """Plain transformers, without what ``load_model`` changes."""
+        return AutoModelForImageTextToText.from_pretrained(self.family.folder).eval()
+
+    def expected(self, model: Any, row: TrainRow) -> torch.Tensor:
+        """Log-probabilities of the row's trained tokens by a plain forward of the row alone."""
+        logits = model(**self.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
+        return torch.stack([logits[t - 1, row.token_ids[t]] for t, m in enumerate(row.mask) if m])
+
+
+@functools.cache
+def tiny_family(model_type: str) -> TinyFamily:
+    """Built once a process."""
+    root = Path(tempfile.mkdtemp(prefix=f"{model_type}-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    kind = find_family(model_type)
+    kind.build(root / "model", kind.Architecture(**SIZES[model_type]), [TALK] * 3, 3)
+    store = ImageStore(root / "images", kind.sizing(ImageLimits(784, 1_000_000)))
+    return TinyFamily(kind.open(root / "model"), store)

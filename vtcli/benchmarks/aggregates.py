@@ -1,0 +1,190 @@
+"""Figures of a benchmark from graded answers. Pure: every figure is a function of sums, so that intervals come free.
+
+A figure has terms (N, K) of N answers and a statistic of their K sums. A mean has the terms (score, 1) and the
+statistic sum / count. Clusters of answers are drawn with replacement for its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vtcli.algo.clusters import Statistic
+from vtcli.algo.metrics import Floats
+from vtcli.schema import Json
+from vtcli.signals.scorers import yes_no as readings
+
+
+@dataclass(frozen=True, slots=True)
+class GradedAnswer:
+    """One graded answer: ``score`` by the scorer at hand, and what its sample's truth says."""
+
+    sample: str
+    cluster: str
+    score: float
+    text: str
+    answer: str
+    truth: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``plain`` figures are means of independent scores: their interval may be Wilson's."""
+
+    name: str
+    terms: Floats  # (N, K)
+    statistic: Statistic
+    plain: bool = False
+    count: int = 0  # answers that it rests on
+    percent: bool = True
+
+
+Aggregate = Callable[[Sequence[GradedAnswer]], Sequence[Figure]]
+
+
+def _ratio(sums: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sums[:, 0] / sums[:, 1]
+
+
+def _mean_of(outcomes: Sequence[GradedAnswer], name: str, inside: Sequence[bool]) -> Figure:
+    terms = np.array([[o.score * i, float(i)] for o, i in zip(outcomes, inside, strict=True)], dtype=np.float64)
+    return Figure(name, terms, _ratio, plain=True, count=sum(inside))
+
+
+def mean(outcomes: Sequence[GradedAnswer]) -> list[Figure]:
+    """``all``: the mean score."""
+    return [_mean_of(outcomes, "all", [True] * len(outcomes))]
+
+
+def by(
+    outcomes: Sequence[GradedAnswer],
+    *,
+    key: str,
+    names: Mapping[str, str] | None = None,
+    merge: Mapping[str, str] | None = None,
+    macro: bool = False,
+) -> list[Figure]:
+    """``all`` over every answer, then the mean of each value of ``truth[key]`` under its own name or that of ``names``.
+
+    ``macro`` adds the mean of the groups' means. ``merge`` puts groups together, as the mean of their means:
+    VSI-Bench's three difficulties of one task.
+    """
+    values = [str(o.truth.get(key)) for o in outcomes]
+    groups: dict[str, list[str]] = {}
+    for value in sorted(set(values)):
+        groups.setdefault((merge or {}).get(value) or (names or {}).get(value, value), []).append(value)
+    figures = mean(outcomes)
+    for name, members in groups.items():
+        figures.append(
+            _mean_of(outcomes, name, [v == members[0] for v in values])
+            if len(members) == 1
+            else _macro(outcomes, name, values, [members])
+        )
+    return [*figures, *([_macro(outcomes, "macro", values, list(groups.values()))] if macro else [])]
+
+
+def _macro(
+    outcomes: Sequence[GradedAnswer], name: str, values: Sequence[str], groups: Sequence[Sequence[str]]
+) -> Figure:
+    """The mean over groups of the mean over their members' means."""
+    members = [member for group in groups for member in group]
+    at = {member: k for k, member in enumerate(members)}
+    weights = np.array([1 / len(group) / len(groups) for group in groups for _ in group])
+    terms = np.zeros((len(outcomes), 2 * len(members)))
+    for n, (outcome, value) in enumerate(zip(outcomes, values, strict=True)):
+        if value in at:
+            terms[n, 2 * at[value] : 2 * at[value] + 2] = outcome.score, 1.0
+
+    def statistic(sums: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (sums[:, 0::2] / sums[:, 1::2]) @ weights
+
+    return Figure(name, terms, statistic, count=int(terms[:, 1::2].sum()))
+
+
+def cyclic(outcomes: Sequence[GradedAnswer], *, key: str, names: Mapping[str, str], item: str) -> list[Figure]:
+    """HR-Bench: ``by`` category over all orders of the options, as its own code has it. ``all orders`` is the share
+    of items (``truth[item]``) that are right in every order; no paper reports it under HR-Bench's name."""
+    return [*by(outcomes, key=key, names=names), _every(outcomes, "all orders", item)]
+
+
+def _every(outcomes: Sequence[GradedAnswer], name: str, item: str) -> Figure:
+    """The share of items of which every answer is right; it stands at each item's first answer."""
+    worst: dict[str, float] = {}
+    for o in outcomes:
+        key = str(o.truth.get(item))
+        worst[key] = min(worst.get(key, 1.0), o.score)
+    seen: set[str] = set()
+    terms = np.zeros((len(outcomes), 2))
+    for n, o in enumerate(outcomes):
+        key = str(o.truth.get(item))
+        if key not in seen:
+            terms[n] = worst[key], 1.0
+            seen.add(key)
+    return Figure(name, terms, _ratio, count=len(worst))
+
+
+def worst_case(outcomes: Sequence[GradedAnswer], *, item: str) -> list[Figure]:
+    """DynaMath: ``all`` (average), and ``worst``: items that are right in every variant (arXiv 2411.00836)."""
+    return [*mean(outcomes), _every(outcomes, "worst", item)]
+
+
+def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Figure]:
+    """POPE: accuracy by category and over all, precision, recall, F1 and the share of yes, read by POPE's own rule."""
+    terms = np.zeros((len(outcomes), 4))  # answered yes and true, yes and false, no and true, all
+    for n, o in enumerate(outcomes):
+        said, true = readings.read_official(o.text), readings.read(o.answer) is True
+        terms[n] = said and true, said and not true, not said and true, 1.0
+
+    def figure(name: str, statistic: Callable[[Floats], tuple[Floats, Floats]]) -> Figure:
+        def value(sums: Floats) -> Floats:
+            above, below = statistic(sums)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return above / below
+
+        return Figure(name, terms, value, count=len(outcomes))
+
+    return [
+        *by(outcomes, key=key),
+        figure("precision", lambda s: (s[:, 0], s[:, 0] + s[:, 1])),
+        figure("recall", lambda s: (s[:, 0], s[:, 0] + s[:, 2])),
+        figure("F1", lambda s: (2 * s[:, 0], 2 * s[:, 0] + s[:, 1] + s[:, 2])),
+        figure("yes", lambda s: (s[:, 0] + s[:, 1], s[:, 3])),
+    ]
+
+
+def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = "step") -> list[Figure]:
+    """We-Math's composites (arXiv 2407.01284): one multi-step problem (``step`` multi) with its two or three steps.
+
+    ``strict`` = (CM + IG / 2) / N: CM has all steps and the composite right, IG all steps and not the composite.
+    ``loose`` counts CM from one right step on. ``rote`` is RM / (RM + CM) by the strict reading, RM the composite
+    without all steps. Composites of which a part is missing are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for o in outcomes:
+        found.setdefault(str(o.truth.get(item)), {})[str(o.truth.get(step))] = o.score
+    seen: set[str] = set()
+    terms = np.zeros((len(outcomes), 5))  # IG, CM strict, CM loose, RM strict, 1
+    for n, o in enumerate(outcomes):
+        key = str(o.truth.get(item))
+        parts = found[key]
+        steps = [score >= 1 for name, score in parts.items() if name != "multi"]
+        if key in seen or "multi" not in parts or len(steps) < 2:
+            continue
+        seen.add(key)
+        right = parts["multi"] >= 1
+        terms[n] = all(steps) and not right, all(steps) and right, any(steps) and right, right and not all(steps), 1.0
+
+    def score(column: int) -> Statistic:
+        return lambda s: _ratio(np.stack([s[:, column] + s[:, 0] / 2, s[:, 4]], axis=1))
+
+    rote = Figure("rote", terms, lambda s: _ratio(np.stack([s[:, 3], s[:, 3] + s[:, 1]], axis=1)), count=len(seen))
+    return [
+        Figure("strict", terms, score(1), count=len(seen)),
+        Figure("loose", terms, score(2), count=len(seen)),
+        rote,
+        *mean(outcomes),
+    ]

@@ -1,0 +1,117 @@
+"""Rows of a benchmark's public files: TSV with base64 images (VLMEvalKit), Parquet, JSON and JSONL."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import csv
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vtcli.benchmarks.benchmark import Benchmark, Format
+from vtcli.errors import InputError
+
+POINTER_CHARS = 64
+"""A shorter image of VLMEvalKit's TSV is the index of the row that has the image."""
+
+
+def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[Path]]:
+    """The first format whose files are in ``folder/NAME`` or in the folder, and these files in order.
+
+    Raises:
+        InputError: no such folder or none of the files; says which names are looked for.
+    """
+    for form in benchmark.formats:
+        for place in (folder / name, folder / (benchmark.folder or name), folder):
+            if found := sorted(path for path in place.glob(form.files) if path.is_file()):
+                return form, found
+    wanted = " or ".join(form.files for form in benchmark.formats)
+    raise InputError(
+        f"{benchmark.title}: {folder} has neither {wanted} nor {name}/ with it. Put a copy of {benchmark.source} "
+        "there, or give its folder by eval.benchmarks_in."
+    )
+
+
+def rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file by its ending, one after the other. Raises ``InputError`` for a file that cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            for batch in pq.ParquetFile(path).iter_batches(batch_size=16):
+                yield from batch.to_pylist()
+        elif path.suffix in (".tsv", ".csv"):
+            csv.field_size_limit(sys.maxsize)
+            with path.open(newline="", encoding="utf-8") as file:
+                yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        else:
+            yield from _json_rows(path)
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as {path.suffix[1:]}: {error}. Fetch it again.") from error
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    whole: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
+    if whole is None:
+        read: Any = json.loads(text)
+        whole = list(cast("Mapping[str, Any]", read).values()) if isinstance(read, dict) else read
+    for row in whole:
+        if not isinstance(row, dict):
+            raise ValueError("expected an object for each row")
+        yield cast("Mapping[str, Any]", row)
+
+
+def empty(value: Any) -> bool:
+    """True for what stands for nothing in a table."""
+    return value is None or (isinstance(value, float) and math.isnan(value)) or value in ("", "nan")
+
+
+def listed(value: Any) -> list[Any]:
+    """A list, or a text that is one (``['a', 'b']``), as a list; anything else alone."""
+    if isinstance(value, list | tuple):
+        return list(cast("Sequence[Any]", value))
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        try:
+            read = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return [value]
+        return list(read) if isinstance(read, list | tuple) else [value]
+    return [value]
+
+
+def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
+    """Bytes of the images in one field: bytes, a struct of ``datasets``, base64, a path below the folder, or a list.
+
+    Raises:
+        InputError: a field that is none of these.
+    """
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        value = given.get("bytes") or given.get("path")
+    if isinstance(value, bytes):
+        return [value]
+    if isinstance(value, list) or (isinstance(value, str) and value.startswith("[")):
+        return [one for item in listed(value) for one in pictures(item, folder, where)]
+    if isinstance(value, str) and len(value) < 1024 and (folder / value).is_file():
+        return [(folder / value).read_bytes()]
+    if isinstance(value, str) and len(value) > POINTER_CHARS:
+        try:
+            return [base64.b64decode(value.partition(";base64,")[2] or value, validate=True)]
+        except (binascii.Error, ValueError) as error:
+            raise InputError(f"{where}: its image is no base64 ({error}). Fetch the file again.") from error
+    shown = value[:60] if isinstance(value, str) else type(value).__name__
+    raise InputError(f"{where}: its image is {shown!r}; expected bytes, base64 or a file below {folder}.")
+
+
+def md5(path: Path) -> str:
+    """The file's md5, by which VLMEvalKit names versions."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

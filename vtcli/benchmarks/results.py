@@ -1,0 +1,180 @@
+"""A benchmark's figures of stored trajectories, and the printed numbers beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vtcli.algo.clusters import cluster_sums, interval
+from vtcli.algo.metrics import Estimate, wilson
+from vtcli.benchmarks.aggregates import Figure, GradedAnswer
+from vtcli.benchmarks.benchmark import Benchmark, Published
+from vtcli.schema import Json, Scored, Stop
+from vtcli.signals.scorers.grade import NOTHING, Grade
+
+JUDGED = "judged"
+"""The measure by the run's judge, beside the scorers'."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetting:
+    """Model, judge and decoding of this run, for "what differs"."""
+
+    model: str
+    judge: str
+    decoding: str
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkFigure:
+    """One number of one benchmark: by which score, over how many answers."""
+
+    benchmark: str
+    score: str
+    name: str
+    estimate: Estimate
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkResult:
+    """Figures of one benchmark, the headline first, with what they leave out."""
+
+    name: str
+    title: str
+    figures: tuple[BenchmarkFigure, ...]
+    questions: int
+    expected: int | None
+    broken: int  # rollouts that broke: in no figure
+    unanswered: int  # without <answer>: wrong
+    unread: int  # with an answer that holds none of the expected kind: wrong
+    unjudged: int
+    setting: RunSetting
+
+
+def result(
+    name: str, benchmark: Benchmark, found: Sequence[Scored], setting: RunSetting, *, seed: int
+) -> BenchmarkResult | None:
+    """Scores stored trajectories of one benchmark; None if there are none. Pure: no model or judge is asked."""
+    mine = [s for s in found if s.trajectory.sample.task == name]
+    whole = [s for s in mine if s.trajectory.stop is not Stop.BROKEN]
+    if not whole:
+        return None
+    grades = {score: [_grade(s, benchmark.scorer(score)) for s in whole] for score in benchmark.scores}
+    figures: list[BenchmarkFigure] = []
+    for score, marks in grades.items():
+        outcomes = [_outcome(s, g.score, benchmark) for s, g in zip(whole, marks, strict=True)]
+        figures += _figures(name, score, benchmark.aggregate(outcomes), outcomes, seed)
+    judged = [(s, s.signals.values.get("answer_correct")) for s in whole] if benchmark.judged else []
+    ruled = [_outcome(s, float(v), benchmark) for s, v in judged if isinstance(v, int | float)]
+    if ruled:
+        figures += _figures(name, JUDGED, benchmark.aggregate(ruled), ruled, seed)
+    headline = grades[benchmark.scores[0]]
+    return BenchmarkResult(
+        name=name,
+        title=benchmark.title,
+        figures=tuple(figures),
+        questions=len({s.trajectory.sample.id for s in mine}),
+        expected=benchmark.rows,
+        broken=len(mine) - len(whole),
+        unanswered=sum(s.trajectory.answer is None for s in whole),
+        unread=sum(not g.found and s.trajectory.answer is not None for s, g in zip(whole, headline, strict=True)),
+        unjudged=len(judged) - len(ruled),
+        setting=setting,
+    )
+
+
+def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:
+    answer = scored.trajectory.answer
+    return NOTHING if answer is None else scorer(scored.trajectory.sample, answer)
+
+
+def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> GradedAnswer:
+    sample = scored.trajectory.sample
+    cluster = str(sample.truth.get(benchmark.cluster)) if benchmark.cluster else sample.id
+    return GradedAnswer(sample.id, cluster, score, scored.trajectory.answer or "", sample.answer, sample.truth)
+
+
+def _figures(
+    name: str, score: str, figures: Sequence[Figure], outcomes: Sequence[GradedAnswer], seed: int
+) -> Iterator[BenchmarkFigure]:
+    clusters = [outcome.cluster for outcome in outcomes]
+    for figure in figures:
+        sums = cluster_sums(clusters, figure.terms)
+        value = float(figure.statistic(sums.sum(axis=0, keepdims=True))[0])
+        if not math.isfinite(value):
+            continue  # nothing to divide by: no answer of this kind
+        independent = figure.plain and len(sums) == len(outcomes)
+        hits = float(figure.terms[:, 0].sum())
+        if independent and set(figure.terms[:, 0].tolist()) <= {0.0, 1.0}:
+            estimate = wilson(round(hits), figure.count)
+        else:
+            bounds = interval(sums, figure.statistic, seed) or (None, None)
+            estimate = Estimate(value, *bounds, len(sums), "bootstrap of clusters", seed)
+        yield BenchmarkFigure(name, score, figure.name, estimate, figure.count)
+
+
+def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: Published) -> str:
+    """Differences of our figure and a printed one, in words."""
+    ours = result.setting
+    whole = f" of {result.expected}" if result.expected is not None else ""
+    scored = f"{figure.score} ({ours.judge})" if figure.score == JUDGED else f"rule {figure.score}"
+    return "; ".join(
+        [
+            f"model {ours.model} / {paper.model}",
+            f"scored by {scored} / {paper.scored}",
+            f"decoding {ours.decoding} / {paper.decoding}",
+            f"{result.questions}{whole} questions",
+        ]
+    )
+
+
+def beside(result: BenchmarkResult, benchmark: Benchmark) -> Iterator[tuple[BenchmarkFigure, Published | None]]:
+    """Every figure, with each printed row that has a value of its name; None for a figure without one.
+
+    Rows by a language model's judgement stand beside the judged figures where there are any; a rule's figures never
+    take their place: "scored by" says which is which.
+    """
+    for figure in result.figures:
+        rows = [paper for paper in benchmark.published if figure.name in paper.values]
+        if not rows:
+            yield figure, None
+        for paper in rows:
+            yield figure, paper
+
+
+def plain(result: BenchmarkResult, benchmark: Benchmark) -> dict[str, Json]:
+    """Everything for a file: figures with denominators, what is left out, and printed rows with what differs."""
+    figures: list[dict[str, Any]] = []
+    for figure in result.figures:
+        e = figure.estimate
+        papers = [p for f, p in beside(result, benchmark) if f is figure and p is not None]
+        figures.append(
+            {
+                "score": figure.score,
+                "figure": figure.name,
+                "value": e.value,
+                "low": e.low,
+                "high": e.high,
+                "clusters": e.n,
+                "answers": figure.answers,
+                "method": e.method,
+                "seed": e.seed,
+                "published": [
+                    {"paper": p.paper, "table": p.table, "model": p.model, "printed": p.values[figure.name]}
+                    | {"differs": differs(result, figure, p)}
+                    for p in papers
+                ],
+            }
+        )
+    counts = ("questions", "expected", "broken", "unanswered", "unread", "unjudged")
+    return {"title": result.title, "figures": figures} | {name: getattr(result, name) for name in counts}
+
+
+def headlines(results: Mapping[str, BenchmarkResult]) -> dict[str, float]:
+    """For a tracker: ``benchmark.vstar.choices.all`` and the like."""
+    return {
+        f"benchmark.{f.benchmark}.{f.score}.{f.name}": f.estimate.value for r in results.values() for f in r.figures
+    }

@@ -1,0 +1,302 @@
+"""Rows of a benchmark as samples, and the check of a local copy."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vtcli.benchmarks import files
+from vtcli.benchmarks.benchmark import ROW, Benchmark, Change, Format
+from vtcli.data.generators.film import Footage
+from vtcli.data.generators.rotflip import TRANSFORMS
+from vtcli.errors import InputError
+from vtcli.schema import ImageRef, Json, Sample, VideoRef
+from vtcli.signals.scorers import letters
+from vtcli.store import images
+from vtcli.store.images import ImageStore
+
+IMAGE = "image"
+"""Cluster of rows that show the same picture."""
+
+_OWN_LETTER = r"^\s*\(?{}[).:]\s*"
+
+
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A row read, without its pictures."""
+
+    key: str
+    question: str
+    answers: tuple[str, ...]
+    truth: Mapping[str, Json]
+    pointer: str | None  # id of the row whose image it shows
+
+
+class BrokenRow(InputError):
+    """A row that cannot be asked."""
+
+
+def load(
+    folder: Path, name: str, benchmark: Benchmark, store: ImageStore, *, seed: int = 0, limit: int | None = None
+) -> Iterator[Sample]:
+    """The benchmark's rows as samples, in the order of the file; with ``limit`` so many, evenly spread.
+
+    Raises:
+        InputError: missing files, a missing column, a repeated id, a row without question, answer or image.
+    """
+    form, paths = files.locate(folder, name, benchmark)
+    chosen, shown = (None, None) if limit is None else _spread(paths, form, limit)
+    seen: dict[str, tuple[ImageRef, ...]] = {}
+    used: set[str] = set()
+    for where, row, asked in _walk(paths, form, chosen):
+        text = read_row(row, form, benchmark, where, seed)
+        if text.key in used:
+            raise BrokenRow(f"{where}: the id {text.key!r} is there twice. vtcli benchmarks check lists such rows.")
+        used.add(text.key)
+        if not asked and (shown is None or text.key not in shown):
+            continue
+        if text.pointer is None:
+            data = _pictures(row, form, paths[0].parent, where)
+            refs = _stored(data, benchmark.change, _drawn_turn(benchmark.change, text.key, seed), where, store)
+        elif text.pointer in seen:
+            refs = seen[text.pointer]
+        else:
+            raise BrokenRow(f"{where}: its image is that of row {text.pointer!r}, which does not come before it.")
+        seen[text.key] = refs
+        if asked and (refs or not form.images):
+            videos = _videos(row, form, folder / name, where) or _videos(row, form, folder, where)
+            yield Sample(
+                id=f"{name}-{text.key}",
+                task=name,
+                form="answer",
+                split="test",
+                question=text.question,
+                answer=text.answers[0],
+                images=refs,
+                tools=(),
+                truth=_seen_truth(text, benchmark, refs, seed),
+                videos=videos,
+            )
+
+
+def _seen_truth(text: RowText, benchmark: Benchmark, refs: Sequence[ImageRef], seed: int) -> Mapping[str, Json]:
+    """The row's truth, with the turn of its images and the picture that it shows, where these matter."""
+    change, key = benchmark.change, text.pointer or text.key
+    turn = {} if change is None else {"transform": _drawn_turn(change, key, seed)}
+    return {**text.truth, **turn, **({IMAGE: refs[0].full} if benchmark.cluster == IMAGE and refs else {})}
+
+
+def _drawn_turn(change: Change | None, key: str, seed: int) -> str:
+    """The turn of a row's images, drawn from its id and the seed alone."""
+    drawn = hashlib.sha256(f"{seed}/{key}/turn".encode()).digest()
+    if change is None or not change.turns or int.from_bytes(drawn[:8], "big") >= change.share * 2**64:
+        return "none"
+    return change.turns[int.from_bytes(drawn[8:16], "big") % len(change.turns)]
+
+
+def _stored(
+    data: Sequence[bytes], change: Change | None, turn: str, where: str, store: ImageStore
+) -> tuple[ImageRef, ...]:
+    """The images in the store, changed as the benchmark says; none where all are too small for it."""
+    if change is None:
+        return tuple(store.add_encoded(one, f"of {where}") for one in data)
+    refs, large = list[ImageRef](), False
+    for one in data:
+        pixels = images.decode(one, f"of {where}")
+        longer = max(pixels.shape[:2])
+        if change.above is not None and change.side is not None and longer > change.above:
+            large, scale = True, change.side / longer
+            height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
+            pixels = images.resize(pixels, height, width)
+        refs.append(store.add(np.ascontiguousarray(TRANSFORMS[turn](pixels))))
+    return tuple(refs) if large or not change.only_large else ()
+
+
+def _spread(paths: Sequence[Path], form: Format, limit: int) -> tuple[set[int], set[str]]:
+    """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
+    pointers = [_pointer(row, form) for path in paths for row in files.rows(path) if _wanted(row, form)]
+    count = min(limit, len(pointers))
+    chosen = {i * len(pointers) // count for i in range(count)} if count else set[int]()
+    return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
+
+
+def _wanted(row: Mapping[str, Any], form: Format) -> bool:
+    return all(str(row.get(column)) in values for column, values in form.only.items())
+
+
+def _walk(
+    paths: Sequence[Path], form: Format, chosen: set[int] | None
+) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    number = 0
+    for path in paths:
+        for at, row in enumerate(files.rows(path)):
+            if _wanted(row, form):
+                yield f"row {at} of {path}", {**row, ROW: number}, chosen is None or number in chosen
+                number += 1
+
+
+def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: str, seed: int = 0) -> RowText:
+    """Question with its prompt, answers and truth of a row. Raises ``BrokenRow`` for what cannot be asked."""
+    _require_columns(row, form, where)
+    key = str(row[form.id])
+    options = _options(row, form)
+    given = [str(answer) for answer in files.listed(row[form.answer]) if not files.empty(answer)]
+    turns = [str(turn).strip() for turn in row[form.question]] if form.last else [str(row[form.question])]
+    question = _conversation(turns, given) if turns else ""
+    given = given[-1:] if form.last else given
+    if files.empty(row[form.question]) or not question or not given:
+        raise BrokenRow(f"{where} has no {'answer' if question.strip() else 'question'}.")
+    truth: dict[str, Json] = {name: _plain(row[column]) for name, column in form.truth.items()}
+    if len(turns) > 1:
+        truth = {name: value[-1:] if isinstance(value, list) else value for name, value in truth.items()}
+    for flag, cases in form.flags.items():
+        truth[flag] = any(str(row.get(column)) in values for column, values in cases.items())
+    if options:
+        right = letters.answer_index(given[0], options)
+        if right is None:
+            raise BrokenRow(f"{where}: its answer is {given[0]!r}; expected a letter or one of {options}.")
+        order = _order(len(options), key, seed) if benchmark.shuffle else list(range(len(options)))
+        answer, options = options[right], [options[k] for k in order]
+        given = [answer] if options.count(answer) == 1 else [letters.letter(order.index(right))]
+        truth["choices"] = options
+    elif len(given) > 1:
+        truth["answers"] = given
+    if benchmark.cluster:
+        truth.setdefault(benchmark.cluster, key)
+    truth["rule"] = benchmark.rule
+    listing = "\n".join(f"{letters.letter(k)}. {text}" for k, text in enumerate(options))
+    template = benchmark.options_prompt if options and benchmark.options_prompt is not None else benchmark.prompt
+    values = {column: "" if files.empty(value) else value for column, value in row.items()}
+    try:
+        asked = template.format_map({**values, "question": question.strip(), "options": listing})
+    except KeyError as error:
+        raise InputError(f"{where} has no column {error} that the prompt of {benchmark.title} names.") from error
+    return RowText(key, asked.strip(), tuple(given), truth, _pointer(row, form))
+
+
+def _conversation(turns: Sequence[str], answers: Sequence[str]) -> str:
+    """The question; before it, of a conversation, the earlier questions with their answers."""
+    before = [
+        f"Q{n}: {turn}\nA{n}: {answer}" for n, (turn, answer) in enumerate(zip(turns[:-1], answers, strict=False), 1)
+    ]
+    return "\n".join([*before, f"Q{len(turns)}: {turns[-1]}"]) if before else turns[-1].strip()
+
+
+def _require_columns(row: Mapping[str, Any], form: Format, where: str) -> None:
+    single = form.options if len(form.options) == 1 else ()
+    needed = [form.id, form.question, form.answer, *form.images[:1], *form.truth.values(), *single]
+    if missing := [column for column in needed if column not in row]:
+        raise InputError(f"{where} has no column {', '.join(missing)}; its columns are {', '.join(row)}.")
+
+
+def _plain(value: Any) -> Json:
+    return value if isinstance(value, str | int | float | bool | list) or value is None else str(value)
+
+
+def _options(row: Mapping[str, Any], form: Format) -> list[str]:
+    """The option texts, without letters of their own."""
+    columns = [row.get(column) for column in form.options]
+    found = files.listed(columns[0]) if len(form.options) == 1 else columns
+    texts = [str(text).strip() for text in found if not files.empty(text)]
+    own = [re.match(_OWN_LETTER.format(letters.letter(k)), text) for k, text in enumerate(texts)]
+    if texts and all(own):
+        return [text[match.end() :].strip() for text, match in zip(texts, own, strict=True) if match]
+    return texts
+
+
+def _order(count: int, key: str, seed: int) -> list[int]:
+    """An order of options that depends on the row's id and the seed alone."""
+    return sorted(range(count), key=lambda k: hashlib.sha256(f"{seed}/{key}/{k}".encode()).digest())
+
+
+def _pointer(row: Mapping[str, Any], form: Format) -> str | None:
+    value = row.get(form.images[0]) if form.images else None
+    short = isinstance(value, str) and 0 < len(value) <= files.POINTER_CHARS and "." not in value
+    return value if short and isinstance(value, str) else None
+
+
+def _pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> list[bytes]:
+    """Bytes of a row's images, in the order of its columns. Raises ``BrokenRow`` where there is none."""
+    values = [value for column in form.images if not files.empty(value := row.get(column))]
+    data = [one for value in values for one in files.pictures(value, folder, where)]
+    if form.images and not data:
+        raise BrokenRow(f"{where} has no image.")
+    return data
+
+
+def _videos(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> tuple[VideoRef, ...]:
+    if form.video is None:
+        return ()
+    path = folder / form.video.format_map(dict(row))
+    if not path.is_file():
+        return ()
+    return (Footage.read(path.read_bytes(), path.name, f"the video of {where}").ref(str(path.resolve())),)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Result of checking a local copy of one benchmark."""
+
+    name: str
+    files: tuple[Path, ...] = ()
+    rows: int = 0
+    expected: int | None = None
+    version: str = "unknown"  # "as stated", "another", "not stated"
+    problems: tuple[str, ...] = field(default_factory=tuple[str, ...])
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.files) and not self.problems and self.version != "another"
+
+
+def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
+    """Reads every row of a local copy: number, ids, questions, answers, images (their headers), and the file's md5."""
+    try:
+        form, paths = files.locate(folder, name, benchmark)
+    except InputError:
+        return Copy(name, expected=benchmark.rows)
+    found = Copy(name, tuple(paths), expected=benchmark.rows, version="not stated")
+    if form.md5 is not None and len(paths) == 1:
+        found = replace(found, version="as stated" if files.md5(paths[0]) == form.md5 else "another")
+    problems, ids, count = list[str](), Counter[str](), 0
+    try:
+        for where, row, _ in _walk(paths, form, None):
+            count += 1
+            try:
+                text = read_row(row, form, benchmark, where)
+                ids[text.key] += 1
+                if text.pointer is None:
+                    _check_pictures(row, form, paths[0].parent, where)
+                elif text.pointer not in ids:
+                    problems.append(
+                        f"{where}: its image is that of row {text.pointer!r}, which does not come before it"
+                    )
+                if form.video and not any(
+                    (place / form.video.format_map(dict(row))).is_file() for place in (folder / name, folder)
+                ):
+                    problems.append(f"{where}: there is no video {form.video.format_map(dict(row))}")
+            except BrokenRow as problem:
+                problems.append(str(problem))
+    except InputError as problem:
+        problems.append(str(problem))
+    problems += [f"the id {key!r} is there {times} times" for key, times in ids.items() if times > 1]
+    if benchmark.rows is not None and count != benchmark.rows:
+        problems.append(f"{count} rows; the whole benchmark has {benchmark.rows}")
+    return replace(found, rows=count, problems=tuple(problems))
+
+
+def _check_pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> None:
+    try:
+        for data in _pictures(row, form, folder, where):
+            images.size(data, f"of {where}")
+    except BrokenRow:
+        raise
+    except InputError as problem:
+        raise BrokenRow(str(problem)) from problem

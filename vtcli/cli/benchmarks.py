@@ -1,0 +1,88 @@
+"""``vtcli benchmarks``: which benchmarks there are, what one consists of, and whether a local copy is complete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vtcli.benchmarks.benchmark import Benchmark
+
+app = typer.Typer(help="List, show and check benchmarks and their local copies.", no_args_is_help=True)
+
+Own = Annotated[Path | None, typer.Option("--config-dir", help="A folder of your own, with benchmark/NAME.yaml.")]
+
+INCOMPLETE = 1
+SHOWN_PROBLEMS = 10
+
+
+def _values(own: Path | None) -> Mapping[str, Any]:
+    from vtcli.config import compose
+
+    names = compose.options("benchmark", compose.own_folder(own))
+    flags = ["--config-dir", str(own)] if own else []
+    job = compose.load("eval", [*flags, f"benchmark=[{','.join(names)}]", "eval.model=none"])
+    return job.values["benchmark"]
+
+
+def _benchmarks(own: Path | None) -> dict[str, Benchmark]:
+    from vtcli.benchmarks.benchmark import Benchmark
+    from vtcli.config.binding import convert
+
+    return convert(_values(own), dict[str, Benchmark], "benchmark")
+
+
+@app.command("ls")
+def ls(own: Own = None) -> None:
+    """List every benchmark: name, rows, scorers, how many rows of papers it is compared with, title."""
+    for name, one in sorted(_benchmarks(own).items()):
+        rows = "?" if one.rows is None else str(one.rows)
+        scores = " ".join([*one.scores, *(["judged"] if one.judged else [])])
+        typer.echo(f"{name:<22} {rows:>6} rows  {scores:<26} {len(one.published):>2} printed  {one.title}")
+
+
+@app.command("show")
+def show(name: str, own: Own = None) -> None:
+    """Print the benchmark NAME as its file has it, with every default."""
+    import yaml
+
+    from vtcli.benchmarks.benchmark import named
+
+    values = _values(own)
+    typer.echo(yaml.safe_dump({name: values[named(values, [name])[0]]}, sort_keys=False, allow_unicode=True).rstrip())
+
+
+@app.command("check")
+def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = None, own: Own = None) -> None:
+    """Check the local copies below FOLDER, or those of NAME…: files, version, rows, ids, answers, images.
+
+    Exit code 1 if a copy that is there, or was named, is not complete.
+    """
+    from vtcli.benchmarks.benchmark import named
+    from vtcli.benchmarks.samples import check as checked
+    from vtcli.errors import InputError
+
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is no folder; expected one with local copies of benchmarks, such as VStarBench.tsv."
+        )
+    known, wrong = _benchmarks(own), False
+    for one in named(known, name or []):
+        found = checked(folder, one, known[one])
+        if not found.files:
+            wrong |= bool(name)
+            typer.echo(f"{one:<22} no copy here")
+            continue
+        expected = "" if found.expected is None else f" of {found.expected}"
+        verdict = "complete" if found.complete else "NOT complete"
+        typer.echo(f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})")
+        for problem in found.problems[:SHOWN_PROBLEMS]:
+            typer.echo(f"{'':<22}   {problem}")
+        if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
+            typer.echo(f"{'':<22}   and {more} more")
+        wrong |= not found.complete
+    raise typer.Exit(INCOMPLETE if wrong else 0)

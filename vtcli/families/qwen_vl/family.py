@@ -1,0 +1,145 @@
+"""Members of ``Family`` that all families of Qwen-VL share. Imports torch and transformers only when a model is
+touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from vtcli.families.family import Batch, Messages
+from vtcli.families.qwen_vl import processor
+from vtcli.families.qwen_vl.patches import Grid, Patches
+from vtcli.families.qwen_vl.serving import QwenVllm
+from vtcli.protocols import Pixels, View
+from vtcli.schema import ImageRef
+from vtcli.store.images import ImageLimits, Sizing, smart_resize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vtcli.families.qwen_vl.chat import QwenChat
+
+
+@dataclass(frozen=True)
+class QwenVL:
+    """Rows are packed in one line; positions are M-RoPE's (3, T). A family adds its patches, its classes in
+    transformers, what its vision tower returns (``tower``) and where that goes (``place``)."""
+
+    folder: Path
+    chat: QwenChat
+    vllm: QwenVllm
+
+    name: ClassVar[str]
+    Architecture: ClassVar[type[Any]]
+    large: ClassVar[Mapping[str, Any]]
+    patches: ClassVar[Patches]
+    packs: ClassVar[bool] = True
+    language_model: ClassVar[str] = "language_model"
+
+    # -- what a family adds ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def model_class(cls) -> Any:
+        """The class of the model in transformers."""
+        raise NotImplementedError
+
+    def tower(self, model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:
+        """Features that the vision tower makes of normalised patches: (tokens, …) of each image."""
+        raise NotImplementedError
+
+    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+        """The arguments of ``decoder``: token embeddings (B, T, hidden) with features at the images' tokens."""
+        raise NotImplementedError
+
+    # -- without a model -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        processor.require(folder, cls.name, cls.patches)
+        chat = cls.open_chat(folder)
+        return cls(folder, chat, QwenVllm(folder, chat.image_pad, cls.patches))
+
+    @classmethod
+    def open_chat(cls, folder: Path) -> QwenChat:
+        """The chat format over the folder's tokenizer."""
+        from vtcli.families.qwen_vl.chat import QwenChat
+
+        return QwenChat.load(folder, cls.name, cls.patches)
+
+    @classmethod
+    def sizing(cls, limits: ImageLimits) -> Sizing:
+        low, high = limits.min_pixels, limits.max_pixels
+        return partial(smart_resize, factor=cls.patches.factor, min_pixels=low, max_pixels=high)
+
+    @property
+    def max_tokens(self) -> int:
+        return int(self._config().get_text_config().max_position_embeddings)
+
+    def _config(self) -> Any:
+        return self.model_class().config_class.from_pretrained(str(self.folder))
+
+    # -- inputs ----------------------------------------------------------------------------------------------------
+
+    def positions(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> tuple[npt.NDArray[np.int64], int]:
+        return self.patches.positions(token_ids, images, self.chat.image_pad)
+
+    def pixels(self, view: Pixels) -> npt.NDArray[np.float32]:
+        return self.patches.normalised(view)
+
+    def prepare(self, view: Pixels) -> npt.NDArray[np.uint8]:
+        return self.patches.tiles(view)
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def load(self, dtype: Any) -> Any:
+        from vtcli.families.qwen_vl.tower import with_linear_patches, with_whole_windows
+
+        model = self.model_class().from_pretrained(str(self.folder), dtype=dtype)
+        return with_whole_windows(with_linear_patches(model))
+
+    def skeleton(self) -> Any:
+        import torch
+
+        own = self._config()
+        with torch.device("meta"):
+            return self.model_class()(own)
+
+    def vision(self, model: Any) -> Sequence[Any]:
+        return (model.model.visual,)
+
+    def features(self, model: Any, batch: Batch, view: View) -> Sequence[Tensor]:
+        from vtcli.families.qwen_vl.tower import images
+
+        return self.tower(model, *images(batch, view, self.patches))
+
+    def embed(
+        self,
+        model: Any,
+        batch: Batch,
+        view: View,
+        *,
+        blank: bool = False,
+        features: Sequence[Tensor] | None = None,
+    ) -> dict[str, Any]:
+        from vtcli.families.qwen_vl.tower import blank as blank_input
+        from vtcli.families.qwen_vl.tower import embedded
+
+        if features is None and batch.unique:
+            features, blank = self.features(model, batch, view), False
+        # before the embeddings, as features: ranks keep step
+        zero = blank_input(partial(self.tower, model), self.patches, batch.ids.device) if blank else None
+        embeds = embedded(model, batch, zero)
+        return self.place(model, batch, embeds, features or ()) if batch.unique else {"inputs_embeds": embeds}
+
+    def head(self, model: Any) -> Any:
+        return model.lm_head

@@ -1,0 +1,100 @@
+"""The image processor of a model folder, as its files describe it. No image is processed with it: views are cut by
+``Patches``. Engines that bring their own processor read the same files, so the two must say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from vtcli.errors import InputError
+from vtcli.families.qwen_vl.patches import Patches
+
+FILE = "preprocessor_config.json"
+_OPEN_THOUGHT = re.compile(r"<\|im_start\|>assistant\n<think>\n(?!\n?</think>)")
+
+
+def settings(folder: Path) -> Mapping[str, Any]:
+    """The image processor's settings; empty where the folder has none.
+
+    Raises:
+        InputError: the file is no JSON object.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}. Copy or download the folder again.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is no JSON object: copy or download the folder again.")
+    return cast("dict[str, Any]", found)
+
+
+def require(folder: Path, name: str, patches: Patches) -> None:
+    """Refuses the processor of another kind of model: an engine that reads it would see other pictures.
+
+    Raises:
+        InputError: a setting differs from the family's.
+    """
+    wanted = {
+        "patch_size": patches.side,
+        "merge_size": patches.merge,
+        "temporal_patch_size": patches.temporal,
+        "image_mean": list(patches.mean),
+        "image_std": list(patches.std),
+    }
+    found = settings(folder)
+    for key, value in wanted.items():
+        if key in found and not _equal(found[key], value):
+            raise InputError(
+                f"{folder / FILE} is not the processor of {name}: {key} is {found[key]}, expected {value}. Copy the "
+                "file that belongs to the model."
+            )
+
+
+def colours(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Mean and standard deviation (3,) of the folder's image processor.
+
+    Raises:
+        InputError: it does not say by what it normalises.
+    """
+    found = settings(folder)
+    try:
+        return np.array(found["image_mean"], np.float32), np.array(found["image_std"], np.float32)
+    except (KeyError, ValueError) as error:
+        path = folder / FILE
+        raise InputError(f"{path} is missing or says nothing of image_mean and image_std: {error!r}") from error
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(np.allclose(np.asarray(one, float), np.asarray(other, float), atol=1e-6))
+    except (TypeError, ValueError):
+        return False
+
+
+def opens_a_thought(folder: Path) -> bool:
+    """Returns True if the folder's chat template begins the assistant's turn with an open ``<think>``."""
+    template = chat_template(folder).replace("\\n", "\n")  # a string of Jinja writes the line's end so
+    return _OPEN_THOUGHT.search(template) is not None
+
+
+def chat_template(folder: Path) -> str:
+    """The folder's chat template, from the first file that has one; empty where none has."""
+    if (path := folder / "chat_template.jinja").is_file():
+        return path.read_text()
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        try:
+            found = json.loads((folder / name).read_text())["chat_template"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(found, str):
+            return found
+    return ""

@@ -1,0 +1,175 @@
+"""A Qwen-VL in miniature: the files of its folder, and the sizes that the configs of all families have.
+
+Stands where a 7B checkpoint would: ``from_pretrained`` and vLLM load the folder as they load the large one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from vtcli.families.family import Messages
+from vtcli.families.messages import PLACEHOLDER
+from vtcli.families.qwen_vl.chat import MARKERS
+from vtcli.families.qwen_vl.patches import Patches
+from vtcli.families.qwen_vl.processor import FILE
+from vtcli.families.qwen_vl.sizes import TinySizes
+
+# Digits one by one as in Qwen2, but no other split: the few phrases of the tiny world, call syntax and turn headers
+# included, become one token each, which halves the sequences and with them the time of every step.
+_SPLIT = r"\p{N}|[^\p{N}]+"
+_CALL_TAGS = re.compile("</?tool_call>")  # tokens of their own
+PLAIN_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def texts(conversations: Iterable[Messages]) -> Iterable[str]:
+    """All texts of conversations, for ``train_tokenizer``."""
+    for messages in conversations:
+        yield from texts_of(messages)
+
+
+def texts_of(messages: Iterable[Mapping[str, str]]) -> Iterable[str]:
+    """The texts between markers and images, as a tokenizer will see them; headers included."""
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if role == "system":
+            yield f"system\n{content}"
+        elif role == "assistant":
+            yield "assistant\n"
+            yield from _CALL_TAGS.split(content)
+        else:
+            yield "user\n"
+            texts = content.split(PLACEHOLDER)
+            yield from (text.lstrip("\n") for text in texts) if role == "user" else texts
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, plain: Sequence[str] = PLAIN_TOKENS) -> Tokenizer:
+    """Byte-level BPE with Qwen's markers and pre-tokenisation, trained on ``texts``; ``plain``: further tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()  # type: ignore[assignment]  # the stubs type the setter as read-only
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    added = len(MARKERS) + len(plain)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - added,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in MARKERS])
+    tokenizer.add_tokens([AddedToken(name, special=False) for name in plain])
+    return tokenizer
+
+
+def write(folder: Path, tokenizer: Tokenizer, max_positions: int, make: Callable[[], Any], seed: int) -> None:
+    """Write the model that ``make`` makes, randomly initialised by ``seed``, and its tokenizer's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=max_positions,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make()
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.token_to_id("<|im_end|>"), pad_token_id=tokenizer.token_to_id("<|endoftext|>")
+    )
+    model.save_pretrained(folder)
+
+
+def write_processor(folder: Path, name: str, patches: Patches, **more: Any) -> None:
+    """Write the image processor's settings as the family ships them (``name``: of the class that joins it with the
+    tokenizer). Limits are open: views are resized once, before any engine."""
+    settings = {
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": list(patches.mean),
+        "image_std": list(patches.std),
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": name,
+        "merge_size": patches.merge,
+        "patch_size": patches.side,
+        "temporal_patch_size": patches.temporal,
+        "min_pixels": patches.factor**2,
+        "max_pixels": 12845056,
+        "rescale_factor": 1 / 255,
+        "resample": 3,
+    }
+    (folder / FILE).write_text(json.dumps(settings | more, indent=2) + "\n")
+
+
+def text_config(sizes: TinySizes, tokenizer: Tokenizer, section: Sequence[int]) -> dict[str, Any]:
+    """Settings of the language model; ``section``: how M-RoPE shares out frequencies to time, height and width."""
+    vocabulary = (max(tokenizer.get_vocab_size(), sizes.embeddings) + 63) // 64 * 64
+    return dict(
+        vocab_size=vocabulary,
+        hidden_size=sizes.hidden_size,
+        intermediate_size=sizes.intermediate_size,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        num_key_value_heads=sizes.kv_heads,
+        max_position_embeddings=sizes.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_theta, "mrope_section": list(section)},
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
+        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+        tie_word_embeddings=True,
+        initializer_range=sizes.initializer_range,
+    )
+
+
+def vision_config(sizes: TinySizes) -> dict[str, Any]:
+    """Settings of the vision tower."""
+    return dict(
+        depth=sizes.vision_depth,
+        hidden_size=sizes.vision_hidden_size,
+        intermediate_size=sizes.vision_intermediate_size,
+        num_heads=sizes.vision_heads,
+        out_hidden_size=sizes.hidden_size,
+        initializer_range=sizes.initializer_range,
+    )
+
+
+def marker_ids(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Settings of the model that name ids of markers, and that its head is its embedding."""
+    return dict(
+        image_token_id=_id(tokenizer, "<|image_pad|>"),
+        video_token_id=_id(tokenizer, "<|video_pad|>"),
+        vision_start_token_id=_id(tokenizer, "<|vision_start|>"),
+        vision_end_token_id=_id(tokenizer, "<|vision_end|>"),
+        tie_word_embeddings=True,
+    )
+
+
+def _id(tokenizer: Tokenizer, marker: str) -> int:
+    found = tokenizer.token_to_id(marker)
+    assert found is not None, f"{marker} was added in train_tokenizer"
+    return found

@@ -1,0 +1,86 @@
+"""Vision towers of Qwen-VL in transformers: faster ways to the same numbers, and the values that enter and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from vtcli.families import varlen
+from vtcli.families.family import Batch
+from vtcli.families.qwen_vl.patches import SCALE, Grid, Patches
+from vtcli.protocols import View
+
+WINDOWS = "vtcli_flash_windows"
+"""Name of the vision tower's attention. With "flash" in it, transformers passes all images or windows in one call."""
+
+Tower = Callable[[Tensor, Sequence[Grid]], Sequence[Tensor]]
+"""Normalised patches and the images' sizes to the features of each image."""
+
+
+def with_linear_patches(model: Any) -> Any:
+    """The model with its patch embedding as a matrix product. A 3-D convolution whose stride equals its kernel is
+    such a product, with the same weights and sums. Its backward pass takes five times as long on a CPU."""
+    convolution = model.model.visual.patch_embed.proj  # the module that owns the weight, which ZeRO-3 gathers around it
+    convolution.forward = MethodType(_project, convolution)  # a method: a copy of the model has its own weights in it
+    return model
+
+
+def with_whole_windows(model: Any) -> Any:
+    """The model with one attention call per block of its vision tower, over all windows (``vtcli.families.varlen``).
+    transformers' own loops over them: 63 calls a block for an image of 1 008 x 756 in Qwen2.5-VL."""
+    model.config.vision_config._attn_implementation = WINDOWS
+    return model
+
+
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, **given: Any
+) -> tuple[Tensor, None]:
+    """(1, heads, patches, size) each → (1, patches, heads, size)."""
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    lines = given["cu_seq_lens_q"], given["cu_seq_lens_k"]
+    bounds = varlen.SegmentBounds(*lines, given["max_length_q"], given["max_length_k"])
+    return varlen.attend(q, k, v, bounds, scale=given["scaling"], causal=False)[None], None
+
+
+def _project(self: Any, patches: Tensor) -> Tensor:
+    """(patches, 3, 2, side, side) -> (patches, vision hidden size)."""
+    return functional.linear(patches.flatten(1), self.weight.flatten(1), self.bias)
+
+
+def images(batch: Batch, view: View, patches: Patches) -> tuple[Tensor, Sequence[Grid]]:
+    """The normalised patches of ``batch.unique``, joined, on the batch's device, and each image's size."""
+    raw = batch.pixels
+    if raw is None:
+        raw = torch.from_numpy(np.concatenate([patches.tiles(view(ref)) for ref in batch.unique])).to(batch.ids.device)
+    return normalised(raw, patches), [patches.grid(ref) for ref in batch.unique]
+
+
+def normalised(raw: Tensor, patches: Patches) -> Tensor:
+    """``Patches.tiles`` on any device -> ``Patches.normalised``, bit for bit: the same four operations of fp32, each of
+    which IEEE 754 rounds in one way."""
+    mean, std = (torch.from_numpy(values).to(raw.device)[:, None] for values in patches.statistics())
+    scaled = raw.view(len(raw), 3, patches.side**2).to(torch.float32).mul_(float(SCALE)).sub_(mean).div_(std)
+    return scaled[:, :, None].expand(-1, -1, patches.temporal, -1).reshape(len(raw), -1)
+
+
+def blank(tower: Tower, patches: Patches, device: torch.device) -> Tensor:
+    """Zero, through the vision tower. Its weights are gathered (ZeRO-3) and get gradients of zero in every pass. So
+    ranks with and without images exchange the same tensors in the same order."""
+    pixels = torch.zeros((patches.merge**2, patches.row), device=device)
+    return 0.0 * tower(pixels, [(1, patches.merge, patches.merge)])[0].sum()
+
+
+def embedded(model: Any, batch: Batch, zero: Tensor | None) -> Tensor:
+    """Token embeddings (B, T, hidden) without images; ``zero``: a blank input that has passed the vision tower."""
+    embeds = model.get_input_embeddings()(batch.ids)
+    return embeds if zero is None else embeds + zero.to(embeds.dtype)
+
+
+AttentionInterface.register(WINDOWS, _attend)
