@@ -109,6 +109,7 @@ class Config:
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
     keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
+    compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
     max_unjudged: float = 0.05  # the same for trajectories that a judge was asked about and gave no verdict on
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
@@ -179,6 +180,7 @@ RUNTIME_KEYS = (
         "rl.checkpoint_keep",
         "rl.checkpoint_beside",
         "rl.keep_images",
+        "rl.compress_logs",
         "rl.max_broken",
         "rl.max_unjudged",
         "rl.allow_no_update",
@@ -247,15 +249,18 @@ class _Training:
     def metrics_log(self) -> Path:
         return self.stage.work / "metrics.jsonl"
 
-    def trajectories(self, rank: int) -> Path:
-        return self.stage.work / f"trajectories{f'-{rank}' if rank else ''}.jsonl"
+    def trajectories(self, rank: int) -> list[Path]:
+        """Both names of a rank's log, last the one that is written: a run that is resumed may change its form."""
+        name = f"trajectories{f'-{rank}' if rank else ''}.jsonl"
+        return sorted((self.stage.work / name, self.stage.work / f"{name}.zst"), reverse=not self.config.compress_logs)
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
         """Checkpoints that include the logs of all ranks."""
-        own = [log(rank) for rank in range(self.learner.world) for log in (self.trajectories, self.retention.log)]
-        logs = [self.metrics_log, *own]
-        folder = self.stage.work / "checkpoints"
+        own = [
+            log for rank in range(self.learner.world) for log in (*self.trajectories(rank), self.retention.log(rank))
+        ]
+        logs, folder = [self.metrics_log, *own], self.stage.work / "checkpoints"
         return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
 
     @contextmanager
@@ -283,7 +288,7 @@ def _train(run: _Training) -> None:
 
     config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
-    trajectories, retention = run.trajectories(rank), run.retention
+    trajectories, retention = run.trajectories(rank)[-1], run.retention
 
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         advantages = config.advantage(groups)  # one value per policy turn
@@ -487,7 +492,7 @@ def _finish(run: _Training) -> Artifact:
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
-    for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl"))]:
+    for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl*"))]:
         shutil.copyfile(path, folder / path.name)
     shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
     run.retention.collect(folder / "images", run.learner.world)

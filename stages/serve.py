@@ -109,18 +109,15 @@ def _as_trained(config: Config, source: ModelSource) -> Config:
     Raises:
         InputError: the manifest does not name the environment.
     """
-    wanted = config.as_trained
-    if "env" not in wanted and source.artifact is None:
-        return config  # the environment is given, and nothing is recorded of the rest
-    world = require_environment(source.artifact, config.model, wanted)
-    changed: dict[str, Any] = {key: world[key] for key in wanted if key == "prompt"}
-    if "env" in wanted:
+    world = require_environment(source.artifact, config.model, config.as_trained)
+    changed: dict[str, Any] = {key: world[key] for key in world if key == "prompt"}
+    if "env" in world:
         changed["env"] = bind(world["env"], "env")
-    if "images" in wanted:
+    if "images" in world:
         changed["images"] = convert(world["images"], ImageLimits, "images")
-    if "limits" in wanted:
+    if "limits" in world:
         changed["limits"] = convert(world["limits"], Limits, "serve.limits")
-    own = {**config.job.get("serve", {}), **({"limits": world["limits"]} if "limits" in wanted else {})}
+    own = {**config.job.get("serve", {}), **({"limits": world["limits"]} if "limits" in world else {})}
     job = config.job | {key: value for key, value in world.items() if key != "limits"} | {"serve": own}
     return replace(config, **changed, job=job)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_model
+from fakes import env_card, tagged
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
 from serving import DONE, IMAGE, PIXELS, PNG, URL, ZOOM, Gate, Script, Served, files, message, served, until
@@ -36,7 +37,8 @@ def test_an_answer_says_what_the_tools_did_and_where_its_images_are(tmp_path: Pa
         assert message["content"] == "K"
         assert message["reasoning_content"] == f"{ZOOM}\n← ok, 1 image\n"
         ((call,),) = [step["calls"] for step in told["steps"]]
-        assert (call["name"], call["status"], call["on"]) == ("image_zoom_in_tool", "ok", 0)
+        assert (call["name"], call["status"], call["on"]["index"]) == ("image_zoom_in_tool", "ok", 0)
+        assert (await server.get(call["on"]["url"])).status == 200
         assert '<rect x="14.00" y="14.00" width="28.00" height="28.00"/>' in call["drawing"]
         (made,) = call["images"]
         assert (made["index"], made["parent"], made["transform"]["op"]) == (1, 0, "zoom")
@@ -252,3 +254,18 @@ def test_several_turns_and_images_reach_the_policy_in_order_and_open_nothing(tmp
                 assert status == 400 and "would open a turn or an image" in reply["error"]["message"]
 
     served(tmp_path, policy, work, limits=RequestLimits(max_images=3))
+
+
+def test_a_client_that_goes_away_ends_its_code(tmp_path: Path) -> None:
+    """The code would run until its limit of ten seconds."""
+
+    async def work(server: Served) -> None:
+        pool = server.agent.worlds.sandbox.pool
+        assert pool is not None
+        for stream in (False, True):
+            gone = asyncio.create_task(server.post(**ASKED, stream=stream))
+            await until(lambda: pool.stats.live == 1)
+            gone.cancel()
+            await until(lambda: pool.stats.live == 0 and server.agent.rolling == 0 and files(tmp_path) == [])
+
+    served(tmp_path, Script(tagged("import time\nwhile True: time.sleep(1)")), work, card=env_card("codev"))

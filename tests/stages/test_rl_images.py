@@ -141,7 +141,9 @@ def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
 
 
 @pytest.mark.slow
-def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_and_logs_may_be_kept_in_another_way_from_a_resume_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, deaths = stage.log_step, [3, 6]
 
     def die(*given: Any) -> None:
@@ -153,9 +155,14 @@ def test_images_may_be_kept_or_not_from_a_resume_on(home: Path, monkeypatch: pyt
     monkeypatch.setattr(stage, "log_step", die)
     for keep in ("all", 2):
         with pytest.raises(KilledError):
-            run(home, "changed", steps_ahead=1, keep_images=keep)
+            run(home, "changed", steps_ahead=1, keep_images=keep, compress_logs=keep != "all")
     made = run(home, "changed", steps_ahead=1, keep_images="all")
-    found = [s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)]
+    plain_log, small_log = (
+        [s.trajectory for s in records.read(made.path / f"trajectories.jsonl{ending}", Scored)]
+        for ending in ("", ".zst")
+    )
+    found = [*plain_log[: 3 * PER_STEP], *small_log, *plain_log[3 * PER_STEP :]]
+    assert len({t.id for t in found}) == len(found) == 2 * STEPS * PER_STEP
     store = ImageStore(made.path / "images")
     missing = {n // PER_STEP for n, t in enumerate(found) if store.dropped(t.images)}
     assert missing == {5, 6}  # of the first attempt, which kept all, are steps 0 to 4; of the third 7 to 9

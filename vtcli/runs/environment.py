@@ -32,13 +32,14 @@ def recorded(job: Mapping[str, Any], demos: Artifact | None = None) -> dict[str,
 
 
 def require_environment(model: Artifact | None, named: str, parts: Sequence[str]) -> dict[str, Any]:
-    """The recorded ``parts`` of a model's environment.
+    """The recorded ``parts`` of a model's environment; without ``env`` among them, those that are recorded.
 
     Raises:
         InputError: the model's manifest has none, or one that is not of this package.
     """
-    text = model.manifest.summary.get("environment") if model else None
-    found: Mapping[str, Any] = json.loads(text) if isinstance(text, str) else {}
+    found = _read(model)
+    if "env" not in parts:  # it was given, and the rest has defaults
+        parts = [part for part in parts if found.get(part)]
     missing = [part for part in parts if not found.get(part)]
     remedy = "Say in which one it is to be served: +recipe=NAME, or env=NAME."
     if missing:
@@ -49,6 +50,11 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
     if foreign:
         raise InputError(f"{named}: its environment is code from outside ({', '.join(foreign)}). {remedy}")
     return chosen
+
+
+def _read(model: Artifact | None) -> Mapping[str, Any]:
+    text = model.manifest.summary.get("environment") if model else None
+    return json.loads(text) if isinstance(text, str) else {}
 
 
 def _targets(values: Any) -> list[str]:

@@ -108,11 +108,12 @@ def _files(folder: Path, what: str) -> tuple[Path, ...]:
     """The files of an input: ``scores.jsonl`` alone, or the trajectories of every rank in order."""
     if (folder / SCORES).is_file():
         return (folder / SCORES,)
-    pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl")
-    found = {int(m.group(1) or 0): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
+    pattern = re.compile(r"trajectories(?:-(\d+))?\.jsonl(\.zst)?")
+    matches = ((pattern.fullmatch(path.name), path) for path in folder.iterdir())
+    found = {(int(m.group(1) or 0), m.group(2) or ""): path for m, path in matches if m}
     if not found:
         raise InputError(f"{what} holds no trajectories.jsonl. Trajectories are in {HOLDERS}.")
-    return tuple(path for _, path in sorted(found.items()))
+    return tuple(found[key] for key in sorted(found))
 
 
 def trajectories(store: ArtifactStore, source: TrajectorySource) -> TrajectorySource:

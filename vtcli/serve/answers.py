@@ -116,12 +116,14 @@ def step(number: int, observation: Observation, images: Sequence[ImageRef], befo
 
 
 def _call(result: CallResult, images: Sequence[ImageRef], before: int) -> dict[str, Any]:
-    """``drawing`` is the call as SVG in pixels of the view of image ``on``."""
+    """``drawing`` is the call as SVG in pixels of the view of ``on``, the image that it acted on."""
     on = overlay.acted_on(result, images, before)
     facts = {"name": result.name, "arguments": result.arguments, "status": result.status, "message": result.message}
     made = [{"index": index} | picture(images[index]) for index in result.images if index < len(images)]
-    verified = {"on": on, "drawing": "" if on is None else overlay.draw_call(result, images, on)}
-    return codec.encode(facts | {"seconds": round(result.wall_s, 4), "images": made} | verified)
+    drawn: dict[str, Any] = {"on": None, "drawing": ""}
+    if on is not None:
+        drawn = {"on": {"index": on} | picture(images[on]), "drawing": overlay.draw_call(result, images, on)}
+    return codec.encode(facts | {"seconds": round(result.wall_s, 4), "images": made} | drawn)
 
 
 def picture(ref: ImageRef) -> dict[str, Any]:

@@ -22,12 +22,13 @@ from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
 from vtcli.serve.metrics import CONTENT_TYPE
+from vtcli.serve.page import page
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
 from vtcli.serve.response import REQUEST_ID, Response
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-OPEN = ("/health", "/ready")
-"""Routes that need no key."""
+OPEN = ("/", "/health", "/ready")
+"""Routes that need no key: the empty page and the probes."""
 
 NOT_YET_S = 5
 """``Retry-After`` while the model loads or the server ends."""
@@ -74,6 +75,7 @@ def application(service: Service) -> web.Application:
         client_max_size=int(service.limits.max_body_mb * 1_000_000), middlewares=[_errors, _guard(service)]
     )
     routes = _Routes(service)
+    app.router.add_get("/", routes.page)
     app.router.add_get("/health", routes.health)
     app.router.add_get("/ready", routes.ready)
     app.router.add_get("/v1/models", routes.models)
@@ -141,6 +143,11 @@ def _guard(service: Service) -> Any:
 class _Routes:
     def __init__(self, service: Service) -> None:
         self.service = service
+
+    async def page(self, request: web.Request) -> web.Response:
+        """The page to try the model."""
+        del request
+        return web.Response(text=page().text, content_type="text/html", headers=page().headers)
 
     async def health(self, request: web.Request) -> web.Response:
         """The process and its event loop are alive."""

@@ -1,8 +1,9 @@
 """The only file formats between stages: JSONL of schema types, and Parquet of samples and demonstrations.
 
-A JSONL line is ``{"schema_version": 1, "type": "Scored", "value": {...}}``. Parquet files follow what other trainers
-read (verl's RL columns; ``messages`` + ``images`` for SFT), carry the features metadata with which
-``datasets.load_dataset("parquet", data_files=...)`` decodes the images, and are equal byte by byte for equal rows.
+A JSONL line is ``{"schema_version": 1, "type": "Scored", "value": {...}}``; logs may be compressed. Parquet files
+follow what other trainers read (verl's RL columns; ``messages`` + ``images`` for SFT). They carry the features metadata
+with which ``datasets.load_dataset("parquet", data_files=...)`` decodes the images, and are equal byte by byte for equal
+rows.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
-from vtcli.store import codec, disk, parquet, videos
+from vtcli.store import codec, disk, frames, parquet, videos
 from vtcli.store.images import ImageStore
 from vtcli.store.manifest import Artifact
 
@@ -27,15 +28,18 @@ T = TypeVar("T")
 
 def append(path: Path, objects: Iterable[Any]) -> int:
     """Adds one line per object, durably, and returns the file's size, which ``truncate`` takes to undo later lines.
+    A file that ends with ``.zst`` gets them as one compressed frame (``vtcli.store.frames``).
 
     A torn last line (the writer was killed) is cut off first. Raises ``InputError`` for disk trouble; then, as far as
     the disk lets us, the file is as it was.
     """
     data = "".join(_line(item) for item in objects).encode()
+    if path.suffix == frames.ENDING:
+        data = frames.packed(data)
     with disk.checked(path, "append to"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
-            start = _complete_size(file)
+            start = _complete_size(file, path)
             file.truncate(start)
             try:
                 file.write(data)
@@ -66,7 +70,7 @@ def read(path: Path, *kinds: type[T]) -> Iterator[T]:
     anything else that is none of ``kinds`` in this schema version.
     """
     with disk.checked(path, "read"), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(_lines(file, path), start=1):
             if line.endswith(b"\n"):
                 yield _parse_line(line, kinds, f"{path}, line {number}")
 
@@ -74,7 +78,15 @@ def read(path: Path, *kinds: type[T]) -> Iterator[T]:
 def torn(path: Path) -> bool:
     """True if the last line lacks its end; ``read`` leaves such a line out."""
     with disk.checked(path, "read"), path.open("rb") as file:
-        return _complete_size(file) < file.seek(0, os.SEEK_END)
+        return _complete_size(file, path) < file.seek(0, os.SEEK_END)
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    if path.suffix != frames.ENDING:
+        yield from file
+        return
+    for content in frames.unpacked(file, path):
+        yield from content.splitlines(keepends=True)
 
 
 def _line(item: Any) -> str:
@@ -102,8 +114,10 @@ def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
         raise InputError(f"{where}: {error}. The file is damaged or was written by another version.") from error
 
 
-def _complete_size(file: Any) -> int:
-    """Position of the end of the last complete line; seeks backwards in steps."""
+def _complete_size(file: BinaryIO, path: Path) -> int:
+    """Position of the end of the last complete line or frame; seeks backwards in steps."""
+    if path.suffix == frames.ENDING:
+        return frames.complete_size(file)
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - 65536)

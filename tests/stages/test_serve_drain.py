@@ -1,0 +1,104 @@
+"""SIGTERM: what is under way finishes, new questions are told to come again, and then the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import tiny_model
+
+from stages import serve as stage
+from vtcli.config import compose
+from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.protocols import Completion
+from vtcli.protocols import Request as Wanted
+
+
+class Slow:
+    """A policy that answers once it may."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.asked, self.may = threading.Event(), threading.Event()
+
+    async def complete(self, request: Wanted) -> Completion:
+        self.asked.set()
+        await asyncio.to_thread(self.may.wait, 60)
+        return await ScriptedPolicy(tiny_model.chat(), ["<answer>late</answer>"]).complete(request)
+
+    def close(self) -> None:
+        return None
+
+
+def ask(url: str) -> tuple[int, Any, str | None]:
+    body = json.dumps({"messages": [{"role": "user", "content": "?"}]}).encode()
+    try:
+        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=60) as reply:
+            return reply.status, json.load(reply), None
+    except HTTPError as error:
+        return error.code, json.load(error), error.headers["Retry-After"]
+
+
+def ready(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Slow()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [f"model={tiny_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={tmp_path}"]
+    config = compose.build(stage.Config, compose.load("serve", [*words, f"serve.port={port}"]))
+    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
+    url, found = f"http://127.0.0.1:{port}", dict[str, Any]()
+
+    def until(true: Callable[[], bool]) -> None:
+        for _ in range(600):
+            if true():
+                return
+            time.sleep(0.05)
+        raise TimeoutError
+
+    def play() -> None:
+        try:
+            until(lambda: ready(f"{url}/ready"))
+            under_way = threading.Thread(target=lambda: found.update(first=ask(f"{url}/v1/chat/completions")))
+            under_way.start()
+            assert policy.asked.wait(30)
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: not ready(f"{url}/ready"))
+            found["second"] = ask(f"{url}/v1/chat/completions")
+            found["alive"] = ready(f"{url}/health")
+            policy.may.set()
+            under_way.join(30)
+        finally:
+            policy.may.set()
+            found["done"] = True
+
+    client = threading.Thread(target=play)
+    client.start()
+    assert stage.run(config) is None
+    client.join(30)
+    status, reply, _ = found["first"]
+    assert status == 200 and reply["choices"][0]["message"]["content"] == "late"
+    status, reply, after = found["second"]
+    assert status == 503 and "ending" in reply["error"]["message"] and int(after) > 0
+    assert found["alive"]
+    assert not list((tmp_path / ".work").glob("serve-*/*"))

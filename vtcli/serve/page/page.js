@@ -1,0 +1,214 @@
+// The page at /: asks /v1/chat/completions as any client does, and draws what the stream tells.
+// Text of a model or of a tool goes through textContent only.
+const SVG = "http://www.w3.org/2000/svg", SHOWN_PX = 336;
+const $ = (id) => document.getElementById(id);
+const images = []; // {name, url}: data URLs of the question's images
+let model = "", running = null;
+
+function make(tag, properties = {}, ...children) {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+}
+function say(text, bad = false) { $("status").textContent = text; $("status").classList.toggle("bad", bad); }
+function headers() { return $("key").value ? { Authorization: `Bearer ${$("key").value}` } : {}; }
+async function problem(reply) {
+  if (reply.status === 401) { $("keyfield").hidden = false; $("key").focus(); }
+  const told = await reply.json().catch(() => null);
+  return told?.error?.message ?? `the server answered ${reply.status}`;
+}
+
+// Images of the question.
+function read(file) {
+  return new Promise((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done({ name: file.name || "image", url: reader.result });
+    reader.onerror = () => fail(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+async function add(files) {
+  const chosen = [...files].filter((file) => file.type.startsWith("image/"));
+  images.push(...(await Promise.all(chosen.map(read))));
+  list();
+  if (chosen.length) $("question").focus();
+}
+function list() {
+  $("images").replaceChildren(...images.map((image, at) => {
+    const remove = make("button", { type: "button", textContent: "Remove", ariaLabel: `Remove image ${at}, ${image.name}` });
+    remove.onclick = () => { images.splice(at, 1); list(); };
+    return make("li", {}, make("img", { src: image.url, alt: `image ${at}: ${image.name}` }), remove);
+  }));
+}
+$("files").onchange = (event) => { add(event.target.files); event.target.value = ""; };
+addEventListener("paste", (event) => event.clipboardData?.files.length && add(event.clipboardData.files));
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  addEventListener(kind, (event) => {
+    event.preventDefault();
+    $("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") add(event.dataTransfer.files);
+  });
+}
+
+// What was asked, and the same for other clients.
+function body(asked) {
+  const parts = asked.images.map((image) => ({ type: "image_url", image_url: { url: image.url } }));
+  const messages = [{ role: "user", content: [...parts, { type: "text", text: asked.question }] }];
+  return { model, messages, seed: asked.seed, temperature: asked.temperature };
+}
+function asCurl(asked) {
+  const held = { ...asked, images: asked.images.map(() => ({ url: "data:image/png;base64,\u0000" })) };
+  const text = JSON.stringify(body(held)).replaceAll("\\u0000", "\u0000");
+  const format = text.replaceAll("\\", "\\\\").replaceAll("%", "%%").replaceAll("'", "'\\''").replaceAll("\u0000", "%s");
+  const files = asked.images.map((image) => ` "$(base64 -w0 '${image.name.replaceAll("'", "'\\''")}')"`).join("");
+  const key = $("key").value ? ` -H "Authorization: Bearer $VTCLI_API_KEY"` : "";
+  return `printf '${format}'${files} |\n  curl -s ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${key} -d @-\n`;
+}
+function asPython(asked) {
+  const names = asked.images.map((image) => JSON.stringify(image.name)).join(", ");
+  return `import base64, os
+from pathlib import Path
+from openai import OpenAI
+
+client = OpenAI(base_url="${location.origin}/v1", api_key=os.environ.get("VTCLI_API_KEY", "none"))
+images = [base64.b64encode(Path(name).read_bytes()).decode() for name in [${names}]]
+content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}} for image in images]
+content.append({"type": "text", "text": ${JSON.stringify(asked.question)}})
+reply = client.chat.completions.create(
+    model=${JSON.stringify(model)}, messages=[{"role": "user", "content": content}], seed=${asked.seed}, temperature=${asked.temperature}
+)
+print(reply.choices[0].message.content)
+`;
+}
+async function copy(text, what) {
+  try { await navigator.clipboard.writeText(text); say(`Copied as ${what}.`); }
+  catch { say("The browser does not allow copying here.", true); }
+}
+
+// One answer, as the report shows a trajectory.
+function row(who, ...children) {
+  return make("div", { className: "row" }, make("div", { className: "who", textContent: who }), make("div", {}, ...children));
+}
+async function picture(image, drawing, label) {
+  const [w, h] = [image.view_width, image.view_height], scale = Math.min(3, SHOWN_PX / Math.max(w, h));
+  const svg = document.createElementNS(SVG, "svg");
+  const set = (node, values) => Object.entries(values).forEach(([name, value]) => node.setAttribute(name, value));
+  set(svg, { class: "picture", viewBox: `0 0 ${w} ${h}`, width: Math.round(w * scale), height: Math.round(h * scale) });
+  set(svg, { role: "img", "aria-label": label });
+  const reply = await fetch(image.url, { headers: headers() });
+  if (reply.ok) {
+    const shown = document.createElementNS(SVG, "image");
+    set(shown, { width: w, height: h, href: URL.createObjectURL(await reply.blob()) });
+    svg.append(shown);
+  }
+  const drawn = new DOMParser().parseFromString(`<svg xmlns="${SVG}">${drawing}</svg>`, "image/svg+xml");
+  svg.append(...[...drawn.documentElement.childNodes].map((node) => document.importNode(node, true)));
+  return svg;
+}
+async function figure(image, drawing, caption) {
+  const text = `${caption}, ${image.view_width} × ${image.view_height}`;
+  return make("figure", {}, await picture(image, drawing, text), make("figcaption", { textContent: text }));
+}
+async function world(call) {
+  const title = make("div", { className: "title" }, make("span", { className: `badge ${call.status}`, textContent: call.status }));
+  title.append(` ${call.name ?? "unreadable call"} ${call.arguments ? JSON.stringify(call.arguments).slice(0, 200) : ""}`);
+  const shots = [];
+  if (call.on && (call.drawing || call.images.length)) shots.push(await figure(call.on, call.drawing, `image ${call.on.index}, the call on it`));
+  for (const image of call.images) shots.push(await figure(image, "", `came back: image ${image.index}`));
+  const note = call.status === "ok" ? [] : [make("div", { className: "note", textContent: call.message })];
+  const found = row("world", title, ...note, make("div", { className: "shots" }, ...shots));
+  found.classList.add("world");
+  return found;
+}
+function card(asked) {
+  const badge = make("span", { className: "badge", textContent: "asking" });
+  const facts = make("span", { className: "soft", textContent: `seed ${asked.seed}` });
+  const summary = make("summary", {}, badge, make("span", { className: "q", textContent: asked.question }), facts);
+  const inside = make("div", { className: "inside" });
+  const actions = make("div", { className: "actions" });
+  const button = (textContent, onclick) => actions.append(make("button", { type: "button", textContent, onclick }));
+  button("Ask again with another seed", () => ask({ ...asked, seed: draw() }));
+  button("Copy as curl", () => copy(asCurl(asked), "curl"));
+  button("Copy as Python", () => copy(asPython(asked), "Python"));
+  const node = make("details", { className: "card", open: true }, summary, inside);
+  $("answers").prepend(node);
+  return { badge, facts, inside, actions, node };
+}
+async function* events(reply) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const data = block.replace(/^data: /, "");
+      if (data !== "[DONE]") yield JSON.parse(data);
+    }
+  }
+}
+async function show(told, shown) {
+  if (told.error) throw new Error(told.error.message);
+  const choice = told.choices[0], delta = choice?.delta ?? {}, step = told.vtcli?.step;
+  if (step) for (const call of step.calls) shown.inside.append(await world(call));
+  else if (delta.reasoning_content) shown.inside.append(row("policy", make("pre", { textContent: delta.reasoning_content.trim() })));
+  if (delta.content) shown.inside.append(row("answer", make("b", { textContent: delta.content })));
+  if (!choice?.finish_reason) return;
+  const found = told.vtcli.choices[0];
+  shown.badge.textContent = found.stop.replaceAll("_", " ");
+  shown.badge.classList.add(found.answered ? "ok" : "no_output");
+  shown.facts.textContent = `seed ${told.vtcli.seed} · ${found.turns} turn${found.turns === 1 ? "" : "s"}`;
+  if (!found.answered) shown.inside.append(row("answer", make("span", { className: "soft", textContent: `none: ${found.stop.replaceAll("_", " ")}` })));
+  shown.inside.append(row("facts", make("code", { textContent: found.trajectory })));
+}
+
+function draw() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
+async function ask(asked) {
+  running?.abort();
+  const mine = (running = new AbortController()), shown = card(asked);
+  $("stop").disabled = false;
+  say("The policy is at work.");
+  try {
+    const sent = JSON.stringify({ ...body(asked), stream: true });
+    const about = { method: "POST", signal: mine.signal, headers: { "Content-Type": "application/json", ...headers() } };
+    const reply = await fetch("/v1/chat/completions", { ...about, body: sent });
+    if (!reply.ok) throw new Error(await problem(reply));
+    for await (const told of events(reply)) await show(told, shown);
+    say("Answered.");
+  } catch (error) {
+    const stopped = mine.signal.aborted;
+    shown.badge.textContent = stopped ? "stopped" : "failed";
+    shown.badge.classList.add(stopped ? "no_output" : "error");
+    if (!stopped) shown.inside.append(row("error", make("span", { textContent: error.message })));
+    say(stopped ? "Stopped." : error.message, !stopped);
+  } finally {
+    shown.inside.append(shown.actions);
+    if (running === mine) { running = null; $("stop").disabled = true; }
+  }
+}
+$("ask").onsubmit = (event) => {
+  event.preventDefault();
+  const seed = $("seed").value === "" ? draw() : Number($("seed").value);
+  ask({ question: $("question").value, images: [...images], seed, temperature: Number($("temperature").value) });
+};
+$("stop").onclick = () => running?.abort();
+$("key").value = sessionStorage.getItem("key") ?? "";
+$("key").onchange = () => { sessionStorage.setItem("key", $("key").value); begin(); };
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") running?.abort();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("ask").requestSubmit();
+  if (event.ctrlKey || event.metaKey || event.altKey || !["j", "k"].includes(event.key) || event.target.matches("input, textarea")) return;
+  const cards = [...document.querySelectorAll("details.card")], at = cards.indexOf(document.activeElement?.closest("details.card"));
+  const next = cards[Math.min(cards.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)))];
+  if (next) { next.open = true; next.querySelector("summary").focus(); next.scrollIntoView({ block: "start" }); }
+});
+
+async function begin() {
+  const reply = await fetch("/v1/models", { headers: headers() }).catch(() => null);
+  if (!reply?.ok) { say(reply ? await problem(reply) : "The server does not answer.", true); return; }
+  model = (await reply.json()).data[0].id;
+  document.title = $("model").textContent = model;
+  say("");
+}
+begin();

@@ -1,0 +1,65 @@
+"""Compressed logs: what is appended at a time is one zstd frame, so members of a group share their prompt's bytes.
+
+Before each frame stands a skippable one with its length and that of its content, so the end of the last whole frame is
+found without decompression. ``zstd -dc`` reads such a file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from vtcli.errors import InputError
+
+ENDING = ".zst"
+LEVEL = 3
+
+_MAGIC = 0x184D2A50  # of a skippable frame
+_HEADER = struct.Struct("<IIQQ")  # magic, length of what follows in it, bytes of the frame, bytes of its content
+
+
+def packed(data: bytes) -> bytes:
+    """One frame with its header; nothing for nothing."""
+    if not data:
+        return b""
+    frame: bytes = pa.Codec("zstd", compression_level=LEVEL).compress(data, asbytes=True)
+    return _HEADER.pack(_MAGIC, _HEADER.size - 8, len(frame), len(data)) + frame
+
+
+def complete_size(file: BinaryIO) -> int:
+    """Position of the end of the last whole frame. Only headers are read."""
+    end, place = file.seek(0, os.SEEK_END), 0
+    while (header := _header(file, place)) and place + _HEADER.size + header[0] <= end:
+        place += _HEADER.size + header[0]
+    return place
+
+
+def unpacked(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The content of each whole frame. Raises ``InputError`` for a damaged one."""
+    end, place = complete_size(file), 0
+    while place < end:
+        header = _header(file, place)
+        assert header is not None, "the frames were counted"
+        frame = file.read(header[0])
+        try:
+            yield pa.Codec("zstd").decompress(frame, decompressed_size=header[1], asbytes=True)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(
+                f"{path} is damaged at byte {place} ({error}). Take it from a copy, or make it anew."
+            ) from error
+        place += _HEADER.size + header[0]
+
+
+def _header(file: BinaryIO, place: int) -> tuple[int, int] | None:
+    """Bytes of the frame at a place, and of its content; None where no header is."""
+    file.seek(place)
+    data = file.read(_HEADER.size)
+    if len(data) < _HEADER.size:
+        return None
+    magic, length, frame, content = _HEADER.unpack(data)
+    return (frame, content) if (magic, length) == (_MAGIC, _HEADER.size - 8) else None
