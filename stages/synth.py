@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vtcli.config.bounds import at_least
-from vtcli.data import sheet
+from vtcli.data import preview, sheet
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, Item
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
@@ -28,7 +28,7 @@ from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import DemoEpisode, Setting
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
-from vtcli.envs.produce import produce, sandbox_until_here
+from vtcli.envs.produce import Chunk, produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import find_family
@@ -68,9 +68,10 @@ class Config:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
+    preview: int = 0  # write a page of so many rows of every file, and nothing else
 
     def __post_init__(self) -> None:
-        at_least(0, self, "workers", "sheet")
+        at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
         card = read_card(self.env)
@@ -78,8 +79,8 @@ class Config:
             _ = card.spoken  # or it is refused here
 
 
-def run(config: Config) -> Artifact:
-    """Makes the artifact; a run that was killed keeps the files that it had finished."""
+def run(config: Config) -> Artifact | None:
+    """Makes the artifact; a run that was killed keeps the files that it had finished. A preview makes none."""
     kind = "demos" if config.demos else "dataset"
     data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
     sys.stderr.writelines(f"note: {note}\n" for note in notes)
@@ -95,6 +96,10 @@ def run(config: Config) -> Artifact:
     if config.demos:
         made_from["family"] = config.model.get("family")
     parts = _parts(config)
+    if config.preview:
+        with sandbox_until_here():
+            _preview(config, parts, settings.home / f"preview-{settings.name}.html")
+        return None
     store = ArtifactStore(settings.home)
     refs = config.merge
     if isinstance(refs, int):
@@ -149,6 +154,8 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
     parquet.write_card(folder)
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(_contact_sheet(config, parts)))
     counts = {part.name: _counts(folder / f"{part.name}.parquet") for part in parts}
+    if empty := [part.name for part in parts if part.rows and not counts[part.name]]:
+        raise InputError(f"{', '.join(empty)}: no row is left, as all are bad or dropped. See above for the reasons.")
     stage.tracker.metrics({f"rows/{name}": float(sum(count.values())) for name, count in counts.items()}, 0)
     numbers = {name: len(rows) for name, rows in dropped.items()}
     summary: dict[str, Any] = {"rows": counts, "dropped_as_seen_in_a_held_out_split": numbers}
@@ -222,6 +229,39 @@ def _counts(path: Path) -> Mapping[str, int]:
     a task's name may hold a hyphen."""
     ids = pq.read_table(path, columns=["id"]).column("id").to_pylist()
     return dict(Counter(re.sub(r"-(demo-)?(train|validation|test)-\d{6}(?=-\w+$|$)", "", i) for i in ids))
+
+
+def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
+    """Writes a page of the first rows of every task and file as they were understood, bad ones included."""
+    cards: list[preview.PreviewCard] = []
+    for part in parts:
+        chunks: dict[tuple[str, str], list[Chunk]] = {}
+        for chunk in part.chunks:
+            chunks.setdefault((chunk.task, chunk.kind), []).append(chunk)
+        for same in chunks.values():
+            left = config.preview
+            for chunk in same:
+                cards += _previewed(replace(chunk, items=chunk.items[:left]))
+                left -= len(chunk.items[:left])
+    disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
+    bad = sum(bool(card.problem) for card in cards)
+    sys.stderr.write(f"vtcli: {path}: {len(cards)} rows, {bad} of them bad; nothing else was written\n")
+
+
+def _previewed(chunk: Chunk) -> Iterator[preview.PreviewCard]:
+    if chunk.setting is not None:
+        for row in produce(chunk):
+            made = row if isinstance(row, BadRow) else row[0]
+            if isinstance(made, DemoEpisode):
+                yield preview.of_messages(made.id, made.messages, made.images)
+            elif isinstance(made, BadRow):
+                yield preview.of_bad(made)
+        return
+    for number in chunk.items:
+        try:
+            yield preview.of_item(chunk.generate(chunk.seed, number, chunk.split, form=chunk.kind))
+        except RowProblem as problem:
+            yield preview.of_bad(BadRow.of(problem))
 
 
 def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:

@@ -325,3 +325,18 @@ def test_a_marker_between_words_keeps_its_number() -> None:
     assert texts.plain("<image_clue_0><image></image_clue_0>\n\nWhat?") == "What?"
     assert texts.plain("First <image>, then <image>: which?") == "First (image 1), then (image 2): which?"
     assert texts.plain("Which one?\n<image><image>") == "Which one?"
+
+
+def test_rows_may_be_lists_and_images_numbers(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    jsonl(tmp_path / "images", [])
+    (tmp_path / "train.json").write_text('[["what is it?", "a [square", 2], ["is it red?", "no", 0]]')
+    mapping = {"question": "0", "answer": "1", "images": "2", "file": "images/{}.png"}
+    made = [read(tmp_path / "train.json", i, mapping=mapping) for i in range(2)]
+    assert [(item.question, item.answer) for item in made] == [("what is it?", "a [square"), ("is it red?", "no")]
+    assert np.array_equal(made[0].pixels, PICTURES[2]) and np.array_equal(made[1].pixels, PICTURES[0])
+    named = reads("train", 2, path=str(tmp_path / "train.json"), mapping=mapping)
+    assert [path.name for path in named] == ["train.json", "2.png", "0.png"]
+    (tmp_path / "train.json").write_text('[["what is it?", "x", "two"]]')
+    with pytest.raises(RowProblem, match=r"'two' does not fit mapping\.file"):
+        read(tmp_path / "train.json", mapping=mapping | {"file": "{:04d}.png"})

@@ -186,3 +186,57 @@ def test_shards_hand_on_their_bad_rows(tmp_path: Path) -> None:
     whole = synth(tmp_path / "other", data, 6, "jsonl", *more)
     assert (merged.path / "bad_rows.jsonl").read_text() == (whole.path / "bad_rows.jsonl").read_text()
     assert questions(merged, "train", tmp_path) == questions(whole, "train", tmp_path)
+
+
+def test_a_preview_shows_rows_and_writes_nothing_else(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    rows(data, (1, 1, 20))
+    lines = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    lines[0] |= {"boxes": [{"label": "sign", "box": [8, 9, 40, 50]}], "question": "Is 1 < 2 & <b>?"}
+    (data / "train.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    (data / "train2.png").write_bytes(b"no picture")
+    assert synth(home, data, 20, "jsonl", "synth.preview=15") is None
+    assert [path.name for path in home.rglob("*")] == ["preview-dataset.html"]
+    page = (home / "preview-dataset.html").read_text()
+    assert page.count("<article") == 17 and "17 rows, 1 of them cannot be used" in page
+    assert '<rect x="8" y="9" width="32"\n height="41">' in page and "Is 1 &lt; 2 &amp; &lt;b&gt;?" in page
+    assert f"row 2 of {data}/train.jsonl" in page and "http" not in page
+    assert synth(home, data, 20, "jsonl", "synth.bad_rows=skip").ref == "dataset:v1"
+
+
+def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    rows(data)
+    call = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"bbox_2d": [0, 0, 56, 56]}}</tool_call>'
+    lines: list[str] = []
+    for number in range(10):
+        said = [
+            ("human", f"<image>Which {number}?"),
+            ("gpt", call),
+            ("tool", "<image>Done."),
+            ("gpt", "<answer>x</answer>"),
+        ]
+        talk = [{"from": who, "value": text} for who, text in (said if number != 4 else said[:3])]
+        picture(data / f"{number}.png", 90 + number)
+        lines.append(json.dumps({"conversations": talk, "images": [f"{number}.png", "test0.png"], "system": "Tools."}))
+    (data / "cold.jsonl").write_text("\n".join(lines))
+    source = f"path:'{data}/cold.jsonl',name:cold,preset:sharegpt"
+    task = f"{{generate:{{_target_:vtcli.data.importers.rows.generate,{source}}}}}"
+    words = [
+        "scale=tiny",
+        "tracker=none",
+        f"home={home}",
+        "synth.workers=1",
+        "synth.demos={rows:{cold:{imported:null}},validation:0.2}",
+    ]
+    words += [f"+data.tasks.cold={task}", "synth.bad_rows=skip"]
+    made = run(compose.build(Config, compose.load("synth", words)))
+    assert made is not None and made.manifest.summary["rows"] == {
+        "validation": {"cold-imported": 2},
+        "train": {"cold-imported": 7},
+    }
+    assert made.manifest.summary["bad_rows"] == {"train": {"turns in a wrong order": 1}}
+    table = pq.read_table(made.path / "train.parquet").to_pylist()
+    assert [m["role"] for m in table[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert table[0]["messages"][1]["content"] == "<image>Which 2?" and len(table[0]["images"]) == 2
+    assert (made.path / "contact_sheet.png").exists()

@@ -109,6 +109,21 @@ def verify(
         raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
 
 
+@app.command("export")
+def export(
+    ref: str,
+    folder: Path,
+    to: Annotated[str, typer.Option("--to", help="verl, trl, sharegpt or hf.")],
+    licence: Annotated[str, typer.Option("--licence", help="Of this export, for its data card.")] = "unknown",
+    home: Home = Path("artifacts"),
+) -> None:
+    """Write the dataset or demonstrations REF into FOLDER as another trainer reads them, with a data card."""
+    from vtcli.data.exporters.writing import export
+
+    for name, counts in export(store_in(home), ref, to, folder, licence).items():
+        typer.echo(f"{name:<24} {sum(counts.values()):>9} rows  {', '.join(counts)}")
+
+
 def _say_if_none(found: Sequence[object], home: Path) -> None:
     if not found:
         typer.echo(f"vtcli: no artifacts in {home}; VTCLI_HOME or --home names another folder", err=True)

@@ -29,13 +29,18 @@ app = typer.Typer()
 
 def _add_stage(name: str, summary: str) -> None:
     def command(ctx: typer.Context) -> None:
-        run_stage(name, ctx.args)
+        run_stage(name, previewing(ctx.args) if name == "synth" else ctx.args)
 
     command.__doc__ = f"{summary}\n\n{OVERRIDES.format(stage=name)}"
     app.command(name, context_settings=HYDRA_ARGUMENTS)(command)
 
 
-_add_stage("synth", "Make a dataset: charts, pages and scenes with exact ground truth.")
+_add_stage(
+    "synth",
+    """Make a dataset: charts, pages and scenes with exact ground truth, or rows of others.
+
+    --preview 20 writes a page of imported rows as they were understood, and nothing else.""",
+)
 _add_stage("filter", "Keep the rows that rules want, and say why the others went.")
 _add_stage("sft", "Train on demonstrations: syntax and basic perception.")
 _add_stage("rl", "Train by reinforcement with tools, phase by phase.")
@@ -49,6 +54,21 @@ _add_stage(
     `vtcli judge agreement A B` compares two judgements of the same trajectories.""",
 )
 _add_stage("serve", "Serve a model as an agent: an OpenAI-compatible endpoint at http://127.0.0.1:8000/v1.")
+
+
+def previewing(argv: list[str]) -> list[str]:
+    """Writes ``--preview 20`` as the key that it stands for.
+
+    >>> previewing(["data=mine", "--preview", "20"]), previewing(["--preview=5"])
+    (['data=mine', 'synth.preview=20'], ['synth.preview=5'])
+    """
+    words: list[str] = []
+    for word in argv:
+        if words and words[-1] == "--preview":
+            words[-1] = f"synth.preview={word}"
+        else:
+            words.append(word.replace("--preview=", "synth.preview=", 1) if word.startswith("--preview=") else word)
+    return ["synth.preview=20" if word == "--preview" else word for word in words]
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
@@ -87,7 +107,7 @@ def work(values: dict[str, Any]) -> str:
     with results_only():
         config_class, run = stage_parts(stage)
         artifact = run(compose.build(config_class, compose.Job(stage, values, {})))
-    if artifact is None:  # serve makes none
+    if artifact is None:  # serve makes none, a preview neither
         return ""
     made = f"{artifact.ref}\t{artifact.path}"
     if os.environ.get("RANK", "0") == "0":

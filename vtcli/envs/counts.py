@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from vtcli.data.generators.item import Survey
+from vtcli.data.inputs import survey
 from vtcli.envs.parts import HELD_OUT_FIRST, Data, Task
 from vtcli.errors import ConfigError, InputError
 
@@ -27,7 +24,7 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
         counts: dict[str, int] = {}
         for split in HELD_OUT_FIRST:
             key, wanted = f"data.tasks.{name}.{split}", getattr(task, split)
-            found = _survey(task, split) if wanted is None or (wanted > 0 and not merged) else None
+            found = survey(task.generate, split) if wanted is None or (wanted > 0 and not merged) else None
             if found is None:
                 if wanted is None:
                     raise ConfigError(f"{key}: null means all rows, but this generator has no end. Give a number.")
@@ -55,12 +52,3 @@ def _left(found: Survey, rows: int, key: str, used: int) -> list[str]:
     if found.unread:
         notes.append(f"{found.source} has columns that are not read: {', '.join(found.unread)}")
     return notes
-
-
-def _survey(task: Task, split: str) -> Survey | None:
-    """Calls the ``survey`` beside a task's generator; None if the generator has no survey."""
-    generate: Any = task.generate
-    function: Any = generate.func if isinstance(generate, partial) else generate
-    keywords: Mapping[str, Any] = generate.keywords if isinstance(generate, partial) else {}
-    survey: Callable[..., Survey] | None = getattr(sys.modules[function.__module__], "survey", None)
-    return survey(split, **keywords) if survey else None

@@ -12,18 +12,23 @@ from typing import Any
 import numpy as np
 
 from vtcli.data.generators.item import Item
+from vtcli.data.importers.problems import RowProblem
 from vtcli.data.teachers import plans as demos
 from vtcli.data.teachers.scripted import Teacher, View
 from vtcli.envs.card import EnvCard, EnvInputs
+from vtcli.envs.imitate import NO_RUNNER, imported_messages
 from vtcli.envs.prompts import PromptStyle
+from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample, VideoRef
 from vtcli.store.images import Sizing, resize
 
-KINDS = ("tool", "answer", "perceive")
-"""Rows of a demonstrations artifact: both forms with scripted tool use, and questions that need no tool."""
+IMPORTED = "imported"
+KINDS = ("tool", "answer", "perceive", IMPORTED)
+"""Rows of a demonstrations artifact: both forms with scripted tool use, questions that need no tool, and trajectories
+of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ async def demonstrate(
 ) -> DemoEpisode:
     """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
     images = MemoryImages(setting.sizing)
+    if kind == IMPORTED:
+        return await imported(item, setting, images)
     if kind == "perceive":
         return await _perceive(item, rng, setting, images, runner)
     shown = tuple(images.add(pixels) for pixels in item.pictures)
@@ -104,6 +111,34 @@ async def demonstrate(
         env = setting.open(sample, images, runner)
         messages, refs = await play(item.id, env, shown, script.turns)
     return _episode(f"{item.id}-{kind}", messages, refs, images, setting.card.schemas(sample))
+
+
+async def imported(item: Item, setting: Setting, images: MemoryImages) -> DemoEpisode:
+    """A trajectory that was brought along, with its calls read in the environment's own syntax.
+
+    Raises:
+        RowProblem: a call that cannot be read or has no observation, an observation without a call, or an image that
+            cannot be shown.
+    """
+    dialogue = item.dialogue
+    if dialogue is None:
+        raise ConfigError(
+            f"the rows of {item.task} have no trajectories: name their column, mapping.messages, or choose a preset "
+            "such as sharegpt"
+        )
+    try:
+        refs = [images.add(pixels) for pixels in dialogue.images]
+        sample = Sample(
+            item.id, item.task, "answer", "train", dialogue.question or "", "", tuple(refs[: dialogue.asked]), ()
+        )
+        env = setting.open(setting.card.offer(sample), images, NO_RUNNER)
+        messages = await imported_messages(dialogue, env)
+    except RowProblem:
+        raise
+    except InputError as error:
+        raise RowProblem(dialogue.place, "an image that cannot be shown", f"{dialogue.place}: {error}") from error
+    tools = dialogue.tools or setting.card.schemas(setting.card.offer(sample))
+    return _episode(f"{item.id}-{IMPORTED}", messages, refs, images, tools)
 
 
 @contextmanager

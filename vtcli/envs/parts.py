@@ -8,9 +8,9 @@ from pathlib import Path
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
-from vtcli.data.inputs import files
+from vtcli.data.inputs import files, survey
 from vtcli.data.teachers.scripted import Teacher
-from vtcli.envs.demonstrate import KINDS, Setting
+from vtcli.envs.demonstrate import IMPORTED, KINDS, Setting
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
@@ -46,9 +46,9 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Demos:
-    """Rows of a demonstrations artifact: ``rows[task][kind]``, kinds are tool, answer and perceive."""
+    """Rows of a demonstrations artifact: ``rows[task][kind]``, kinds are tool, answer, perceive and imported."""
 
-    rows: dict[str, dict[str, int]]
+    rows: dict[str, dict[str, int | None]]  # None: all imported rows
     validation: float = 0.05  # size of the validation file, as a share of the rows
     teacher: Teacher = field(default_factory=Teacher)
     perceive_with_tools: bool = False
@@ -58,7 +58,9 @@ class Demos:
         within(self.teacher.skill, "teacher.skill", 0, 1)
         for task, kinds in self.rows.items():
             for kind, count in kinds.items():
-                within(count, f"rows.{task}.{kind}", 0)
+                if count is None and kind != IMPORTED:
+                    raise ConfigError(f"synth.demos.rows.{task}.{kind}: null means all imported rows. Give a number.")
+                within(count or 0, f"rows.{task}.{kind}", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def demo_parts(
                 f"synth.demos.rows.{task}: {kinds} is not possible; expected tasks of the data configuration "
                 f"({', '.join(data.tasks)}) with numbers of rows for {', '.join(KINDS)}"
             )
-    if not any(count for kinds in demos.rows.values() for count in kinds.values()):
+    if not any(count != 0 for kinds in demos.rows.values() for count in kinds.values()):
         raise ConfigError(f"synth.demos.rows: nothing is to be made, as every number of rows is 0; got {demos.rows}")
     parts: list[ParquetPart] = []
     for name, share in (("validation", demos.validation), ("train", 1.0)):
@@ -136,6 +138,15 @@ def demo_parts(
         for task, kinds in demos.rows.items():
             start = 0
             for kind, count in kinds.items():
+                if kind == IMPORTED or count is None:
+                    rows = _rows_of(task, data.tasks[task].generate, count)
+                    held = range(round(len(rows) * demos.validation))
+                    here = held if name == "validation" else rows[len(held) :]
+                    mine = _shard(len(here), shard)
+                    for items in _pieces(here[mine.start : mine.stop]):
+                        generate = data.tasks[task].generate
+                        chunks.append(Chunk(generate, task, f"demo-{name}", kind, items, seed, setting))
+                    continue
                 mine = _shard(round(count * share), shard)
                 for items in _pieces(range(start + mine.start, start + mine.stop)):
                     generate, split = data.tasks[task].generate, f"demo-{name}"
@@ -143,6 +154,22 @@ def demo_parts(
                 start += round(count * share)
         parts.append(ParquetPart(name, f"demo-{name}", tuple(chunks)))
     return parts
+
+
+def _rows_of(task: str, generate: Generate, count: int | None) -> range:
+    """The imported rows that are demonstrations: the first so many, or all. Both files are of the training split's
+    rows, and the first of them are held out.
+
+    Raises:
+        ConfigError: more rows than there are, or all of a generator without an end.
+    """
+    key = f"synth.demos.rows.{task}.{IMPORTED}"
+    found = survey(generate, "demo-train")
+    if found is None or (count is None and found.rows is None):
+        raise ConfigError(f"{key}: the task {task} imports no rows, or a stream of unknown length. Give a number.")
+    if found.rows is not None and (count or 0) > found.rows:
+        raise ConfigError(f"{key}={count}: {found.source} has {found.rows} rows. Lower it, or give null for all rows.")
+    return range(count if count is not None else found.rows or 0)
 
 
 def _shard(count: int, shard: str | None) -> range:

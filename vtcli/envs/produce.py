@@ -68,10 +68,10 @@ async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> Made:
 async def _episode(chunk: Chunk, setting: Setting, number: int, pool: Pool | None) -> Row | BadRow:
     try:
         item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
+        rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)
+        episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     except RowProblem as problem:
         return BadRow.of(problem)
-    rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)
-    episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     return episode, [canvas.png(pixels) for pixels in episode.images]
 
 

@@ -94,7 +94,7 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
         InputError: an unusable row, a repeated id, or disk trouble.
     """
     temp = disk.temporary(path)
-    schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": _features(schema)}})})
+    schema = with_features(schema)
     seen: set[str] = set()
     with disk.checked(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,8 +139,10 @@ def _image_bytes(row: Mapping[str, Any]) -> int:
     return sum(len(image["bytes"] or b"") for image in row["images"] or () if image)
 
 
-def _features(schema: pa.Schema) -> dict[str, Any]:
-    return {field.name: _feature(field.type) for field in schema}
+def with_features(schema: pa.Schema) -> pa.Schema:
+    """The schema with the metadata by which ``datasets`` decodes its images."""
+    features = {field.name: _feature(field.type) for field in schema}
+    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
 
 if TYPE_CHECKING:
+    from vtcli.data.importers.dialogues import Dialogue
     from vtcli.data.teachers.scripted import TaskScript
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Item:
     tools: tuple[str, ...]  # those of the task, offered in the tool-supervised form
     clip: Clip | Footage | None = None  # a video in place of the image: the prompt shows nothing of it
     script: TaskScript | None = None  # how demonstrations solve it; None: as ``teachers.plans`` knows the task by name
+    dialogue: Dialogue | None = None  # a trajectory to imitate that was brought along, in place of a question
     more: tuple[Pixels, ...] = ()  # further images of the question, after ``pixels``
 
     @property

@@ -53,6 +53,7 @@ class Mapped:
     strip: tuple[str, ...] = ()  # regular expressions of what is no part of the question: instructions, paths
     markers: Literal["exact", "any"] = "exact"  # whether every image has its <image>, where a text has any
     root: tuple[str, ...] = ()  # folders in which images are looked for, besides the file's own
+    file: str = ""  # the path of an image whose column holds a number or an id: images/{}.png, train_{:012d}.jpg
     prefix: str = ""  # how paths begin on their author's disk: left out
     box_order: Literal["xyxy", "xywh", "yxyx"] = "xyxy"
     box_space: Literal["pixels", "unit", "percent", "thousand", "resized"] = "pixels"
@@ -61,6 +62,13 @@ class Mapped:
     split: Paths = ()  # the column that says which split a row is of
     splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test
     take: Mapping[str, tuple[int, int | None]] | None = None  # the rows of each split, from and up to, in one file
+    truth: Paths = ()  # all that is known of the answer, as JSON that vtcli wrote: in place of the columns for it
+    messages: Paths = ()  # a whole trajectory, for demonstrations: list of messages
+    response: Paths = ()  # or the assistant's text, after the question
+    system: Paths = ()
+    tools: Paths = ()  # function schemas
+    inline: str | None = None  # the tag in which observations stand inside of the assistant's text
+    prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
     strict: bool = False  # refuse columns whose names look like slips
 
     def used(self) -> set[str]:

@@ -30,6 +30,11 @@ class Finder:
 
     roots: tuple[Path, ...]
     prefix: str = ""
+    file: str = ""  # the path of an image that a column names by a number or an id
+
+    def named(self, value: Any) -> Any:
+        """The path of an id; any other value as it is. Raises ``ValueError`` for an id that does not fit."""
+        return self.file.format(value) if self.file and isinstance(value, int | str) else value
 
     def path(self, text: str, what: str, place: Place) -> Path:
         """The file that a row names.
@@ -64,7 +69,10 @@ class Finder:
     def contained(self, value: Any) -> Iterator[Path]:
         """The paths of existing files that a value names, of any shape; for the identity of an artifact."""
         for entry in listed(value):
-            inner: Any = entry
+            try:
+                inner: Any = self.named(entry)
+            except ValueError:
+                continue
             while isinstance(inner, Mapping):
                 inner = _inner(cast("Mapping[str, Any]", inner))
             if isinstance(inner, str) and inner and _base64(inner) is None:
@@ -91,6 +99,12 @@ def read(value: Any, what: str, finder: Finder, place: Place) -> bytes:
     Raises:
         RowProblem: a URL, a missing file, or a value of no known shape.
     """
+    try:
+        value = finder.named(value)
+    except ValueError as error:
+        raise RowProblem(
+            place, f"{what} of an unknown shape", f"{place}: {what} {value!r} does not fit mapping.file ({error})."
+        ) from error
     if isinstance(value, Mapping):
         inner = _inner(cast("Mapping[str, Any]", value))
         if inner is not None:

@@ -34,8 +34,8 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import boxes, hub, media, sources, texts
-from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, read_mapping
+from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
+from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, parsed, read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
@@ -110,13 +110,18 @@ def generate(
     row, place, columns = rows.source.read(item), rows.source.place(item), rows.mapping
     if columns.strict:
         _refuse_slips(row, str(place), columns)
+    if split.startswith("demo-") and (columns.messages or columns.response):
+        dialogue = dialogues.read(row, columns, rows.finder, place)
+        return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
     question, shown = _question(row, columns, place)
     answers = _answers(row, columns, place)
     question, truth = _truth(row, columns, question, answers, place)
     words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
     _check_text(question, answers, place)
     clip = first(row, columns.video)
-    given = [image for value in every(row, columns.images) for image in media.listed(value)] or list(shown.own)
+    given = dialogues.every_image(row, columns) or list(shown.own)
+    if columns.messages or columns.response:  # of a trajectory only the question's images
+        given = given[: texts.count(shown.text) or len(given)]
     if clip is not None:
         if turn or form == "tool":
             raise InputError(
@@ -126,7 +131,7 @@ def generate(
             raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
         return _filmed(words, truth, clip, rows.finder, place)
     pictures = _pictures(given, shown, columns, rows.finder, place)
-    found = first(row, columns.boxes)
+    found = truth.pop("boxes", None) if "boxes" in truth else first(row, columns.boxes)
     height, width = pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
     if form == "tool" and (len(pictures) > 1 or not (turn or targets)):
@@ -177,7 +182,7 @@ def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | No
     if mapping.take is not None or mapping.split:
         source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
     base = Path(path.replace("{split}", split)).parent
-    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix))
+    return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix, mapping.file))
 
 
 @functools.lru_cache(maxsize=16)
@@ -192,10 +197,10 @@ def _chosen(source: sources.Source, preset: str | None, own: str, split: str) ->
 def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[str, texts.Message]:
     """The question's text, and the message that it was asked in: its markers count, also where the text alone stands in
     a column of its own."""
-    value = texts_or_chat(first(row, columns.question))
+    value = texts.chat_of(first(row, columns.question))
     if value is None:
         raise place_problem(place, "no question", f" has no question. {EXPECTED}")
-    chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts_or_chat(value))]
+    chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
     try:
         message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
     except ValueError as error:
@@ -209,20 +214,9 @@ def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[st
     return question, message
 
 
-def texts_or_chat(value: Any) -> Any:
-    """A chat that is stored as JSON text as a list; anything else as it is."""
-    if isinstance(value, str) and value.lstrip().startswith("[{"):
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-        return found if texts.is_chat(found) else value
-    return value
-
-
 def _answers(row: Mapping[str, Any], columns: Mapped, place: Place) -> list[str]:
     """The reference answers, the best first."""
-    value = texts_or_chat(first(row, columns.answer))
+    value = texts.chat_of(first(row, columns.answer))
     if texts.is_chat(value):
         try:
             value = texts.answered(texts.messages(value))
@@ -263,7 +257,7 @@ def _pictures(
     """The images, decoded: upright by EXIF and on white."""
     if not given:
         raise place_problem(place, "no image", f" has no image. {EXPECTED}")
-    markers = len(texts.MARKER.findall(shown.text))
+    markers = texts.count(shown.text)
     if markers and markers != len(given) and columns.markers == "exact":
         raise place_problem(
             place,
@@ -354,6 +348,9 @@ def _truth(
     row: Mapping[str, Any], columns: Mapped, question: str, answers: Sequence[str], place: Place
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
+    known = parsed(first(row, columns.truth))
+    if isinstance(known, dict) and cast("dict[str, Any]", known).get("rule") in RULES:
+        return question, dict(cast("dict[str, Json]", known))
     truth: dict[str, Json] = {"answers": list(answers)} if len(answers) > 1 else {}
     if (source := first(row, columns.source)) is not None:
         truth["source"] = str(source)

@@ -146,6 +146,8 @@ class TextRows:
             value = json.loads(data.removeprefix(b"\xef\xbb\xbf"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise RowProblem(place, "not JSON", f"{place} is not JSON ({error}). Give one object a line.") from error
+        if isinstance(value, list):  # easy-vqa: [question, answer, image]
+            return {str(number): entry for number, entry in enumerate(cast("list[Any]", value))}
         if not isinstance(value, dict):
             raise RowProblem(place, "not JSON", f"{place} is not a JSON object. Give one object a line.")
         return cast("Row", value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ MARKER = re.compile(
     r"<image_clue_\d+>\s*<image>\s*</image_clue_\d+>|<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|<image>"
 )
 """Placeholder of an image in a text: ours and most sets', Qwen's, PyVision's."""
+
+LONGEST_LITERAL = 1_000_000
+"""Characters of a Python literal that is parsed."""
 
 CLIP = re.compile(r"<video>|<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>")
 
@@ -41,6 +46,18 @@ def is_chat(value: Any) -> bool:
     """True for a list of messages."""
     entries = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
     return bool(entries) and all(isinstance(m, Mapping) and ("role" in m or "from" in m) for m in entries)
+
+
+def chat_of(value: Any) -> Any:
+    """A chat that is stored as text, JSON or a Python literal (Mini-o3), as a list; anything else as it is. A literal
+    is read as data: nothing in it is run."""
+    if not isinstance(value, str) or not value.lstrip().startswith("[{"):
+        return value
+    found = parsed(value)
+    if isinstance(found, str) and len(found) <= LONGEST_LITERAL:
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = ast.literal_eval(found.strip())
+    return found if is_chat(found) else value
 
 
 def messages(value: Any) -> list[Message]:
@@ -81,7 +98,8 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
             text += "<video>"
         else:
             said = str(part.get("text") or "")
-            text += MARKER.sub("", said).lstrip("\n") if typed else said
+            twice = typed and MARKER.search(said)
+            text += MARKER.sub("", said).lstrip("\n") if twice else said
     return text, tuple(own)
 
 
@@ -103,8 +121,9 @@ def asked(chat: Sequence[Message]) -> Message:
 
 
 def answered(chat: Sequence[Message]) -> str:
-    """The assistant's first message."""
-    return next((message.text for message in chat if message.role == "assistant"), "")
+    """The assistant's first message with an answer in tags; without one its first message."""
+    said = [message.text for message in chat if message.role == "assistant"]
+    return next((text for text in said if parse_answer(text) is not None), said[0] if said else "")
 
 
 def plain(text: str, strip: Sequence[str] = ()) -> str:
@@ -119,17 +138,22 @@ def plain(text: str, strip: Sequence[str] = ()) -> str:
     text = CLIP.sub("", text)
     head = re.compile(rf"\s*(?:(?:{MARKER.pattern})\s*)*").match(text)
     begin = head.end() if head else 0
-    count = len(MARKER.findall(text[:begin]))
+    number = count(text[:begin])
     body = text[begin:].rstrip()
     while body.endswith("<image>"):  # some sets put their images last
         body = body.removesuffix("<image>").rstrip()
 
     def numbered(match: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        return f"(image {count})"
+        nonlocal number
+        number += 1
+        return f"(image {number})"
 
     return MARKER.sub(numbered, body).strip()
+
+
+def count(text: str) -> int:
+    """Number of images that a text has a place for."""
+    return len(MARKER.findall(text))
 
 
 def unwrapped(text: str) -> str:

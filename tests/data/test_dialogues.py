@@ -1,0 +1,205 @@
+"""SFT trajectories in the formats of public sets: turns, calls, observations, images; damaged rows by reason."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vtcli.config import compose
+from vtcli.data.generators import canvas
+from vtcli.data.importers import texts
+from vtcli.data.importers.dialogues import Dialogue
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.rows import generate
+from vtcli.envs.card import EnvCard, EnvInputs, read_card
+from vtcli.envs.imitate import NO_RUNNER, imported_messages
+from vtcli.schema import Sample
+
+PNGS = [canvas.png(np.full((40, 60, 3), shade, np.uint8)) for shade in (10, 20)]
+URI = f"data:image/png;base64,{base64.b64encode(PNGS[0]).decode()}"
+CODE = "<think>Up.</think><code>\n```python\nprint(1)\n```\n</code>"
+CALL = '<tool_call>\n{"name": "code_image_tool", "arguments": {"code": "result = image"}}\n</tool_call>'
+ZOOM = {"name": "zoom", "arguments": {"bbox_2d": [1, 2, 30, 40]}}
+ZOOMED = '<tool_call>{"name": "zoom", "arguments": {"bbox_2d": [1, 2, 30, 40]}}</tool_call>'
+
+
+def dialogue(folder: Path, row: dict[str, Any], preset: str, **mapping: Any) -> Dialogue:
+    for number, png in enumerate(PNGS):
+        (folder / f"{number}.png").write_bytes(png)
+    (folder / "sft.json").write_text(json.dumps([row]))
+    path = str(folder / "sft.json")
+    found = generate(0, 0, "demo-train", path=path, name="own", preset=preset, mapping=mapping).dialogue
+    assert found is not None
+    return found
+
+
+def card(name: str) -> EnvCard:
+    job = compose.load("synth", [f"env={name}", "scale=tiny"])
+    from stages.synth import Config
+
+    return read_card(compose.build(Config, job).env)
+
+
+def led(found: Dialogue, name: str) -> list[tuple[str, str]]:
+    """The messages under an environment's syntax."""
+    sample = Sample("s", "own", "answer", "train", found.question or "", "", (), ())
+    job = compose.load("synth", ["scale=tiny"])
+    from vtcli.envs.prompts import read_prompt
+
+    env = card(name).open(sample, EnvInputs(None, read_prompt(job.values["prompt"]), NO_RUNNER))  # type: ignore[arg-type]
+    return [(m["role"], m["content"]) for m in asyncio.run(imported_messages(found, env))]
+
+
+def codevision(**more: Any) -> dict[str, Any]:
+    talk = [
+        {"from": "human", "value": "<image>Read the title."},
+        {"from": "gpt", "value": f"<think>Upside down.</think>\n{CALL}"},
+        {"from": "tool", "value": "<image>Here is the processed image."},
+        {"from": "gpt", "value": "<think>Readable.</think>\n<answer>Annual report</answer>"},
+    ]
+    return {"system": "Tools: code_image_tool", "images": ["0.png", "1.png"], "conversations": talk} | more
+
+
+def test_codevision_calls_are_read_and_the_tool_answers(tmp_path: Path) -> None:
+    found = dialogue(tmp_path, codevision(), "sharegpt")
+    assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10, 20] and found.asked == 1
+    said = led(found, "codevision")
+    assert [role for role, _ in said] == ["system", "user", "assistant", "tool", "assistant"]
+    assert said[1][1] == "<image>Read the title." and said[3][1] == "<image>Here is the processed image."
+
+
+def test_thyme_observations_leave_the_assistants_text(tmp_path: Path) -> None:
+    text = f"{CODE}\n<sandbox_output><image></sandbox_output>\nIt says STOP.</think>\n<answer>STOP</answer>"
+    row = {"image": ["0.png", "1.png"], "question": '<image>\nWhat?\nUser Image Path: "/m/7.jpg"', "response": text}
+    found = dialogue(tmp_path, row, "thyme_sft")
+    said = led(found, "thyme")
+    assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
+    assert said[1][1] == CODE and said[2][1] == "<sandbox_output><image></sandbox_output>"
+    assert said[3][1].startswith("It says STOP.")
+    question = generate(0, 0, "train", path=str(tmp_path / "sft.json"), name="own", preset="thyme_sft")
+    assert (question.question, question.answer, len(question.pictures)) == ("What?", "STOP", 1)
+
+
+def test_the_environments_prompt_may_take_the_place_of_the_rows(tmp_path: Path) -> None:
+    said = led(dialogue(tmp_path, codevision(), "sharegpt", prompt="card"), "codevision")
+    assert "code_image_tool code description" in said[0][1] and "Read the title." in said[1][1]
+    assert said[1][1].startswith("<image>") and [role for role, _ in said[2:]] == ["assistant", "tool", "assistant"]
+
+
+def trl() -> dict[str, Any]:
+    call = {"type": "function", "function": ZOOM}
+    messages = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Q"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Look."}], "tool_calls": [call]},
+        {"role": "tool", "name": "zoom", "content": [{"type": "image", "image": URI}, {"type": "text", "text": "ok"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "A"}]},
+    ]
+    return {"images": ["1.png"], "messages": messages, "tools": [{"type": "function", "function": {"name": "zoom"}}]}
+
+
+def swift() -> dict[str, Any]:
+    messages = [
+        {"role": "user", "content": "<image>Q"},
+        {"role": "assistant", "content": "Look."},
+        {"role": "tool_call", "content": json.dumps(ZOOM)},
+        {"role": "tool_response", "content": "<image>ok"},
+        {"role": "assistant", "content": "A"},
+    ]
+    return {"images": ["1.png", "0.png"], "messages": messages, "tools": '[{"function": {"name": "zoom"}}]'}
+
+
+def openai() -> dict[str, Any]:
+    call = {
+        "id": "call_0",
+        "type": "function",
+        "function": {"name": "zoom", "arguments": json.dumps(ZOOM["arguments"])},
+    }
+    picture = {"type": "image_url", "image_url": {"url": URI}}
+    messages = [
+        {"role": "user", "content": [picture, {"type": "text", "text": "Q"}]},
+        {"role": "assistant", "content": "Look.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_0", "content": "ok"},
+        {"role": "user", "content": [picture]},
+        {"role": "assistant", "content": "A"},
+    ]
+    return {"messages": messages, "tools": [{"type": "function", "function": {"name": "zoom"}}]}
+
+
+@pytest.mark.parametrize(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
+def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp_path: Path) -> None:
+    found = dialogue(tmp_path, row, preset)
+    assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if preset == "openai" else 20, 10]
+    assert found.tools[0]["function"] == {"name": "zoom"}
+    said = led(found, "native")
+    assert [role for role, _ in said] == ["user", "assistant", "tool", "assistant"]
+    assert said[1][1] == f"Look.\n{ZOOMED}" and said[2][1].count("<image>") == 1 and "ok" in said[2][1]
+
+
+def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
+    grounding = '<grounding>{"bbox_2d": [0.6, 0.2, 0.7, 0.3], "source": "original_image"}</grounding>'
+    talk = [("human", "<image>What number?"), ("gpt", grounding), ("human", "After Action 0:\n<image>.\nGo on.")]
+    talk.append(("gpt", "<answer>42</answer>"))
+    literal = str([{"from": who, "value": text} for who, text in talk])
+    said = led(dialogue(tmp_path, codevision(conversations=literal), "sharegpt"), "mini_o3")
+    assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant"]
+    evil = "[{'from': 'human', 'value': __import__('os').getcwd()}]"
+    assert texts.chat_of(evil) == evil
+    with pytest.raises(RowProblem, match="has no messages"):
+        dialogue(tmp_path, codevision(conversations=evil), "sharegpt")
+
+
+def talk(*said: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"from": who, "value": text} for who, text in said]
+
+
+HUMAN, TOOL = ("human", "<image>Q"), ("tool", "<image>ok")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"images": ["0.png"]}, "markers and images differ in number"),
+        ({"images": ["0.png", "1.png", "1.png"]}, "markers and images differ in number"),
+        ({"images": ["0.png", "none.png"]}, "no such image 1"),
+        ({"conversations": talk(HUMAN, ("gpt", CALL), TOOL)}, "turns in a wrong order"),
+        ({"conversations": talk(("gpt", "A"), HUMAN)}, "turns in a wrong order"),
+        ({"conversations": talk(HUMAN, ("bard", "A"))}, "unreadable messages"),
+        ({"conversations": talk(HUMAN, ("gpt", "see <|image_pad|><image>"))}, "a chat marker in the text"),
+        ({"conversations": talk(HUMAN, ("function_call", "zoom it"), TOOL, ("gpt", "A"))}, "unreadable messages"),
+    ],
+)
+def test_damaged_trajectories_have_a_reason(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(RowProblem) as found:
+        dialogue(tmp_path, codevision(**change), "sharegpt")
+    assert found.value.reason == reason and "row 0 of" in found.value.message
+
+
+@pytest.mark.parametrize(
+    ("said", "env", "reason"),
+    [
+        ((HUMAN, ("gpt", CALL), TOOL, ("gpt", "A")), "codev", "an observation without a call"),
+        ((HUMAN, ("gpt", "Look."), TOOL, ("gpt", "A")), "codevision", "an observation without a call"),
+        ((HUMAN, ("gpt", "<answer>A</answer>"), ("human", "<image>B?"), ("gpt", CALL)), "codevision", "a call without"),
+        ((HUMAN, ("gpt", "<tool_call>{oops</tool_call>"), TOOL, ("gpt", "A")), "native", "a call that cannot be"),
+    ],
+)
+def test_calls_are_checked_in_the_environments_syntax(
+    said: tuple[tuple[str, str], ...], env: str, reason: str, tmp_path: Path
+) -> None:
+    found = dialogue(tmp_path, codevision(conversations=talk(*said)), "sharegpt")
+    with pytest.raises(RowProblem) as problem:
+        led(found, env)
+    assert problem.value.reason.startswith(reason)
+
+
+def test_turns_without_calls_stay_questions(tmp_path: Path) -> None:
+    said = talk(HUMAN, ("gpt", "<answer>A</answer>"), ("human", "And <image>?"), ("gpt", "<answer>B</answer>"))
+    found = dialogue(tmp_path, codevision(conversations=said), "sharegpt")
+    assert found.place == Place(str(tmp_path / "sft.json"), 0)
+    assert [role for role, _ in led(found, "codevision")] == ["system", "user", "assistant", "user", "assistant"]

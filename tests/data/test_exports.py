@@ -1,0 +1,163 @@
+"""Exports of a dataset and of demonstrations: read back, they are what was exported; the card says what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from vtcli.cli.artifacts import app
+from vtcli.data.exporters.writing import export
+from vtcli.data.generators import canvas
+from vtcli.data.importers.rows import generate
+from vtcli.errors import InputError
+from vtcli.schema import Sample
+from vtcli.store import images, records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.records import Demo
+
+PNGS = [canvas.png(np.full((40, 60, 3), shade, np.uint8)) for shade in range(10, 80, 10)]
+TRUTHS: list[dict[str, Any]] = [
+    {"rule": "judge", "answers": ["left", "to the left"], "source": "vstar"},
+    {"rule": "choices", "choices": ["A", "B"], "boxes": [{"label": "sign", "box": [1, 2, 30.5, 40]}]},
+    {"rule": "mra", "number": 2.5, "boxes": []},
+    *({"rule": "exact"} for _ in range(40)),
+]
+ANSWERS = ["left", "B", "2.5", *(str(i) for i in range(40))]
+TEXT = '<tool_call>{"name": "zoom", "arguments": {"q": "a\\n\\"b\\" ö"}}</tool_call>'
+TALK = [
+    ("system", "Tools."),
+    ("user", "<image>Which?"),
+    ("assistant", TEXT),
+    ("tool", "seen: <image>\nok"),
+    ("assistant", "<answer>x</answer>"),
+]
+
+
+def commit(home: Path, kind: Any, write: Any) -> Artifact:
+    store = ArtifactStore(home)
+    with store.draft(kind, kind) as draft:
+        write(draft.path)
+        return draft.commit()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    home = tmp_path_factory.mktemp("home")
+
+    def samples(folder: Path) -> None:
+        for split in ("train", "test"):
+            rows = (
+                (
+                    Sample(f"own-{split}-{i:06d}", "own", "answer", split, f"What <b> is {i}?", answer, (), (), truth),
+                    PNGS[: 1 + i % 3],
+                )
+                for i, (answer, truth) in enumerate(zip(ANSWERS, TRUTHS, strict=True))
+            )
+            records.write_samples(folder / f"answer-{split}.parquet", rows)
+
+    def demos(folder: Path) -> None:
+        for split in ("train", "validation"):
+            talk = tuple({"role": role, "content": text} for role, text in TALK)
+            schemas = ({"type": "function", "function": {"name": "zoom"}},)
+            rows = ((Demo(f"own-demo-{split}-{i:06d}-imported", talk, schemas), PNGS[i : i + 2]) for i in range(3))
+            records.write_demos(folder / f"{split}.parquet", rows)
+
+    commit(home, "dataset", samples)
+    commit(home, "demos", demos)
+    return ArtifactStore(home)
+
+
+def stored(store: ArtifactStore, ref: str, name: str) -> list[dict[str, Any]]:
+    return pq.read_table(store.resolve(ref).path / f"{name}.parquet").to_pylist()
+
+
+def path_of(folder: Path, name: str, to: str) -> str:
+    return str(folder / f"{name}.{'json' if to == 'sharegpt' else 'parquet'}")
+
+
+PRESETS = {"verl": "verl", "trl": "trl", "hf": "vtcli", "sharegpt": "sharegpt"}
+
+
+@pytest.mark.parametrize("to", PRESETS)
+def test_a_dataset_comes_back_as_it_went_out(to: str, store: ArtifactStore, tmp_path: Path) -> None:
+    counts = export(store, "dataset@latest", to, tmp_path / "out")
+    assert counts["answer-train"] == {"vstar": 1, "own": 42}
+    how = {"path": path_of(tmp_path / "out", "answer-{split}", to), "name": "own", "preset": PRESETS[to]}
+    for number, row in enumerate(stored(store, "dataset@latest", "answer-train")):
+        item = generate(0, number, "train", **how)  # type: ignore[arg-type]
+        info = row["extra_info"]
+        assert (item.id, item.question, item.answer) == (row["id"], info["question"], info["answer"])
+        assert [images.encode_png(pixels) for pixels in item.pictures] == [
+            images.encode_png(images.decode(image["bytes"], "x")) for image in row["images"]
+        ]
+        if to != "sharegpt":  # which has no room for it
+            assert item.truth == json.loads(info["truth"])
+
+
+@pytest.mark.parametrize(
+    ("to", "preset"), [("verl", "swift"), ("trl", "trl"), ("hf", "swift"), ("sharegpt", "sharegpt")]
+)
+def test_demonstrations_come_back_as_they_went_out(to: str, preset: str, store: ArtifactStore, tmp_path: Path) -> None:
+    export(store, "demos@latest", to, tmp_path / "out")
+    path = path_of(tmp_path / "out", "train", to)
+    for number, row in enumerate(stored(store, "demos@latest", "train")):
+        found = generate(0, number, "demo-train", path=path, name="own", preset=preset).dialogue
+        assert found is not None
+        roles = [m["role"] for m in found.messages]
+        assert roles == ["system", "user", "assistant", "user" if to == "trl" else "tool", "assistant"]
+        assert [m["content"] for m in found.messages] == [text for _, text in TALK]
+        assert list(found.tools) == json.loads(row["tools"])
+        assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 * (number + 1), 10 * (number + 2)]
+
+
+@pytest.mark.parametrize("to", ["verl", "trl", "hf"])
+def test_the_library_datasets_decodes_the_images(to: str, store: ArtifactStore, tmp_path: Path) -> None:
+    export(store, "dataset@latest", to, tmp_path / "out", licence="cc-by-4.0")
+    found = datasets.load_dataset(str(tmp_path / "out"), "answer", split="test", cache_dir=str(tmp_path / "cache"))
+    assert len(found) == 43 and [image.size for image in found[2]["images"]] == [(60, 40)] * 3
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert yaml.safe_load(text.split("---")[1])["license"] == "cc-by-4.0"
+    assert "| answer-train | vstar | 1 | cc-by-4.0 |" in text and "86 rows" in text and "dataset:v1" in text
+    assert "Check each of them" in text and "## Lineage" in text
+
+
+def test_llama_factory_finds_every_file(store: ArtifactStore, tmp_path: Path) -> None:
+    export(store, "demos@latest", "sharegpt", tmp_path / "out")
+    info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
+    assert {name: entry["file_name"] for name, entry in info.items()} == {
+        "train": "train.json",
+        "validation": "validation.json",
+    }
+    (first, *_) = json.loads((tmp_path / "out" / "train.json").read_text())
+    assert [turn["from"] for turn in first["conversations"]] == ["human", "gpt", "observation", "gpt"]
+    assert first["system"] == "Tools." and all((tmp_path / "out" / name).is_file() for name in first["images"])
+    assert len(list((tmp_path / "out" / "images").iterdir())) == 4  # equal images are one file
+
+
+def test_what_cannot_be_exported_is_said_and_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    for folder, to, told in (("full", "verl", "is there already"), ("out", "verb", "expected one of verl")):
+        with pytest.raises(InputError, match=told):
+            export(store, "dataset@latest", to, tmp_path / folder)
+    damaged = tmp_path / "home"
+    for folder in ("dataset",):
+        commit(damaged, folder, lambda path: (path / "answer-train.parquet").write_bytes(b"PAR1"))
+    with pytest.raises(Exception, match="Parquet"):
+        export(ArtifactStore(damaged), "dataset@latest", "hf", tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "home"]
+
+
+def test_the_command_says_rows_and_sources(store: ArtifactStore, tmp_path: Path) -> None:
+    words = ["export", "dataset@latest", "--to", "hf", str(tmp_path / "out"), "--home", str(store.root)]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0, found.output
+    assert "answer-train" in found.output and "43 rows  vstar, own" in found.output

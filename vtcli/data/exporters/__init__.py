@@ -1,0 +1,1 @@
+"""Datasets and demonstrations in the formats of other trainers: rows, files and a data card."""

@@ -1,0 +1,122 @@
+"""An artifact as a folder that another trainer reads: complete or absent, row by row in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vtcli.data.exporters.card import card
+from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
+from vtcli.errors import InputError
+from vtcli.store import disk, parquet
+from vtcli.store.artifacts import ArtifactStore
+
+BATCH = 16
+"""Rows that are held at a time."""
+
+
+def export(
+    store: ArtifactStore, ref: str, to: str, folder: Path, licence: str = "unknown"
+) -> dict[str, dict[str, int]]:
+    """Writes a dataset or demonstrations into a new folder in the format ``to``, with a data card; returns the number
+    of rows by file and source.
+
+    Raises:
+        InputError: another kind of artifact, an unknown format, videos, a folder with something in it, disk trouble.
+    """
+    artifact = store.resolve(ref)
+    layouts = {"dataset": DATASET, "demos": DEMOS}.get(artifact.kind)
+    if layouts is None:
+        raise InputError(f"{artifact.ref} is a {artifact.kind}; expected a dataset or demos artifact.")
+    if to not in layouts:
+        raise InputError(f"--to {to}: expected one of {', '.join(layouts)}.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there already. Give a folder that does not exist, or an empty one.")
+    draft = folder.with_name(f".{folder.name}{disk.LEFTOVER}")
+    with disk.checked(folder):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            counts = {path.stem: _write(path, draft, layouts[to]) for path in sorted(artifact.path.glob("*.parquet"))}
+            if layouts[to].schema is None:
+                _describe(draft, counts)
+            page = card(artifact, store.lineage(ref).text(), to, layouts[to], counts, licence)
+            disk.write_atomic(draft / "README.md", page.encode())
+            if folder.exists():
+                folder.rmdir()
+            draft.rename(folder)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+    return counts
+
+
+def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
+    """One Parquet file of the artifact as a file of the format; returns the rows by source."""
+    counts: Counter[str] = Counter()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for batch in pq.ParquetFile(path).iter_batches(BATCH):
+            for row in batch.to_pylist():
+                if row.get("videos"):
+                    raise InputError(f"{row['id']} has a video, which this format does not hold. Copy the artifact.")
+                counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
+                yield layout.row(row)
+
+    if layout.schema is None:
+        _write_json(folder / f"{path.stem}.json", rows())
+    else:
+        _write_parquet(folder / f"{path.stem}.parquet", layout.schema, rows())
+    return dict(counts)
+
+
+def _write_parquet(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> None:
+    schema = parquet.with_features(schema)
+    with pq.ParquetWriter(path, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
+        group: list[dict[str, Any]] = []
+        for row in rows:
+            group.append(row)
+            if len(group) == BATCH:
+                writer.write_table(pa.Table.from_pylist(group, schema=schema))
+                group = []
+        writer.write_table(pa.Table.from_pylist(group, schema=schema))
+
+
+def _write_json(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """One JSON list, a row a line; images are files named by their content."""
+    with path.open("w", encoding="utf-8") as file:
+        opening = "[\n"
+        for row in rows:
+            row["images"] = [_image(path.parent, image["bytes"]) for image in row["images"]]
+            file.write(opening + json.dumps(row, ensure_ascii=False))
+            opening = ",\n"
+        file.write("\n]\n" if opening != "[\n" else "[]\n")
+
+
+def _image(folder: Path, png: bytes) -> str:
+    name = f"images/{hashlib.sha256(png).hexdigest()}.png"
+    path = folder / name
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(png)
+    return name
+
+
+def _describe(folder: Path, counts: Mapping[str, Any]) -> None:
+    """LLaMA-Factory's ``dataset_info.json``, which names every file."""
+    columns = {"messages": "conversations", "images": "images", "system": "system", "tools": "tools"}
+    tags = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt"}
+    tags |= {"observation_tag": "observation", "function_tag": "function_call", "system_tag": "system"}
+    info = {
+        name: {"file_name": f"{name}.json", "formatting": "sharegpt", "columns": columns, "tags": tags}
+        for name in counts
+    }
+    disk.write_atomic(folder / "dataset_info.json", json.dumps(info, indent=2).encode())

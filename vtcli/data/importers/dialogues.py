@@ -1,0 +1,169 @@
+"""SFT trajectories of others as demonstrations: calls and observations become turns, whatever their markup.
+
+Sets differ in who speaks an observation: a tool, the user (PyVision, Mini-o3), or the assistant itself, inside a tag of
+its own text (Thyme). Calls are text in most of them, messages of their own in LLaMA-Factory's and ms-swift's, and a
+field in TRL's and OpenAI's. Here a call is text of an assistant's turn, and an observation is a message after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from vtcli.data.importers import media, texts
+from vtcli.data.importers.mapping import Mapped, every, first, parsed
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.errors import InputError
+from vtcli.families.calls import format_call
+from vtcli.protocols import Pixels
+from vtcli.schema import Json
+from vtcli.store import images
+from vtcli.store.parquet import CHAT_MARKER
+
+IMAGE = "<image>"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """Messages of one trajectory: system, user, assistant, and tool for what answers a call. They have one ``<image>``
+    for each of ``images``, in order."""
+
+    messages: tuple[Mapping[str, str], ...]
+    images: tuple[Pixels, ...]
+    tools: tuple[Mapping[str, Json], ...]  # function schemas, if the row has any
+    place: Place
+    question: str | None = None  # without its wrapping, where the environment's prompt takes the row's place
+
+    @property
+    def asked(self) -> int:
+        """Number of images of the question."""
+        user = next((m for m in self.messages if m["role"] == "user"), None)
+        return user["content"].count(IMAGE) if user else 0
+
+
+def read(row: Mapping[str, Any], mapping: Mapped, finder: media.Finder, place: Place) -> Dialogue:
+    """The dialogue of a row.
+
+    Raises:
+        RowProblem: messages that cannot be read or do not take turns, or images that do not match their markers.
+    """
+    try:
+        chat = _joined([turn for message in _messages(row, mapping) for turn in _split(message, mapping.inline)])
+        tools = parsed(first(row, mapping.tools))
+    except ValueError as error:
+        raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
+    roles = [message.role for message in (chat[1:] if chat[:1] and chat[0].role == "system" else chat)]
+    if "system" in roles or roles[:1] != ["user"] or roles[-1] != "assistant":
+        said = ", ".join(roles) or "nothing"
+        raise RowProblem(
+            place,
+            "turns in a wrong order",
+            f"{place}: its turns are {said}; expected the user's first, and an assistant's last.",
+        )
+    messages, given = _matched(chat, every_image(row, mapping), place)
+    decoded: list[Pixels] = []
+    for number, value in enumerate(given):
+        data = media.read(value, f"image {number}", finder, place)
+        try:
+            decoded.append(images.decode(data, f"{number} of {place}"))
+        except InputError as error:
+            raise RowProblem(place, "an image that cannot be decoded", str(error)) from error
+    question = None
+    if mapping.prompt == "card":
+        question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
+    schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
+    return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question)
+
+
+def every_image(row: Mapping[str, Any], mapping: Mapped) -> list[Any]:
+    """All images of a row's columns, in order."""
+    return [image for value in every(row, mapping.images) for image in media.listed(value)]
+
+
+def _messages(row: Mapping[str, Any], mapping: Mapped) -> list[texts.Message]:
+    value = texts.chat_of(first(row, mapping.messages))
+    if texts.is_chat(value):
+        chat = texts.messages(value)
+    elif (response := first(row, mapping.response)) is not None:
+        chat = [texts.Message("user", str(first(row, mapping.question))), texts.Message("assistant", str(response))]
+    else:
+        raise ValueError(f"it has no messages in {', '.join([*mapping.messages, *mapping.response]) or 'any column'}")
+    system = first(row, mapping.system)
+    return [texts.Message("system", str(system)), *chat] if system is not None else chat
+
+
+def _split(message: texts.Message, tag: str | None) -> Iterator[texts.Message]:
+    """An assistant's text that holds observations inside ``<tag>`` as turns of both sides. Thinking goes on after an
+    observation, so nothing of the text is lost."""
+    if message.role != "assistant" or tag is None:
+        yield message
+        return
+    for number, part in enumerate(re.split(rf"(<{tag}>.*?</{tag}>)", message.text, flags=re.DOTALL)):
+        if part.strip():
+            yield texts.Message("tool" if number % 2 else "assistant", part.strip("\n"))
+
+
+def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
+    """Messages that take turns: calls join the assistant's text before them, and answers to several calls one another.
+    An image of the user right after a tool's text belongs to it (OpenAI's rows have no images in tools' messages)."""
+    found: list[texts.Message] = []
+    for message in chat:
+        own = "assistant" if message.role == "call" else message.role
+        text = "\n".join([*([message.text] if message.text and message.role != "call" else []), *_calls(message)])
+        turn = texts.Message(own, text, message.own)
+        last = found[-1] if found else None
+        together = last is not None and (last.role == own or (last.role, own) == ("tool", "user"))
+        if last is None or not together or own == "system":
+            found.append(turn)
+        else:
+            found[-1] = texts.Message(last.role, f"{last.text}\n{text}".strip("\n"), (*last.own, *turn.own))
+    return found
+
+
+def _calls(message: texts.Message) -> Iterator[str]:
+    """The calls of a message as text, in the syntax that ``families.calls`` reads."""
+    given: Any = message.calls
+    if message.role == "call":
+        value = parsed(message.text)
+        given = value if isinstance(value, list) else [value]
+    for call in cast("Sequence[Any]", given):
+        function: Any = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ValueError(f"a call is {str(call)[:80]!r}; expected an object with name and arguments")
+        arguments = parsed(function.get("arguments") or {})
+        if not isinstance(arguments, dict):
+            raise ValueError(f"the arguments of {function['name']} are {str(arguments)[:80]!r}; expected an object")
+        yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
+
+
+def _matched(
+    chat: Sequence[texts.Message], columns: Sequence[Any], place: Place
+) -> tuple[list[Mapping[str, str]], list[Any]]:
+    """The messages with plain markers, and an image for each: those that stand in a message, else the columns' next."""
+    turns = [replace(message, text=texts.MARKER.sub(IMAGE, message.text)) for message in chat]
+    if columns and not any(IMAGE in turn.text for turn in turns):  # TRL: all of them before the first question
+        at = next(number for number, turn in enumerate(turns) if turn.role == "user")
+        turns[at] = replace(turns[at], text=IMAGE * len(columns) + turns[at].text)
+    left, given = list(columns), list[Any]()
+    for turn in turns:
+        count = turn.text.count(IMAGE)
+        own = list(turn.own)
+        taken = own if own and len(own) == count else left[:count]
+        left = left if taken is own else left[count:]
+        given += taken
+        if marker := CHAT_MARKER.search(turn.text):
+            raise RowProblem(
+                place,
+                "a chat marker in the text",
+                f"{place}: a message contains the chat marker {marker.group()}, which could forge a turn or an image.",
+            )
+    markers = sum(turn.text.count(IMAGE) for turn in turns)
+    if left or markers != len(given):
+        raise RowProblem(
+            place,
+            "markers and images differ in number",
+            f"{place} has {markers} <image> in its messages and {len(given) + len(left)} images.",
+        )
+    return [{"role": turn.role, "content": turn.text} for turn in turns], given
