@@ -37,8 +37,8 @@ def card(
 
 # {artifact.name}, version {artifact.version}, for {to}
 
-{layout.about}. Exported by vtcli from the {artifact.kind} artifact {artifact.ref} (digest {artifact.digest[:12]}), made
-{made.created} with seed {made.seed}{f" and recipe {artifact.recipe}" if artifact.recipe else ""}.
+Format: {layout.about}.
+Exported by vtcli from the {artifact.kind} artifact {artifact.ref} (digest {artifact.digest[:12]}), made {made.created} with seed {made.seed}{f" and recipe {artifact.recipe}" if artifact.recipe else ""}.
 `vtcli synth` reads it back with `preset: {layout.preset}`.
 
 ## Rows
