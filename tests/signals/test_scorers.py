@@ -37,6 +37,7 @@ def asked(answer: str, **truth: Any) -> Sample:
         *("Because it is not red, the answer is B", "A is too small, so the answer is (B).", "Because I see B there"),
         *("The car is large.\nB. blue", "B\nThe car is blue.", "I think the answer would be B because of A's size"),
         *(
+            *("Looking at A and C, I choose B", "not A, not C, so B", "It is not A. Thus (B).", "The best one is B!"),
             "The options are clear (B)",
             "\\boxed{A} is wrong. \\boxed{B}",
             "A good look shows: B",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from vtcli.benchmarks.aggregates import Aggregate, mean
-from vtcli.config.bounds import at_least
+from vtcli.config.bounds import at_least, shares
 from vtcli.errors import ConfigError
 from vtcli.schema import Sample
 from vtcli.signals.scorers.grade import Grade, Scorer
@@ -41,6 +41,25 @@ class Format:
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # rows that are asked
     last: bool = False  # rows are conversations, as lists: the last question and its answer count
     md5: str | None = None  # of the one file, as VLMEvalKit states it
+
+
+Turn = Literal["rot90", "rot180", "rot270", "hflip", "vflip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change of the images of a benchmark. ``share`` of the rows are turned by one of ``turns``, drawn by row and seed:
+    a part of the rows keeps its turns. Images whose longer side is above ``above`` shrink to ``side``. ``only_large``
+    leaves the other rows out."""
+
+    turns: tuple[Turn, ...] = ()
+    share: float = 1.0
+    above: int | None = None  # pixels
+    side: int | None = None
+    only_large: bool = False
+
+    def __post_init__(self) -> None:
+        shares(self, "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,8 @@ class Benchmark:
     options_prompt: str | None = None  # of rows with options; None: as the others
     shuffle: bool = False  # the order of options, by id and seed
     judged: bool = False
+    folder: str | None = None  # of the local copy, beside the benchmark's own name: another one's
+    change: Change | None = None  # of every image, before it is asked
     own: Mapping[str, Scorer] = field(default_factory=dict[str, Scorer])
     aggregate: Aggregate = mean
     cluster: str | None = None  # name in the truth: rows of one cluster are dependent

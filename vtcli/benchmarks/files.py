@@ -31,7 +31,7 @@ def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[
         InputError: no such folder or none of the files; says which names are looked for.
     """
     for form in benchmark.formats:
-        for place in (folder / name, folder):
+        for place in (folder / name, folder / (benchmark.folder or name), folder):
             if found := sorted(path for path in place.glob(form.files) if path.is_file()):
                 return form, found
     wanted = " or ".join(form.files for form in benchmark.formats)

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vtcli.benchmarks import files
-from vtcli.benchmarks.benchmark import ROW, Benchmark, Format
+from vtcli.benchmarks.benchmark import ROW, Benchmark, Change, Format
 from vtcli.data.generators.film import Footage
+from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import InputError
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
 from vtcli.signals.scorers import letters
@@ -61,13 +64,13 @@ def load(
             continue
         if text.pointer is None:
             data = _pictures(row, form, paths[0].parent, where)
-            refs = tuple(store.add_encoded(one, f"of {where}") for one in data)
+            refs = _stored(data, benchmark.change, _drawn_turn(benchmark.change, text.key, seed), where, store)
         elif text.pointer in seen:
             refs = seen[text.pointer]
         else:
             raise BrokenRow(f"{where}: its image is that of row {text.pointer!r}, which does not come before it.")
         seen[text.key] = refs
-        if asked:
+        if asked and (refs or not form.images):
             videos = _videos(row, form, folder / name, where) or _videos(row, form, folder, where)
             yield Sample(
                 id=f"{name}-{text.key}",
@@ -78,9 +81,42 @@ def load(
                 answer=text.answers[0],
                 images=refs,
                 tools=(),
-                truth={**text.truth, IMAGE: refs[0].full} if benchmark.cluster == IMAGE and refs else text.truth,
+                truth=_seen_truth(text, benchmark, refs, seed),
                 videos=videos,
             )
+
+
+def _seen_truth(text: RowText, benchmark: Benchmark, refs: Sequence[ImageRef], seed: int) -> Mapping[str, Json]:
+    """The row's truth, with the turn of its images and the picture that it shows, where these matter."""
+    change, key = benchmark.change, text.pointer or text.key
+    turn = {} if change is None else {"transform": _drawn_turn(change, key, seed)}
+    return {**text.truth, **turn, **({IMAGE: refs[0].full} if benchmark.cluster == IMAGE and refs else {})}
+
+
+def _drawn_turn(change: Change | None, key: str, seed: int) -> str:
+    """The turn of a row's images, drawn from its id and the seed alone."""
+    drawn = hashlib.sha256(f"{seed}/{key}/turn".encode()).digest()
+    if change is None or not change.turns or int.from_bytes(drawn[:8], "big") >= change.share * 2**64:
+        return "none"
+    return change.turns[int.from_bytes(drawn[8:16], "big") % len(change.turns)]
+
+
+def _stored(
+    data: Sequence[bytes], change: Change | None, turn: str, where: str, store: ImageStore
+) -> tuple[ImageRef, ...]:
+    """The images in the store, changed as the benchmark says; none where all are too small for it."""
+    if change is None:
+        return tuple(store.add_encoded(one, f"of {where}") for one in data)
+    refs, large = list[ImageRef](), False
+    for one in data:
+        pixels = images.decode(one, f"of {where}")
+        longer = max(pixels.shape[:2])
+        if change.above is not None and change.side is not None and longer > change.above:
+            large, scale = True, change.side / longer
+            height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
+            pixels = images.resize(pixels, height, width)
+        refs.append(store.add(np.ascontiguousarray(TRANSFORMS[turn](pixels))))
+    return tuple(refs) if large or not change.only_large else ()
 
 
 def _spread(paths: Sequence[Path], form: Format, limit: int) -> tuple[set[int], set[str]]:

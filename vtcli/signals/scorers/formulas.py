@@ -71,6 +71,9 @@ def formula(sample: Sample, text: str) -> Grade:
         same = [k for k, option in enumerate(options) if len(value) > 1 and same_formula(value, option)]
         found = same[0] if len(same) == 1 else letters.read(text, options)
         return NOTHING if found is None else Grade.of(found == letters.answer_index(sample.answer, options))
+    if re.fullmatch("[A-H]", sample.answer):  # the options are in the question
+        found = letters.read(text, [letters.letter(k) for k in range(8)])
+        return NOTHING if found is None else Grade.of(letters.letter(found) == sample.answer)
     if not text.strip():
         return NOTHING
     return Grade.of(any(same_formula(text, answer) for answer in references(sample)))

@@ -20,6 +20,7 @@ _OPEN, _CLOSE = r"[(\[{\"'<]*", r"[)\]}.:,;!\"'>]*"
 _SAYS = r"(?:(?:the|my|so|thus|therefore|hence|final|correct|best|right|is|option|choice|answer|letter)\b[\s:,]*)*"
 
 _ANSWER = r"(?i:answer)(?:\s+(?i:is|would be|must be))?\s*:?\s*(?i:option\s*)?"
+_CHOOSES = r"(?i:choose|choosing|pick|select|go with)\s+(?i:option\s*)?"
 _STOP = r"(?:[)\].:]+(?=\s|$)|\s+[-\u2013\u2014]\s)"
 _NO_ARTICLE = (
     r"(?!(?:(?<=^)|(?<=[.!?:] )|(?<=\n))A +(?!is\b|or\b|and\b)[a-z])"  # "A dog": no letter, "I see A and B": two
@@ -42,9 +43,9 @@ def lettered(question: str, options: Sequence[str]) -> bool:
 def read(text: str, options: Sequence[str]) -> int | None:
     """Index of the option that a reply chooses; None if it names none, or several without deciding.
 
-    In this order: the last ``\\boxed{}``; a letter alone; an option's text alone; the last "answer is B"; a letter with
-    a stop that begins the last or first line; the only letter in brackets; the only letter that stands alone; the only
-    option whose text is in the reply.
+    In this order: the last ``\\boxed{}``; a letter alone; an option's text alone; the last "answer is B" or "I choose
+    B"; a letter that ends the reply after "so" or "is"; a letter with a stop that begins the last or first
+    line; the only letter in brackets; the only letter that stands alone; the only option whose text is in the reply.
     """
     found = boxed(text)
     text = _MARKUP.sub("", found if found is not None else text).strip()
@@ -55,9 +56,11 @@ def read(text: str, options: Sequence[str]) -> int | None:
     same = [k for k, option in enumerate(options) if same_words(text, option)]
     if len(same) == 1:
         return same[0]
-    told = re.findall(rf"{_ANSWER}{_OPEN}([A-{last}])(?!\w)", text)
-    if told:
-        return _index(told[-1])
+    for says in (_ANSWER, _CHOOSES):
+        if told := re.findall(rf"{says}{_OPEN}([A-{last}])(?!\w)", text):
+            return _index(told[-1])
+    if ends := re.search(rf"(?i:so|thus|therefore|hence|is|be),?\s+{_OPEN}([A-{last}]){_CLOSE}$", text):
+        return _index(ends[1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in (*lines[-1:], *lines[:1]):
         if begins := re.match(rf"(?:(?i:option|choice)\s*)?[(\[]?([A-{last}]){_STOP}", line):
