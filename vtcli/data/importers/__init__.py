@@ -1,1 +1,1 @@
-"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has those of public sets."""
+"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has public ones."""
