@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import DATASET, DEMOS, RL, SFT, lines, run
@@ -34,14 +36,19 @@ def test_every_stage_makes_a_qwen3_vl_and_the_engines_agree(home: Path) -> None:
         assert line.get("logprob_gap_max", 0.0) < 1e-4
 
 
-def test_demonstrations_show_views_of_its_factor(home: Path) -> None:
-    demos = home / "demos" / "v1"
-    sizes = {
-        (ref["view_width"], ref["view_height"])
-        for path in demos.rglob("*.jsonl")
-        for row in lines(path)
-        for ref in row.get("images", ())
-    }
+def views(value: Any) -> Iterator[tuple[int, int]]:
+    """Sizes of the views anywhere in a stored row."""
+    if isinstance(value, dict):
+        if "view_width" in value:
+            yield value["view_width"], value["view_height"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from views(item)
+
+
+def test_rollouts_show_views_of_its_factor(home: Path) -> None:
+    sizes = set(views(lines(home / "policy" / "v1" / "trajectories.jsonl")))
     assert (128, 128) in sizes
     assert all(width % 32 == height % 32 == 0 for width, height in sizes)
 
