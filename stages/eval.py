@@ -85,12 +85,12 @@ class Config:
     model: str  # model artifact, Hugging Face folder or hub name
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
+    metrics: dict[str, Signal]  # further signals, which no reward reads
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
     data: str | None = None  # dataset artifact; None: benchmarks
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
-    metrics: dict[str, Signal] = field(default_factory=dict[str, Signal])  # further signals, which no reward reads
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"

@@ -20,7 +20,7 @@ pyvision_image | pyvision_video) others=("no-bonus=rl.phases.0.reward.per_call=0
 *) echo "reproduce.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
 esac
 # PyVision-RL rolls out twice as many as it learns from, and every run of its code draws a figure. One round as in the paper's
-# algorithm 1; up to four, the recipe's, take twice as long once most groups are all right. Where nearly all are, one round leaves
+# algorithm 1; up to four take twice as long once most groups are all right. Where nearly all are, one round leaves
 # six rows to learn from, and they undo what was learnt: two for the video.
 size=()
 case $recipe in

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from benchmark_copies import shipped
 from fakes import make_sample, make_trajectory
 
@@ -115,6 +116,13 @@ def test_rows_of_one_cluster_are_drawn_together() -> None:
     result = results.result("vstar", benchmark, [scored(n, "B") for n in range(4)], SETTING, seed=0)
     assert result is not None
     assert result.figures[0].estimate.n == 1 and result.figures[0].estimate.low is None
+
+
+def test_clusters_that_are_all_the_same_have_no_interval() -> None:
+    result = results.result("vstar", shipped()["vstar"], [scored(n, "A") for n in range(4)], SETTING, seed=0)
+    assert result is not None
+    bounds = {f.name: (f.estimate.low, f.estimate.high) for f in result.figures}
+    assert bounds["macro"] == (None, None) and bounds["all"] == (0.0, pytest.approx(0.49, abs=0.01))
 
 
 def test_a_printed_number_never_stands_alone() -> None:

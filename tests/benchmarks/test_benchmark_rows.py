@@ -92,7 +92,8 @@ def test_a_conversation_asks_its_last_question(tmp_path: Path) -> None:
 def test_letters_of_the_rows_own_are_not_shown_twice(tmp_path: Path) -> None:
     row = {"id": 5, "question": "Nearest?", "options": ["A. chair", "B. sofa"], "ground_truth": "B", "dataset": "d",
            "scene_name": "s", "question_type": "object_rel_distance"}  # fmt: skip
-    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "vsi_bench").mkdir()
+    (tmp_path / "vsi_bench" / "test.jsonl").write_text(json.dumps(row) + "\n")
     (sample,) = loaded(tmp_path, "vsi_bench")
     assert sample.truth["choices"] == ["chair", "sofa"] and sample.answer == "sofa" and sample.truth["scene"] == "s"
 
@@ -138,6 +139,9 @@ def test_a_check_says_whether_a_copy_is_whole_and_which_version(tmp_path: Path) 
 
 
 def test_a_copy_that_is_not_there_says_what_is_looked_for(tmp_path: Path) -> None:
+    parquet(tmp_path / "test-0.parquet", [{"a": 1}])  # of any benchmark
+    with pytest.raises(InputError, match="PixmoCount"):
+        files.locate(tmp_path, "pixmocount", shipped()["pixmocount"])
     with pytest.raises(InputError, match=r"hr_bench_8k\.tsv or hr_bench_8k\*\.parquet or HRBench8K\.tsv"):
         files.locate(tmp_path, "hrbench_8k", shipped()["hrbench_8k"])
 

@@ -89,6 +89,7 @@ def test_pyvision_selects_what_it_learns_from() -> None:
     values = rl("+recipe=pyvision_video")
     chosen = values["select"]
     assert (values["fill"]["oversample"], chosen["drop_equal"], chosen["rank"]) == (2.0, True, "std")
+    assert values["fill"]["max_rounds"] == 1  # algorithm 1
     assert {"call_failed", "max_images"} <= set(chosen["drop_stops"])
     code = rl("+recipe=pyvision_image", "variant=code")
     assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
@@ -154,6 +155,30 @@ def test_an_ablation_of_toolsrl_differs_from_the_recipe_in_its_switch_alone(
     assert other[0]["reward"]["switches"] == switches
     other[0]["reward"]["switches"] = plain[0]["reward"]["switches"]
     assert other == plain
+
+
+def test_the_outcome_reward_of_codedance_is_its_own_without_tools_and_turns() -> None:
+    plain, outcome = (rl("+recipe=codedance", f"variant={each}") for each in ("paper", "outcome"))
+    assert outcome["advantage"]["_target_"] == rl("+recipe=toolsrl")["advantage"]["_target_"]  # standard GRPO
+    rewards = [values["phases"][0]["reward"] for values in (plain, outcome)]
+    for name in ("weights", "math_weights"):
+        assert [reward[name].pop("tool") for reward in rewards] == [1.0, 0.0]
+    assert rewards[0] == rewards[1]
+
+
+def test_warm_ups_that_papers_give_as_shares_are_shares() -> None:
+    for recipe in ("codev", "codevision", "codedance", "thyme"):
+        assert compose.load("sft", ["scale=paper", f"+recipe={recipe}"]).values["sft"]["optim"]["warmup_steps"] == 0.05
+
+
+def test_codevisions_targets_are_as_small_as_the_papers_and_some_need_two_tools() -> None:
+    """3.2.1: at most 0.01 % of the image."""
+    tasks = compose.load("synth", ["scale=paper", "+recipe=codevision"]).values["data"]["tasks"]
+    for size in (tasks["zoom"]["generate"]["size"], tasks["turned"]["generate"]["size"]["scene"]):
+        assert max(size["tag"]) ** 2 <= 0.0001 * size["width"] * size["height"]
+    assert sum(task["train"] for task in tasks.values()) == 40_000  # 3.3.1
+    made = bind(tasks["turned"]["generate"])(seed=0, item=0, split="train")
+    assert made.pixels.shape == (2688, 2688, 3) and {"transform", "boxes"} <= set(made.truth)
 
 
 def test_mixed_pages_are_turned_as_often_in_stage_1_as_in_stage_2() -> None:

@@ -159,6 +159,13 @@ def test_an_unknown_type_is_one_error_that_says_how_to_add_it(tmp_path: Path) ->
         open_family(tmp_path)
 
 
+def test_a_text_only_model_is_refused_as_such(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"text-only model \(qwen3\).*of a known kind: qwen2_5_vl, .*qwen3_vl"):
+        open_family(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("path", "told"),
     [

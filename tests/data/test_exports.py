@@ -62,6 +62,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
                 for i, (answer, truth) in enumerate(zip(ANSWERS, TRUTHS, strict=True))
             )
             records.write_samples(folder / f"answer-{split}.parquet", rows)
+        records.write_samples(folder / "answer-validation.parquet", ())
 
     def demos(folder: Path) -> None:
         for split in ("train", "validation"):
@@ -89,7 +90,8 @@ PRESETS = {"verl": "verl", "trl": "trl", "hf": "vtcli", "sharegpt": "sharegpt"}
 @pytest.mark.parametrize("to", PRESETS)
 def test_a_dataset_comes_back_as_it_went_out(to: str, store: ArtifactStore, tmp_path: Path) -> None:
     counts = export(store, "dataset@latest", to, tmp_path / "out")
-    assert counts["answer-train"] == {"vstar": 1, "own": 42}
+    assert counts == {f"answer-{split}": {"vstar": 1, "own": 42} for split in ("test", "train")}
+    assert not list((tmp_path / "out").glob("*validation*"))
     how = {"path": path_of(tmp_path / "out", "answer-{split}", to), "name": "own", "preset": PRESETS[to]}
     for number, row in enumerate(stored(store, "dataset@latest", "answer-train")):
         item = generate(0, number, "train", **how)  # type: ignore[arg-type]

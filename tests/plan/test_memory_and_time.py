@@ -194,6 +194,66 @@ def test_every_phase_holds_what_is_awake_in_it() -> None:
     assert kept.host == pytest.approx(8 * (m.states + 2 * n))
 
 
+ALL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def test_a_frozen_tower_has_no_states_and_its_features_are_kept() -> None:
+    layout, frozen = Layout(2, "bfloat16", 8192, activation_checkpointing=True), replace(WORK, freeze_vision=True)
+    m, all_of_it = plan("1x8xH200", layout, frozen).memory, plan("1x8xH200", layout).memory
+    text = 7_615_616_512  # transformers' count of the decoder and its head
+    assert SEVEN.text.parameters == text
+    assert m.weights == all_of_it.weights == 2 * SEVEN.parameters
+    assert m.optimizer == 12 * text / 8
+    assert m.gradients == 4 * text / 8 + 5e8 * 8
+    assert (m.vision, all_of_it.features) == (0.0, 0.0)
+    assert m.features == 2 * 2**30  # 256 questions of 972 and 4096 trajectories of 600 tokens, 7168 bytes each, over 8
+    assert plan("4x8xH200", layout, frozen).memory.features == 256 * (972 + 16 * 600) * 7168 / 32
+    assert m.learning == pytest.approx(
+        m.context + m.weights + m.optimizer + m.gradients + m.activations + m.features + m.working + m.asleep
+    )
+
+
+def test_adapters_have_small_states_and_are_merged_into_a_copy() -> None:
+    work = replace(WORK, lora_rank=16, lora_targets=ALL_TARGETS)
+    m = plan("1x8xH200", Layout(2, "bfloat16", 8192, activation_checkpointing=True), work).memory
+    adapters = 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    assert adapters == 40_370_176
+    assert m.weights == 2 * (SEVEN.parameters + adapters)
+    assert m.optimizer == 12 * adapters / 8
+    assert m.gradients == pytest.approx(4 * adapters / 8 + adapters * 8)  # a bucket is no larger than what is trained
+    matrices = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944)
+    assert m.merged == 2 * matrices  # 13 GB
+    assert m.syncing == m.context + m.states + m.merged + m.asleep + 2 * SEVEN.parameters
+    few = replace(work, lora_targets=("q_proj", "v_proj"))
+    assert plan("1x8xH200", Layout(2, "bfloat16"), few).memory.merged == 2 * 28 * (3584 * 3584 + 3584 * 512)
+    assert plan("1x8xH200", Layout(3, "bfloat16"), work).memory.merged == 0  # in host memory
+    with pytest.raises(ConfigError, match="'lm_head' is none of q_proj, k_proj"):
+        plan("1x8xH200", Layout(2, "bfloat16"), replace(work, lora_targets=("lm_head",)))
+
+
+@pytest.mark.parametrize(
+    ("layout", "copied"),
+    [
+        (Layout(2, "bfloat16"), 2 + 12 / 2),  # half of the shards on each of two machines
+        (Layout(3, "bfloat16"), (2 + 12) / 2),
+        (Layout(0, "float32"), 4 + 8),
+    ],
+)
+def test_the_hosts_hold_the_copy_of_a_checkpoint_and_the_ranks_images(layout: Layout, copied: float) -> None:
+    m = plan("2x8xH200", layout).memory
+    assert m.host_checkpoint == pytest.approx(copied * SEVEN.parameters)
+    assert m.host_images == 8 * 1.5e9
+    assert m.host_loading == 8 * layout.bytes * SEVEN.parameters
+    assert plan("2x8xH200", layout, replace(WORK, checkpoint_beside=False)).memory.host_checkpoint == 0
+
+
+def test_code_costs_what_the_sandbox_measured_without_a_replay() -> None:
+    constants = Constants()
+    assert constants.code_cpu_s == constants.code_latency_s == 0.029  # docs/sandbox.md: codev, 28.9 CPU ms a turn
+    page = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+    assert "| codev | 28.9 [" in page
+
+
 @pytest.mark.parametrize(
     ("layout", "phase"),
     [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vtcli.algo.advantages import turn_level
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
-from vtcli.rewards.codedance import Scaling, Turns, adaptive, difficulty, turn_returns
+from vtcli.rewards.codedance import CodedanceWeights, Scaling, Turns, adaptive, difficulty, turn_returns
 from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory
 
 MUS = (0, 0.25, 0.5, 0.625, 0.75, 0.875, 1)
@@ -46,6 +46,18 @@ def test_d_is_bounded_falls_and_changes_its_sign_once(a, b, gamma, beta):
     assert difficulty(a, scaling) == pytest.approx(logistic)
     zero = 0.5 + math.log((1 - beta) / beta) / (2 * gamma)
     assert difficulty(zero, scaling) == pytest.approx(0, abs=1e-9)
+
+
+def test_an_outcome_reward_pays_nothing_for_tools():
+    """4.4 and table 3: "focuses only on final-answer correctness". Right with a call that ran: 1; wrong: 0. It needs
+    no judge for the tool's part."""
+    group = [signals(1, ["ok"], []), signals(0, ["ok"], []), signals(None, ["ok"], [], unjudged=["answer_correct"])]
+    verdicts = adaptive(group, weights=CodedanceWeights(tool=0.0))
+    assert [v and v.total for v in verdicts] == [1.0, 0.0, None]
+    assert [v and v.parts["tool"] for v in verdicts] == [0.0, 0.0, 0.0]
+    assert [v and v.total for v in adaptive(group[:2])] == pytest.approx(
+        [1.45, 0.15]
+    )  # d(0.5) = 0.3: 1.5 and 0.5 of it
 
 
 def test_the_sign_flips_at_two_thirds_by_default():

@@ -236,6 +236,15 @@ def test_no_text_and_no_image_of_a_client_or_a_model_is_logged(
     assert "SECRET" not in caplog.text and URL[-60:] not in caplog.text
 
 
+def test_a_body_that_is_not_encoded_as_it_says_is_refused(tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        told = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        async with server.client.post("/v1/chat/completions", data=b'{"messages": []}', headers=told) as reply:
+            assert reply.status == 400 and "not encoded" in (await reply.json())["error"]["message"]
+
+    served(tmp_path, Script(DONE), work)
+
+
 def test_several_turns_and_images_reach_the_policy_in_order_and_open_nothing(tmp_path: Path) -> None:
     policy = Script(DONE)
 

@@ -56,6 +56,7 @@ def test_the_newer_limit_wins_and_formats_go_by_the_models_name() -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0]"),
         ({"messages": [{"role": "user", "content": "<|im_start|>system"}]}, 400, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "<image> and more"}]}, 400, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "half \ud800"}]}, 400, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "x" * 101}]}, 400, "messages"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
         ({"logprobs": True}, 400, "logprobs"),

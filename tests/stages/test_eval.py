@@ -101,6 +101,7 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "model": "model:v1",
         "prompt": PROMPT,
         "signals": SIGNALS,
+        "metrics": {},
         "dtype": "float32",
         "env": native_card,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),

@@ -163,7 +163,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     clean = stage.run(config(home, "rows", rules=ROWS, model=None))  # eval refuses the image that is too narrow
     report = evaluation.run(
         evaluation.Config(
-            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, env=native_card,
+            data=clean.ref, model="model:v1", prompt=PROMPT, signals={"answer": by_seed}, metrics={}, env=native_card,
             dtype="float32", forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
             limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
             job={"home": str(home), "name": "report"}, max_broken=1.0,

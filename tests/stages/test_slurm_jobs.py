@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -201,3 +202,24 @@ def test_a_sweep_runs_through_the_submitit_launcher(env: dict[str, str], tmp_pat
     done = subprocess.run(wrong, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2
     assert "There is no artifact nothing:v1" in done.stderr
+
+
+def test_a_job_asks_the_server_of_another_job_and_ends_it(env: dict[str, str], tmp_path: Path) -> None:
+    import tiny_model
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    keyed = env | {"VTCLI_API_KEY": "hidden"}
+    scripts = ROOT / "stages" / "slurm"
+    words = [f"model={tiny_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={tmp_path / 'home'}"]
+    words += ["serve.host=0.0.0.0", f"serve.port={port}"]
+    server = command("sbatch", "--parsable", scripts / "serve.sbatch", *words, env=keyed, cwd=tmp_path).strip()
+    ask = "import openai; asked = openai.OpenAI().models.list(); print('served:', *(one.root for one in asked))"
+    line = ["sbatch", "--parsable", f"--dependency=after:{server}", scripts / "client.sbatch", server, port]
+    client = command(*line, sys.executable, "-c", ask, env=keyed, cwd=tmp_path).strip()
+    ended([server, client], tmp_path, env)
+    assert f"served: {tiny_model.folder()}" in (tmp_path / f"vtcli-client-{client}.out").read_text()
+    late = command(*line[:2], *line[3:], "true", env=keyed, cwd=tmp_path).strip()
+    until(lambda: job(late, env)["JobState"] == "FAILED", "the client of a server that is over")
+    assert "is over" in (tmp_path / f"vtcli-client-{late}.out").read_text()

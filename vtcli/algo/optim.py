@@ -38,7 +38,7 @@ class Optim:
 
     lr: float = 1e-6
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    warmup_steps: int = 0
+    warmup_steps: int | float = 0  # a whole number, or below 1 a share of all steps, rounded up
     min_lr_ratio: float = 0.0
     weight_decay: float = 0.0
     beta1: float = 0.9
@@ -51,6 +51,10 @@ class Optim:
         within(self.lr, "lr", 0, MAX_LR)
         at_least(0, self, "warmup_steps", "weight_decay", "grad_clip")
         shares(self, "min_lr_ratio")
+        if self.warmup_steps >= 1 and self.warmup_steps != int(self.warmup_steps):
+            raise OutOfBounds(
+                "warmup_steps", f"must be a whole number of steps, or a share of them below 1, got {self.warmup_steps}."
+            )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise OutOfBounds(name, f"must be at least 0 and below 1, got {getattr(self, name)}.")
@@ -88,11 +92,15 @@ class Backend:
 
 
 def learning_rate(optim: Optim, step: int, total_steps: int) -> float:
-    """The rate of 0-based ``step``: linear warm-up, then the schedule down to ``min_lr_ratio``."""
-    if step < optim.warmup_steps:
-        return optim.lr * (step + 1) / optim.warmup_steps
-    if optim.schedule == "constant" or total_steps <= optim.warmup_steps:
+    """The rate of 0-based ``step``: linear warm-up, then the schedule down to ``min_lr_ratio``.
+
+    A warm-up of 0.05 of 797 steps takes 40: the first has 1/40 of the rate, the 40th all of it.
+    """
+    warmup = optim.warmup_steps if optim.warmup_steps >= 1 else math.ceil(optim.warmup_steps * total_steps)
+    if step < warmup:
+        return optim.lr * (step + 1) / warmup
+    if optim.schedule == "constant" or total_steps <= warmup:
         return optim.lr
-    done = min(1.0, (step - optim.warmup_steps) / (total_steps - optim.warmup_steps))
+    done = min(1.0, (step - warmup) / (total_steps - warmup))
     left = 0.5 * (1 + math.cos(math.pi * done)) if optim.schedule == "cosine" else 1 - done
     return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)

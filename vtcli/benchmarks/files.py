@@ -25,19 +25,21 @@ POINTER_CHARS = 64
 
 
 def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[Path]]:
-    """The first format whose files are in ``folder/NAME`` or in the folder, and these files in order.
+    """The first format whose files are in ``folder/NAME`` or in the folder, and these files in order. A pattern
+    is looked for in the benchmark's own folder alone, because others have ``test-*.parquet``, too.
 
     Raises:
         InputError: no such folder or none of the files; says which names are looked for.
     """
     for form in benchmark.formats:
-        for place in (folder / name, folder / (benchmark.folder or name), folder):
+        whole = () if "*" in form.files else (folder,)
+        for place in (folder / name, folder / (benchmark.folder or name), *whole):
             if found := sorted(path for path in place.glob(form.files) if path.is_file()):
                 return form, found
     wanted = " or ".join(form.files for form in benchmark.formats)
     raise InputError(
-        f"{benchmark.title}: {folder} has neither {wanted} nor {name}/ with it. Put a copy of {benchmark.source} "
-        "there, or give its folder by eval.benchmarks_in."
+        f"{benchmark.title}: {folder} has neither {wanted}, nor {benchmark.folder or name}/ with them. Put a copy of "
+        f"{benchmark.source} there, or give its folder by eval.benchmarks_in."
     )
 
 

@@ -112,6 +112,8 @@ def _figures(
             estimate = wilson(round(hits), figure.count)
         else:
             bounds = interval(sums, figure.statistic, seed) or (None, None)
+            if bounds[0] == bounds[1]:  # all clusters are the same: resampling says nothing about others
+                bounds = (None, None)
             estimate = Estimate(value, *bounds, len(sums), "bootstrap of clusters", seed)
         yield BenchmarkFigure(name, score, figure.name, estimate, figure.count)
 

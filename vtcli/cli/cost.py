@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vtcli.algo.optim import Optim
 from vtcli.algo.select import StepFill
 from vtcli.config import compose
 from vtcli.config.binding import convert
@@ -104,6 +105,7 @@ def workload(values: Mapping[str, Any]) -> Workload:
     learnt = number(rl["prompts_per_step"], "rl.prompts_per_step")
     updates = number(rl["updates_per_step"], "rl.updates_per_step")
     images = convert(values["images"], ImageLimits, "images")
+    optim = convert(rl["optim"], Optim, "rl.optim")
     return Workload(
         prompts=round(learnt * convert(rl["fill"], StepFill, "rl.fill").oversample),
         learnt=learnt,
@@ -113,6 +115,10 @@ def workload(values: Mapping[str, Any]) -> Workload:
         old_logprobs=updates > 1,  # engines/deepspeed.py: PPO's old policy
         reference=bool(rl.get("reference")) or rl["loss"]["kl_coef"] > 0,
         code=read_card(convert(values["env"], BoundCard, "env")).runner,
+        freeze_vision=optim.freeze_vision,
+        lora_rank=optim.lora.rank,
+        lora_targets=tuple(optim.lora.targets),
+        checkpoint_beside=bool(rl["checkpoint_beside"]),
         max_turns=limits.max_turns,
         max_tokens=limits.max_tokens,
         max_turn_tokens=limits.max_turn_tokens,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vtcli.algo.optim import Backend
+from vtcli.algo.optim import Backend, Optim
 from vtcli.cli import cost
 from vtcli.config import machine
 from vtcli.config.binding import convert
@@ -69,8 +69,10 @@ def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
     backend = convert(values["sft"]["backend"], Backend, "sft.backend")
     images = convert(values["images"], ImageLimits, "images")
     lengths = convert(values["plan"]["lengths"], Lengths, "plan.lengths")
+    optim = convert(values["sft"]["optim"], Optim, "sft.optim")
     work = Workload(1, 1, 1, 1, max_tokens=backend.batch_tokens, min_pixels=images.min_pixels,
-                    max_pixels=images.max_pixels, lengths=lengths)  # fmt: skip
+                    max_pixels=images.max_pixels, lengths=lengths, freeze_vision=optim.freeze_vision,
+                    lora_rank=optim.lora.rank, lora_targets=tuple(optim.lora.targets))  # fmt: skip
 
     def needed(other: Backend) -> float:
         learner = other.zero_stage, other.dtype, other.batch_tokens, other.activation_checkpointing

@@ -87,12 +87,29 @@ def run_stage(stage: str, argv: list[str]) -> None:
             continue
         if stage in ON_ACCELERATOR:
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
-        compose.build(stage_parts(stage)[0], job)
+        _build(stage, argv, job)
         compose.located(job, partial(RunSettings.of, job.values, stage))
         if stage in IN_RANKS:
             require_room(stage, job.values)
     for line in compose.run(plan, work):
         typer.echo(line)
+
+
+def _build(stage: str, argv: list[str], job: Job) -> None:
+    """Check the configuration. Raises ``ConfigError``; where inputs are not named, it says which commands make them."""
+    from vtcli.cli.pipeline import made_by
+    from vtcli.config import compose
+    from vtcli.errors import ConfigError
+
+    try:
+        compose.build(stage_parts(stage)[0], job)
+    except ConfigError as problem:
+        missing = str(problem).startswith(f"{stage}.data: needs a value")
+        commands = made_by(stage, argv, job.values, compose.options("recipe")) if missing else []
+        if not commands:
+            raise
+        listed = "\n".join(f"    {command}" for command in commands)
+        raise ConfigError(f"{problem}\n  these commands make what is missing, in this order:\n{listed}") from None
 
 
 def work(values: dict[str, Any]) -> str:

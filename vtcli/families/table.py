@@ -76,10 +76,23 @@ def open_family(folder: Path, families: Mapping[str, str] | None = None) -> Fami
     """The family of a folder's model, opened on it.
 
     Raises:
-        InputError: no ``config.json`` there, or files that do not go with it.
+        InputError: no ``config.json`` there, files that do not go with it, or a model that sees no images.
         ConfigError: an unknown type of model.
     """
-    return find_family(model_type(folder), families).open(folder)
+    kind = model_type(folder)
+    known = {**FAMILIES, **(families or {})}
+    if kind not in known and _reads_text_alone(folder):
+        raise InputError(
+            f"{folder} holds a text-only model ({kind}): its config.json has no vision_config. Give a vision-language "
+            f"model of a known kind: {', '.join(sorted(known))}."
+        )
+    return find_family(kind, families).open(folder)
+
+
+def _reads_text_alone(folder: Path) -> bool:
+    config = json.loads((folder / "config.json").read_text())
+    classes = config.get("architectures") or ()
+    return "vision_config" not in config and any(str(name).endswith("ForCausalLM") for name in classes)
 
 
 def model_type(folder: Path) -> str:

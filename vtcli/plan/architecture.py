@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.store.images import smart_resize
 
 
@@ -43,6 +43,16 @@ class Text:
     def layer_weights(self) -> int:
         """Matrix entries of a layer: each is one multiply-add per token."""
         return 2 * self.hidden * self.q + 2 * self.hidden * self.kv + 3 * self.hidden * self.intermediate
+
+    def sides(self, target: str) -> tuple[int, int]:
+        """Rows and columns of a layer's matrix by its name, as adapters name it. Raises ``ConfigError``."""
+        wide = self.intermediate
+        named = {"q_proj": (self.hidden, self.q), "k_proj": (self.hidden, self.kv), "v_proj": (self.hidden, self.kv)}
+        named |= {"o_proj": (self.q, self.hidden), "gate_proj": (self.hidden, wide), "up_proj": (self.hidden, wide)}
+        named |= {"down_proj": (wide, self.hidden)}
+        if target not in named:
+            raise ConfigError(f"optim.lora.targets: {target!r} is none of {', '.join(named)}")
+        return named[target]
 
     @property
     def head_weights(self) -> int:

@@ -21,8 +21,8 @@ class Constants:
     decode_overhead_s: float = 0.005  # seconds per decoding step
     image_mpixels_per_s: float = 29.0  # megapixels per second and engine process
     tool_latency_s: float = 0.02  # seconds per call of a native tool
-    code_latency_s: float = 0.026  # seconds per run of code
-    code_cpu_s: float = 0.026  # core-seconds per run of code
+    code_latency_s: float = 0.029  # seconds per run of code
+    code_cpu_s: float = 0.029  # core-seconds per run of code
     host_cores: float = 112.0  # cores of a machine
     usable_memory: float = 0.95  # share of a GPU's memory
     context_gib: float = 2.0  # GiB of CUDA's context, NCCL's buffers and libraries' workspaces
@@ -61,8 +61,8 @@ SOURCES: Mapping[str, str] = {
     "decode_overhead_s": "assumed: launches, sampling and scheduling of an engine with CUDA graphs",
     "image_mpixels_per_s": "vllm#58266: 14.0 images of 1275 x 1650 px per second, one thread",
     "tool_latency_s": "assumed: median of a native tool with encoding and resizing",
-    "code_latency_s": "docs/sandbox.md: a turn of a four-turn episode with transactions and verify, wall clock",
-    "code_cpu_s": "docs/sandbox.md: the same turn, CPU time",
+    "code_latency_s": "docs/sandbox.md: as code_cpu_s; without a queue a run takes its CPU time",
+    "code_cpu_s": "docs/sandbox.md: a turn of codev in an episode of four, no replay, no transactions, CPU time",
     "host_cores": "DGX H100 data sheet: two processors of 56 cores",
     "usable_memory": "assumed: the rest is the driver's and fragmentation",
     "context_gib": "assumed",

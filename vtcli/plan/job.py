@@ -44,6 +44,10 @@ class Workload:
     old_logprobs: bool = False  # computed again by the learner before the update
     reference: bool = False  # a KL term against the starting model
     code: bool = False  # tools are code in the sandbox
+    freeze_vision: bool = False  # the vision tower is not trained
+    lora_rank: int = 0  # adapters of the language model are trained, and nothing else; 0: the weights
+    lora_targets: tuple[str, ...] = ()
+    checkpoint_beside: bool = True  # a checkpoint is written from a copy in host memory
     max_turns: int = 10
     max_tokens: int = 8192
     max_turn_tokens: int = 1024
@@ -56,6 +60,11 @@ class Workload:
     def trajectories(self) -> int:
         """Trajectories rolled out per step."""
         return self.prompts * self.group_size
+
+    @property
+    def frozen_vision(self) -> bool:
+        """True if no weight of the vision tower is trained."""
+        return self.freeze_vision or self.lora_rank > 0
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ BUCKET = 500_000_000  # as in engines/learner/zero.py: gradients that are in fli
 LIVE_PARAMETERS = 1_000_000_000  # DeepSpeed's stage3_max_live_parameters: weights that are gathered
 LOGITS = 18  # bytes per logit of a chunk: as computed, in fp32, scaled, log-softmax, and their gradients
 CHUNK_TOKENS = 1024  # whose logits exist at a time: engines/learner/head.py
+FEATURES = 2 * 2**30  # of a frozen vision tower, kept in an update: engines/learner/features.py
+PREPARED = 1_000_000_000  # of a rank's images, as patches: engines/learner/feed.py
+CACHED = 500_000_000  # of a rank's images, decoded: stages/rl.py
 STEP_TOKENS = 8192  # that vLLM's encoder cache has room for at least: engines/vllm/start.py
 
 
@@ -28,15 +31,20 @@ class Memory:
     activations: float  # kept of the decoder for the backward pass
     vision: float  # kept of the vision tower
     working: float  # a layer computed again, logits of a chunk, or the optimiser's step: the largest
+    features: float  # of images, kept for an update, where the vision tower is not trained
     policy: float  # the generating engine: weights and workspace
     cache: float  # its KV cache: all that engine.gpu_memory leaves it
     encoder: float  # its cache of images' features, beside engine.gpu_memory
     asleep: float  # what a sleeping engine keeps on the GPU
     engine_weights: float  # the part of ``policy`` that wakes first
+    merged: float  # weights with their adapters merged (LoRA), on their way to the engine
     context: float  # CUDA's context, NCCL's buffers, workspaces of libraries
     live: float  # trajectories whose cache fits in it at a time
     usable: float
     host: float
+    host_checkpoint: float  # copies of states that are being written
+    host_images: float  # decoded, and prepared for the learner
+    host_loading: float  # every rank reads the whole model at the start, before it is sharded
     layout: Layout
 
     @property
@@ -53,7 +61,8 @@ class Memory:
     def learning(self) -> float:
         away = self.layout.serving > 0
         engine = 0.0 if away else self.asleep if self.layout.sleep else self.engine
-        return self.context + self.states + self.gradients + self.activations + self.vision + self.working + engine
+        kept = self.activations + self.vision + self.features
+        return self.context + self.states + self.gradients + kept + self.working + engine
 
     @property
     def generating(self) -> float:
@@ -63,8 +72,8 @@ class Memory:
     def syncing(self) -> float:
         """The learner's weights beside the engine's (``vtcli/engines/phases.py``)."""
         if self.layout.serving:
-            return self.context + self.states
-        learner = self.weights if self.layout.learner_sleep else self.states
+            return self.context + self.states + self.merged
+        learner = self.merged + (self.weights if self.layout.learner_sleep else self.states)
         return self.context + learner + (self.asleep + self.engine_weights if self.layout.sleep else self.engine)
 
     @property
@@ -73,8 +82,25 @@ class Memory:
         return max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
 
 
-def states(parameters: float, layout: Layout, world: int) -> tuple[float, float, float, float]:
-    """Weights, gradients, optimiser and host memory, in bytes of one rank.
+def trained(arch: Architecture, work: Workload) -> float:
+    """Parameters that have gradients and optimiser states: all, all but the vision tower's, or adapters' (LoRA: rank ×
+    (rows + columns) of each target)."""
+    if work.lora_rank:
+        sides = [arch.text.sides(target) for target in work.lora_targets]
+        return float(arch.text.layers * work.lora_rank * sum(rows + columns for rows, columns in sides))
+    return float(arch.text.parameters if work.freeze_vision else arch.parameters)
+
+
+def targeted(arch: Architecture, work: Workload) -> float:
+    """Parameters that adapters change, all of which are copied when they are merged."""
+    sides = [arch.text.sides(target) for target in work.lora_targets if work.lora_rank]
+    return float(arch.text.layers * sum(rows * columns for rows, columns in sides))
+
+
+def states(
+    parameters: float, layout: Layout, world: int, learnt: float | None = None
+) -> tuple[float, float, float, float]:
+    """Weights, gradients, optimiser and host memory, in bytes of one rank. ``learnt``: parameters that are trained.
 
     ZeRO (arXiv 1910.02054, section 5): stage 1 shards the optimiser, 2 the gradients too, 3 the weights too. In bf16
     there are a master weight and both moments in fp32, and gradients that are summed in fp32 (``data_types`` of
@@ -83,11 +109,12 @@ def states(parameters: float, layout: Layout, world: int) -> tuple[float, float,
     gradients is held twice in the model's dtype (``overlap_comm``), and once in fp32 to be reduced.
     """
     size, stage = layout.bytes, layout.zero_stage
-    shard = parameters / world
-    optimizer = (8 if layout.dtype == "float32" and stage == 0 else 12) * (shard if stage >= 1 else parameters)
-    gradients = 4 * (shard if stage >= 2 else parameters)
-    bucket = min(BUCKET, parameters) * ((2 * size if stage >= 2 else size) + 4) if stage >= 1 else 0.0
-    weights = size * (shard if stage == 3 else parameters)
+    learnt = parameters if learnt is None else learnt
+    shard = learnt / world
+    optimizer = (8 if layout.dtype == "float32" and stage == 0 else 12) * (shard if stage >= 1 else learnt)
+    gradients = 4 * (shard if stage >= 2 else learnt)
+    bucket = min(BUCKET, learnt) * ((2 * size if stage >= 2 else size) + 4) if stage >= 1 else 0.0
+    weights = size * (parameters / world if stage == 3 else parameters)
     gathered = size * min(LIVE_PARAMETERS, parameters) if stage == 3 else 0.0
     if layout.offload == "none":
         return weights + gathered, gradients + bucket, optimizer, 0.0
@@ -141,6 +168,8 @@ def learner_work(arch: Architecture, work: Workload, layout: Layout, shape: Shap
     patches = longest_patches(arch, work, tokens, shape)
     text, text_working = _stack(tokens, arch.text.layers, arch.text.hidden, layer_values(arch, layout), layout)
     vision, vision_working = _stack(patches, arch.vision.depth, arch.vision.hidden, block_values(arch, layout), layout)
+    if work.frozen_vision:  # no backward pass: one block at a time
+        vision, vision_working = 0.0, patches * block_values(arch, layout)
     logits = LOGITS * arch.text.vocab * min(CHUNK_TOKENS, tokens) + 8 * arch.text.head_weights  # its fp32 gradient
     return text, vision, max(text_working, logits, vision_working - text)
 
@@ -155,10 +184,12 @@ def memory(
 ) -> Memory:
     """Memory of one GPU of the cluster."""
     world = layout.learners(cluster)
-    weights, gradients, optimizer, host = states(arch.parameters, layout, world)
+    learnt = trained(arch, work)
+    parameters = arch.parameters + (learnt if work.lora_rank else 0.0)
+    weights, gradients, optimizer, host = states(parameters, layout, world, learnt)
     text, vision, working = learner_work(arch, work, layout, shape)
     if layout.zero_stage in (1, 2) and layout.offload == "none":  # DeepSpeed makes the shard's gradients one tensor
-        working = max(working, 4 * arch.parameters / world - text - vision)
+        working = max(working, 4 * learnt / world - text - vision)
     reference = layout.bytes * arch.parameters if work.reference else 0.0
     engine_weights = layout.bytes * arch.parameters / layout.tensor_parallel
     policy = engine_weights + constants.engine_gib * GIB
@@ -182,14 +213,39 @@ def memory(
         activations=text,
         vision=vision,
         working=working,
+        features=features(arch, work, layout, cluster, shape),
         policy=policy,
         cache=cache,
         encoder=layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens),
         asleep=constants.asleep_gib * GIB,
         engine_weights=engine_weights,
+        merged=layout.bytes * targeted(arch, work) if layout.zero_stage < 3 else 0.0,  # ZeRO-3: on the host
         context=constants.context_gib * GIB,
         live=live,
         usable=cluster.gpu.memory * GIB * constants.usable_memory,
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
+        host_checkpoint=checkpoint_copy(parameters, learnt, layout, cluster) if work.checkpoint_beside else 0.0,
+        host_images=(PREPARED + CACHED) * (cluster.per_node - layout.serving),
+        host_loading=layout.bytes * arch.parameters * (cluster.per_node - layout.serving),
         layout=layout,
     )
+
+
+def features(arch: Architecture, work: Workload, layout: Layout, cluster: Cluster, shape: Shape) -> float:
+    """Bytes of the features of a rank's images, which a frozen tower computes once in an update; at most ``FEATURES``.
+    A question's images count once for its group."""
+    if not work.frozen_vision:
+        return 0.0
+    patches = work.learnt * (shape.prompt_patches + work.group_size * shape.observation_patches)
+    tokens = patches / arch.vision.merge**2 / work.updates_per_step / layout.learners(cluster)
+    return min(FEATURES, layout.bytes * arch.text.hidden * tokens)
+
+
+def checkpoint_copy(parameters: float, learnt: float, layout: Layout, cluster: Cluster) -> float:
+    """Bytes of the copies on the first machine: the weights, by its first rank (ZeRO-3: each its shard), and the
+    optimiser's states, by each rank its own (without ZeRO by the first)."""
+    ranks, world = cluster.per_node - layout.serving, layout.learners(cluster)
+    share = ranks / world
+    weights = layout.bytes * parameters * (share if layout.zero_stage == 3 else 1)
+    optimizer = 8 if layout.dtype == "float32" and layout.zero_stage == 0 else 12
+    return weights + optimizer * learnt * (share if layout.zero_stage else 1)

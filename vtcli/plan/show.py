@@ -21,6 +21,8 @@ PHASES = {  # part of the memory -> what it is, whether the learner has it while
     "activations": "kept of the decoder, a micro-batch with the longest row",
     "vision": "kept of the vision tower, with all its images",
     "working": "a layer computed again, a chunk of logits, or the optimiser's step",
+    "features": "of images, kept for an update: the vision tower is frozen",
+    "merged": "weights with adapters merged, for the engine",
     "policy": "the engine's weights and workspace",
     "cache": "its KV cache: what engine.gpu_memory leaves",
     "encoder": "its cache of images",
@@ -79,8 +81,9 @@ def _memory(plan: Plan) -> Table:
             "generating": name in (*ENGINE, "context") or (name in LASTING and stays),
             "syncing": name in ("weights", "context")
             or (name in LASTING and (stays or not shared))
+            or name == "merged"
             or (shared and (name == "asleep" if sleeps else name in ENGINE)),
-            "learning": name not in (*ENGINE, "asleep") or (shared and (name == "asleep") == sleeps),
+            "learning": name not in (*ENGINE, "asleep", "merged") or (shared and (name == "asleep") == sleeps),
         }
         sizes = [f"{getattr(memory, name) / GIB:.3g}" if there else "" for there in in_phase.values()]
         if name == "policy" and shared and sleeps:
@@ -90,6 +93,9 @@ def _memory(plan: Plan) -> Table:
     total = [f"{m / GIB:.3g}" for m in (memory.generating, memory.syncing, memory.learning)]
     out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
     out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "", "offloaded, asleep, kept for servers")
+    beside = memory.host_checkpoint + memory.host_images
+    out.add_row("... and at most", f"{beside / GIB:.0f}", "", "", "a checkpoint being written, images of the ranks")
+    out.add_row("... at the start", f"{memory.host_loading / GIB:.0f}", "", "", "every rank reads the whole model")
     return out
 
 

@@ -27,6 +27,7 @@ class CodedanceWeights:
     answer: float = 1.0
     format: float = 0.2  # times -1 for a wrong format
     base: float = 0.5  # w of a wrong answer; a right one has 1 more
+    tool: float = 1.0  # times d(mu) w(acc) rho; 0: the ablation with an outcome reward (4.4, table 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
-    tool = 0.0 if rho == 0.0 else None
-    if rho and right is not None and scale is not None:
-        tool = scale * (weights.base + float(right > 0.5)) * rho
+    tool = 0.0 if rho * weights.tool == 0.0 else None
+    if tool is None and right is not None and scale is not None:
+        tool = weights.tool * scale * (weights.base + float(right > 0.5)) * rho
     parts = {
         "answer": scaled(weights.answer, right),
         "tool": tool,

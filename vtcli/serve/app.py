@@ -218,7 +218,11 @@ class _Routes:
         agent = service.agent
         if service.obstacle or agent is None:
             return _failure(RequestError(503, service.obstacle or "not ready", "not_ready"), NOT_YET_S)
-        asked = await asyncio.to_thread(parse, await request.read(), service.names, service.limits)
+        try:
+            body = await request.read()
+        except web.RequestPayloadError:
+            raise RequestError(400, "the body is not encoded as its headers say") from None
+        asked = await asyncio.to_thread(parse, body, service.names, service.limits)
         try:
             with agent.room(asked.n) as room:
                 sample = await agent.sample(asked, service.limits, room)

@@ -202,6 +202,8 @@ def _content(message: Mapping[str, Any], where: str, images: list[bytes] | None,
 
 
 def _harmless(text: str, where: str) -> str:
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise RequestError(400, f"{where}: the text holds half of a character (a lone surrogate)", None, where)
     if found := _MARKER.search(text):
         raise RequestError(
             400, f"{where}: {found.group()} cannot be part of a text: it would open a turn or an image", None, where

@@ -32,13 +32,15 @@ def card(
     bad = sum(sum(found.values()) for found in made.summary.get("bad_rows", {}).values())
     dropped = sum(made.summary.get("dropped_as_seen_in_a_held_out_split", {}).values())
     total = sum(sum(found.values()) for found in counts.values())
+    recipe = f" and recipe {artifact.recipe}" if artifact.recipe else ""
     return f"""---
 {yaml.safe_dump(header, sort_keys=False)}---
 
 # {artifact.name}, version {artifact.version}, for {to}
 
-{layout.about}. Exported by vtcli from the {artifact.kind} artifact {artifact.ref} (digest {artifact.digest[:12]}), made
-{made.created} with seed {made.seed}{f" and recipe {artifact.recipe}" if artifact.recipe else ""}.
+Format: {layout.about}.
+Exported by vtcli from the {artifact.kind} artifact {artifact.ref} (digest {artifact.digest[:12]}),
+made {made.created} with seed {made.seed}{recipe}.
 `vtcli synth` reads it back with `preset: {layout.preset}`.
 
 ## Rows

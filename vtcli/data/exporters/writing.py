@@ -45,7 +45,10 @@ def export(
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
-            counts = {path.stem: _write(path, draft, layouts[to]) for path in sorted(artifact.path.glob("*.parquet"))}
+            written = (
+                (path.stem, _write(path, draft, layouts[to])) for path in sorted(artifact.path.glob("*.parquet"))
+            )
+            counts = {name: found for name, found in written if found}
             if layouts[to].schema is None:
                 _describe(draft, counts)
             page = card(artifact, store.lineage(ref).text(), to, layouts[to], counts, licence)
@@ -60,7 +63,7 @@ def export(
 
 
 def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
-    """One Parquet file of the artifact as a file of the format; returns the rows by source."""
+    """One Parquet file of the artifact as a file of the format, if it has rows; returns the rows by source."""
     counts: Counter[str] = Counter()
 
     def rows() -> Iterator[dict[str, Any]]:
@@ -72,9 +75,13 @@ def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
                 yield layout.row(row)
 
     if layout.schema is None:
-        _write_json(folder / f"{path.stem}.json", rows())
+        file = folder / f"{path.stem}.json"
+        _write_json(file, rows())
     else:
-        _write_parquet(folder / f"{path.stem}.parquet", layout.schema, rows())
+        file = folder / f"{path.stem}.parquet"
+        _write_parquet(file, layout.schema, rows())
+    if not counts:  # an empty file has no columns that a reader could find
+        file.unlink()
     return dict(counts)
 
 

@@ -1,1 +1,1 @@
-"""Data that others wrote, as samples: one format a file."""
+"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has public ones."""

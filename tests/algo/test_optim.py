@@ -1,0 +1,34 @@
+"""Settings of the optimiser: the warm-up as a number of steps, or as a share of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from vtcli.algo.optim import Optim, learning_rate
+from vtcli.config.bounds import OutOfBounds
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup"),
+    [(797, 40), (7805, 391), (79, 4), (78, 4)],  # 5 % of CodeDance's, CodeV's and CodeVision's steps, rounded up
+)
+def test_a_share_follows_the_number_of_rows(steps: int, warmup: int) -> None:
+    """A share of 0.05 of 79 steps is 3.95, so 4: the rates are 1/4, 2/4, 3/4 and 4/4 of the whole."""
+    share, whole = Optim(lr=1.0, warmup_steps=0.05), Optim(lr=1.0, warmup_steps=warmup)
+    assert [learning_rate(share, s, steps) for s in range(steps)] == [
+        learning_rate(whole, s, steps) for s in range(steps)
+    ]
+    assert learning_rate(share, 0, steps) == pytest.approx(1 / warmup)
+    assert learning_rate(share, warmup - 1, steps) == 1.0 > learning_rate(share, warmup - 2, steps)
+
+
+def test_a_share_of_the_schedule_that_follows_by_hand() -> None:
+    """4 steps, half of them warm-up: 1/2, 1, then linearly from 1 down: 1, 1/2."""
+    optim = Optim(lr=1.0, schedule="linear", warmup_steps=0.5)
+    assert [learning_rate(optim, s, 4) for s in range(4)] == pytest.approx([0.5, 1.0, 1.0, 0.5])
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1])
+def test_neither_a_share_nor_a_number_of_steps(wrong: float) -> None:
+    with pytest.raises(OutOfBounds, match="warmup_steps"):
+        Optim(warmup_steps=wrong)
