@@ -92,6 +92,7 @@ class SleepyPolicy(HfPolicy):
         self.asleep = False
 
 
+@pytest.mark.slow
 def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_what_generates_beside_the_learner_cannot_sleep(home: Path, asleep: dict
         run(home, "refused", **asleep)
 
 
+@pytest.mark.slow
 def test_keys_of_memory_engine_and_time_may_change_before_a_resume_and_others_may_not(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

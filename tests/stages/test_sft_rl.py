@@ -11,7 +11,7 @@ from small_runs import RL, SFT, kill_after_checkpoint, lines, made_by_every_stag
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-TWO_RANKS_RL = [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights"]
+TWO_RANKS_RL = [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights", "rl.keep_images=5"]
 
 
 @pytest.fixture(scope="module")

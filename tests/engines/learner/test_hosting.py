@@ -14,8 +14,8 @@ from vtcli.errors import EngineError
 from vtcli.store.checkpoints import Checkpoints
 
 LAYOUTS = [
-    {"zero_stage": 1},
-    {"zero_stage": 2, "dtype": "bfloat16"},
+    pytest.param({"zero_stage": 1}, marks=pytest.mark.slow),
+    pytest.param({"zero_stage": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
     {"zero_stage": 2, "dtype": "bfloat16", "offload": "optimizer"},
 ]
 
