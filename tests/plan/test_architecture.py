@@ -22,7 +22,7 @@ from vtcli.families.table import find_family
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
 ROOT = Path(__file__).resolve().parents[2]
-ON_THE_HUB = {  # parameters that the hub shows for the safetensors of <name>-Instruct
+PARAMETERS = {  # as the hub shows for the safetensors of <name>-Instruct; for Qwen3-VL-2B, 4B and 32B counted here
     "Qwen2.5-VL-3B": 3_754_622_976,
     "Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen2.5-VL-32B": 33_452_718_336,
@@ -30,7 +30,7 @@ ON_THE_HUB = {  # parameters that the hub shows for the safetensors of <name>-In
     "Qwen3-VL-2B": 2_127_532_032,
     "Qwen3-VL-4B": 4_437_815_808,
     "Qwen3-VL-8B": 8_767_123_696,
-    "Qwen3-VL-32B": 33_357_390_064,  # counted; the others were looked up
+    "Qwen3-VL-32B": 33_357_390_064,
 }
 
 
@@ -63,7 +63,7 @@ def real(arch: Architecture) -> Any:
 @pytest.mark.parametrize("name", KNOWN)
 def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
     arch, model = KNOWN[name], real(KNOWN[name])
-    assert arch.parameters == sum(p.numel() for p in model.parameters()) == ON_THE_HUB[name]
+    assert arch.parameters == sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
     assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
 
 
@@ -88,7 +88,7 @@ def test_older_files_have_the_text_sizes_on_top_and_leave_out_defaults(tmp_path:
     old = {"model_type": "qwen2_5_vl", **config_of(KNOWN["Qwen2.5-VL-7B"])["text_config"]}
     old |= {"tie_word_embeddings": False, "vision_config": {"hidden_size": 1280, "in_chans": 3}}
     (tmp_path / "config.json").write_text(json.dumps(old))
-    assert from_folder(tmp_path).parameters == ON_THE_HUB["Qwen2.5-VL-7B"]
+    assert from_folder(tmp_path).parameters == PARAMETERS["Qwen2.5-VL-7B"]
 
 
 def test_hub_names_and_their_fine_tunes_are_known() -> None:
