@@ -5,6 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
 VENV := .venv
 VLLM := .venv-vllm
+VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -56,11 +57,11 @@ test-sandbox: setup
 	$(BIN)/python -m pytest -q -m rounds tests/sandbox tests/attacks
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
-# Engines of vLLM's own end torch's process group when they are shut down, so no learner may come after them.
-VLLM_AND_LEARNER := tests/engines/vllm/test_vllm_families.py
+# In three processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
 test-vllm: setup-vllm
-	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/contracts/test_policy.py tests/engines/test_parity.py $(VLLM_AND_LEARNER) tests/stages/test_rl_vllm.py
-	$(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm" tests/engines/vllm --ignore $(VLLM_AND_LEARNER)
+	$(VLLM_TESTS) tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
+	$(VLLM_TESTS) tests/engines/vllm/test_vllm_families.py
+	$(VLLM_TESTS) tests/engines/vllm --ignore tests/engines/vllm/test_vllm_families.py
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

@@ -49,7 +49,7 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
-from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
+from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
@@ -193,7 +193,7 @@ def run(config: Config) -> Artifact:
         samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
-        measure = Measuring(_signals(config), config.judge, images, settings.home)
+        measure = SignalMeter(_signals(config), config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
             found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))
@@ -260,7 +260,7 @@ class _Rollouts:
     family: Family
     images: ImageStore
     worlds: Worlds
-    measure: Measuring
+    measure: SignalMeter
     claims: Claims
 
     async def collect(self, samples: Mapping[Key, Sample]) -> list[Scored]:

@@ -20,7 +20,7 @@ from vtcli.families.table import open_family
 from vtcli.filters import account, applying
 from vtcli.filters.applying import Decided, Subset
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
-from vtcli.filters.rolling import Player, Rolling, Rollouts, StoredRates
+from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
@@ -29,7 +29,7 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
-from vtcli.signals.measuring import Measuring, OpenJudge
+from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, as_given
@@ -154,7 +154,7 @@ class _Rollouts:
         self.images = ImageStore(stage.work / "images", sizing)
         self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
         signals = [config.signals["answer"]] if source else []
-        self.measure = Measuring(signals, config.judge, self.images, stage.store.root)
+        self.measure = SignalMeter(signals, config.judge, self.images, stage.store.root)
         self.loop = EventLoop()
         self.policy: TrainedPolicy | None = None
         self.player: Player | None = None
@@ -177,7 +177,7 @@ class _Rollouts:
             return self.worlds.offer(sets[row.file].load(row.index))
 
         config = self.config
-        rates = self.loop.run(Rolling(config.rollouts, config.seed, stored, load, self._start)(rows, decided))
+        rates = self.loop.run(PassRateMeter(config.rollouts, config.seed, stored, load, self._start)(rows, decided))
         self._check(rates)
         return rates
 

@@ -52,7 +52,7 @@ from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, TrainRow
-from vtcli.signals.measuring import Measuring, OpenJudge
+from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
@@ -236,7 +236,7 @@ class _Training:
     policy: TrainedPolicy
     phases: Phases  # whose turn it is on the device
     worlds: Worlds
-    measure: Measuring
+    measure: SignalMeter
     questions: Mapping[str, Questions]  # by form
     loop: EventLoop  # one for all steps: a sandbox belongs to its event loop
 
@@ -464,7 +464,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
-    measure = Measuring(signals, config.judge, images, stage.store.root)
+    measure = SignalMeter(signals, config.judge, images, stage.store.root)
     questions = {
         form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
     }

@@ -26,7 +26,7 @@ from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_ba
 from vtcli.data.parallel import ordered_map
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.counts import counted
-from vtcli.envs.demonstrate import DemoEpisode, Setting
+from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import Chunk, produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
@@ -121,7 +121,7 @@ def _parts(config: Config) -> list[ParquetPart]:
     sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
     wanted = config.demos
     card, prompt = read_card(config.env), read_prompt(config.prompt)
-    setting = Setting(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
+    setting = DemonstrationSetup(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     sandbox = config.sandbox if card.runner else None
     return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
 

@@ -110,7 +110,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedTurn:
     """The reading of one policy turn."""
 
     text: str
@@ -150,7 +150,7 @@ class Chat(Protocol):
 
     def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]: ...
 
-    def decode(self, token_ids: Sequence[int]) -> Decoded: ...
+    def decode(self, token_ids: Sequence[int]) -> DecodedTurn: ...
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
@@ -206,7 +206,7 @@ class Env(Protocol):
         """The system prompt and the user's question."""
         ...
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         """Returns the environment's observation; None when the turn ends the trajectory."""
         ...
 
@@ -223,7 +223,7 @@ class Syntax:
     """
 
     stop: tuple[str, ...] = ()
-    read: Callable[[str], Decoded] | None = None
+    read: Callable[[str], DecodedTurn] | None = None
     reply: Literal["tool", "user"] = "tool"
     cut: Stop = Stop.MAX_TOKENS
 

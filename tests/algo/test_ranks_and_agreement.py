@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vtcli.algo.agreement import Rated, agree
+from vtcli.algo.agreement import RatedItem, agree
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.ranks import correlate, disagreements
 
@@ -49,9 +49,9 @@ def test_disagreements_are_what_one_ranks_high_and_the_other_low() -> None:
     assert disagreements(likes, likes, 3) == []
 
 
-def rated(table: list[list[int]]) -> list[Rated]:
+def rated(table: list[list[int]]) -> list[RatedItem]:
     cells = [(i, j) for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)]
-    return [Rated(n, float(i), float(j)) for n, (i, j) in enumerate(cells)]
+    return [RatedItem(n, float(i), float(j)) for n, (i, j) in enumerate(cells)]
 
 
 def test_kappa_worked_by_hand() -> None:
@@ -70,18 +70,23 @@ def test_kappa_worked_by_hand() -> None:
 
 
 def test_the_unjudged_are_counted_and_compared_with_nothing() -> None:
-    things = [Rated("q", 1.0, 1.0), Rated("q", None, 1.0), Rated("q", 0.5, None), Rated("r", None, None)]
+    things = [
+        RatedItem("q", 1.0, 1.0),
+        RatedItem("q", None, 1.0),
+        RatedItem("q", 0.5, None),
+        RatedItem("r", None, None),
+    ]
     found = agree(things, seed=0)
     assert (found.n, found.unjudged_a, found.unjudged_b, found.unjudged_both) == (1, 1, 1, 1)
     assert found.raw is not None
     assert found.raw.value == 1.0
     assert found.raw.low is None  # one question: no spread to see
     assert found.kappa is None  # both always say the same: chance would agree
-    assert agree([Rated("q", None, 1.0)], seed=0).raw is None
+    assert agree([RatedItem("q", None, 1.0)], seed=0).raw is None
 
 
 def test_many_levels_are_compared_at_one_half() -> None:
-    things = [Rated(i, i / 10, (i + 1) / 10) for i in range(9)]
+    things = [RatedItem(i, i / 10, (i + 1) / 10) for i in range(9)]
     found = agree(things, seed=0)
     assert found.levels == ("< 0.5", ">= 0.5")
     assert found.table == ((4, 1), (0, 4))
@@ -90,7 +95,7 @@ def test_many_levels_are_compared_at_one_half() -> None:
 
 
 def test_copies_of_one_question_do_not_narrow_an_interval() -> None:
-    once = [Rated(i, 1.0, float(i % 3 > 0)) for i in range(30)]
+    once = [RatedItem(i, 1.0, float(i % 3 > 0)) for i in range(30)]
     copied = [r for r in once for _ in range(10)]
     few, many = agree(once, seed=1).raw, agree(copied, seed=1).raw
     assert few is not None

@@ -56,10 +56,10 @@ def _write(path: Path, made: list[Trajectory], count: int, tokens: int, stored: 
     import yaml
 
     from vtcli.config.binding import bind
-    from vtcli.signals.measuring import Measuring
+    from vtcli.signals.measuring import SignalMeter
 
     nodes = yaml.safe_load((Path(__file__).parents[2] / "conf" / "signals" / "all.yaml").read_text())
-    measure = Measuring([bind(node, key) for key, node in nodes.items()], None, ImageStore(path.parent), path.parent)
+    measure = SignalMeter([bind(node, key) for key, node in nodes.items()], None, ImageStore(path.parent), path.parent)
     signals = asyncio.run(measure(made))
     lines: list[dict[str, object]] = []
     for trajectory, values in zip(made, signals, strict=True):

@@ -33,7 +33,7 @@ from vtcli.algo.metrics import bootstrap
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.families.table import open_family
-from vtcli.protocols import Chat, Decoded, Request, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Request, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
@@ -52,12 +52,12 @@ class Slow:
 
     @property
     def syntax(self) -> Syntax:
-        return Syntax(read=lambda text: Decoded(text, (Call(text),) if self.waits else (), None))
+        return Syntax(read=lambda text: DecodedTurn(text, (Call(text),) if self.waits else (), None))
 
     async def reset(self) -> tuple[str, str]:
         return "You are kind.", "<image>Where is the tag?"
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if not turn.calls:
             return None
         await asyncio.sleep(self.waits.pop(0))

@@ -19,7 +19,7 @@ from PIL import Image
 from qwen_views import sizing
 
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded
+from vtcli.protocols import DecodedTurn
 from vtcli.store.images import ImageStore
 
 CALLS = 16
@@ -33,10 +33,10 @@ def photograph(height: int, width: int) -> Any:
     return (smooth + rng.normal(0, 4, smooth.shape)).clip(0, 255).astype(np.uint8)
 
 
-def turn(nth: int, width: int, height: int) -> Decoded:
+def turn(nth: int, width: int, height: int) -> DecodedTurn:
     """A crop of all but a few pixels: every call makes another image of about the same size."""
     text = format_call("image_zoom_in_tool", {"bbox_2d": [nth, nth, width - 28, height - 28]})
-    return Decoded(text, parse_calls(text), parse_answer(text))
+    return DecodedTurn(text, parse_calls(text), parse_answer(text))
 
 
 async def measure(calls: list[Callable[[], Awaitable[Any]]]) -> tuple[float, float]:
@@ -70,10 +70,10 @@ def main() -> None:
                 env: Any = open_native(sample, store)
                 turns = [turn(nth, ref.view_width, ref.view_height) for nth in range(CALLS)]
 
-                def beside(decoded: Decoded, env: Any = env, sample: Any = sample) -> Callable[[], Awaitable[Any]]:
+                def beside(decoded: DecodedTurn, env: Any = env, sample: Any = sample) -> Callable[[], Awaitable[Any]]:
                     return lambda: env.step(decoded, sample.images)
 
-                def inside(decoded: Decoded, env: Any = env, sample: Any = sample) -> Callable[[], Awaitable[Any]]:
+                def inside(decoded: DecodedTurn, env: Any = env, sample: Any = sample) -> Callable[[], Awaitable[Any]]:
                     async def call() -> None:
                         env._answer(decoded.calls[0], sample.images)  # pyright: ignore[reportPrivateUsage]
 

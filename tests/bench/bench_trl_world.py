@@ -12,7 +12,7 @@ from qwen_views import sizing
 from vtcli.families.family import Family
 from vtcli.families.qwen2_5_vl.tiny import TinyModel, build, train_tokenizer
 from vtcli.families.table import open_family
-from vtcli.protocols import Decoded
+from vtcli.protocols import DecodedTurn
 from vtcli.schema import ImageRef, Observation, Sample
 from vtcli.store.images import ImageStore
 
@@ -77,7 +77,7 @@ class Ask:
     async def reset(self) -> tuple[str, str]:
         return SYSTEM, f"<image>{self.sample.question}"
 
-    async def step(self, turn: Decoded, images: Any) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Any) -> Observation | None:
         return None
 
     async def close(self) -> None:

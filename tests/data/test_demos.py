@@ -19,7 +19,7 @@ from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import UNDO
 from vtcli.data.teachers.plans import perceive, plan
 from vtcli.data.teachers.scripted import Script, Teacher
-from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.geometry import draw_f1
@@ -42,7 +42,7 @@ def script(task: str, number: int, form: str = "answer", teacher: Teacher = PERF
 
 
 def episode(task: str, number: int, kind: str, teacher: Teacher = PERFECT) -> DemoEpisode:
-    setting = Setting(native_card(), teacher, PROMPT, sizing(56 * 56, 112 * 112))
+    setting = DemonstrationSetup(native_card(), teacher, PROMPT, sizing(56 * 56, 112 * 112))
     rng = stream(0, task, "demo-train", number, purpose=1)
     return asyncio.run(demonstrate(made(task, number), kind, rng, setting))
 

@@ -13,7 +13,7 @@ from fakes import make_sample, open_native
 from qwen_views import sizing
 
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded, Pixels
+from vtcli.protocols import DecodedTurn, Pixels
 from vtcli.schema import ImageRef, Observation
 from vtcli.store import image_work
 from vtcli.store.images import ImageStore
@@ -42,9 +42,9 @@ class WatchedStore:
         return ref
 
 
-def turn(angle: int) -> Decoded:
+def turn(angle: int) -> DecodedTurn:
     text = format_call("image_rotate_tool", {"angle": angle})
-    return Decoded(text, parse_calls(text), parse_answer(text))
+    return DecodedTurn(text, parse_calls(text), parse_answer(text))
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from vtcli.scoring.stored import find
 from vtcli.scoring.verdicts import FormReward, Scorer
 from vtcli.signals import answer, boxes, code, evidence, usage
 from vtcli.signals import format as format_rule
-from vtcli.signals.measuring import Measuring
+from vtcli.signals.measuring import SignalMeter
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import ImageStore
@@ -83,7 +83,7 @@ def played(*shown: OutputImage, name: str = "codevision", images: ImageStore | N
 
 def rewarded(reward: Any, found: Sequence[Trajectory], verify: Any, signals: Any = PLAIN) -> list[Scored]:
     async def go() -> list[Scored]:
-        measure = Measuring(signals, None, tiny_model.store(), Path())
+        measure = SignalMeter(signals, None, tiny_model.store(), Path())
         asked = Claims(tiny_model.store(), verify, measure)
         first = [await asked.before(t) for t in found]
         return list(await asked.rewarded(reward, list(zip(first, await measure(first), strict=True))))
@@ -160,7 +160,7 @@ def test_what_cannot_be_tested_stays_a_claim() -> None:
         assert open_claims(changed(found, **how)) == [], how
     assert open_claims(replace(found, stop=Stop.BROKEN)) == open_claims(found)  # it is not tested all the same:
     assert asyncio.run(
-        Claims(tiny_model.store(), Replays(AssertionError()), Measuring([], None, tiny_model.store(), Path())).tested(
+        Claims(tiny_model.store(), Replays(AssertionError()), SignalMeter([], None, tiny_model.store(), Path())).tested(
             replace(found, stop=Stop.BROKEN)
         )
     ).images == found.images  # fmt: skip
@@ -214,7 +214,7 @@ def test_a_stream_tests_what_its_reward_asks_for() -> None:
     runner = FakeRunner(*[make_run("ok", images=(crop(),), operations=(CROP,)) for _ in range(2)])
     sample = replace(make_sample(tiny_model.store(), pixels=GIVEN), truth=TRUTH)
     verify = Replays()
-    measure = Measuring(PLAIN, None, tiny_model.store(), Path())
+    measure = SignalMeter(PLAIN, None, tiny_model.store(), Path())
     asked = Claims(tiny_model.store(), verify, measure)
     policy = Turns()
     world = lambda s: open_env(s, protocol=code_card("codevision"), runner=runner, images=tiny_model.store())  # noqa: E731

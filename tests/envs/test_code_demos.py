@@ -22,7 +22,7 @@ from vtcli.data.teachers.dialect import Templates
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
-from vtcli.envs.demonstrate import Setting, demonstrate
+from vtcli.envs.demonstrate import DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
@@ -62,7 +62,7 @@ async def best(pool: Pool, images: ImageStore, name: str, task: str, number: int
 
 
 async def mixed(pool: Pool, name: str, task: str, kind: str, number: int) -> Any:
-    setting = Setting(env_card(name), Teacher(grid=42), PROMPT, sizing(10000, 12600))
+    setting = DemonstrationSetup(env_card(name), Teacher(grid=42), PROMPT, sizing(10000, 12600))
     item = generator(name, task)(seed=0, item=number, split="demo-train")
     return await demonstrate(item, kind, stream(0, task, "demo-train", number, purpose=1), setting, pool)
 

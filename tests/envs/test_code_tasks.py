@@ -19,7 +19,7 @@ from vtcli.data.teachers import plans as demos
 from vtcli.data.teachers.scripted import Script, Teacher
 from vtcli.engines.scripted import oracle
 from vtcli.envs.code import open_env
-from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.envs.produce import Chunk, produce
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import parse_answer
@@ -76,7 +76,7 @@ async def play_all(folder: Path) -> Plays:
     async with await Pool.start(PoolConfig()) as pool:
         for task, card in CARDS.items():
             samples = dataset(folder / task, task)
-            setting = Setting(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
+            setting = DemonstrationSetup(env_card(card), PERFECT, PROMPT, sizing(10_000, 12_600))
             rng = stream(0, task, "demo-train", 0, purpose=1)
             shown = [await demonstrate(made(task, 0), kind, rng, setting, pool) for kind in ("answer", "perceive")]
             done[task] = list(await asyncio.gather(*(play(pool, task, samples.load(i)) for i in range(ITEMS)))), shown

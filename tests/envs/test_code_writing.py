@@ -12,8 +12,18 @@ from fakes import CODE_CARDS, code_card, make_pixels, make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vtcli.envs.code_protocol import Writing
-from vtcli.envs.code_writing import Shown, details, harmless, last_lines, observe, operations, plain, shorten, transform
+from vtcli.envs.code_protocol import ObservationTemplates
+from vtcli.envs.code_writing import (
+    ShownOutput,
+    details,
+    harmless,
+    last_lines,
+    observe,
+    operations,
+    plain,
+    shorten,
+    transform,
+)
 from vtcli.families.qwen_vl.chat import MARKERS
 from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 
@@ -21,7 +31,7 @@ IMAGE = make_pixels()
 
 
 def shown(name, result, first=1):
-    return observe(code_card(name).writing, Shown(result, result.images, (), first), 8192)
+    return observe(code_card(name).writing, ShownOutput(result, result.images, (), first), 8192)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +129,10 @@ def test_long_texts_say_how_much_is_missing():
 
 def test_a_card_that_cannot_work_is_refused():
     good = {"turn": "tool", "result": "{text}{images}", "error": "{error}"}
-    assert Writing(**good).image == "<image>"
+    assert ObservationTemplates(**good).image == "<image>"
     for bad in ({"result": "{text}"}, {"error": "no"}, {"image": "x"}, {"nothing": "<image>"}):
         with pytest.raises(ValueError, match="must hold"):
-            Writing(**(good | bad))
+            ObservationTemplates(**(good | bad))
 
 
 def test_claims_become_plain_and_small_json():
@@ -141,7 +151,7 @@ def test_claims_become_plain_and_small_json():
 
 
 def test_details_keep_the_exact_status():
-    found = details(Shown(make_run("oom", cpu_s=1.5, peak_mb=3072.0, images_dropped=2), (), ("note",), 1))
+    found = details(ShownOutput(make_run("oom", cpu_s=1.5, peak_mb=3072.0, images_dropped=2), (), ("note",), 1))
     assert (found["run"], found["cpu_s"], found["images_dropped"], found["notes"]) == ("oom", 1.5, 2, ["note"])
 
 

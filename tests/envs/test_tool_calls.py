@@ -14,7 +14,7 @@ from qwen_views import sizing
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded, Env
+from vtcli.protocols import DecodedTurn, Env
 from vtcli.schema import ImageRef, VideoRef
 from vtcli.store.images import ImageStore
 
@@ -33,7 +33,7 @@ def sample(store):
 
 def step(sample, store, text, images=None):
     env = open_native(sample, store)
-    turn = Decoded(text, parse_calls(text), parse_answer(text))
+    turn = DecodedTurn(text, parse_calls(text), parse_answer(text))
     return asyncio.run(env.step(turn, sample.images if images is None else images))
 
 
@@ -175,7 +175,7 @@ def test_whatever_is_written_is_answered(sample, store, turns):
     env = open_native(sample, store)
     images: list[ImageRef] = list(sample.images)
     for text in turns:
-        turn = Decoded(text, parse_calls(text), parse_answer(text))
+        turn = DecodedTurn(text, parse_calls(text), parse_answer(text))
         observation = asyncio.run(env.step(turn, images))
         if observation is None:
             assert turn.calls == ()

@@ -13,7 +13,7 @@ from vtcli.envs.card import EnvCard
 from vtcli.envs.syntax import CallSyntax
 from vtcli.errors import ToolError
 from vtcli.families.calls import parse_answer
-from vtcli.protocols import Decoded, Syntax, ToolOutput
+from vtcli.protocols import DecodedTurn, Syntax, ToolOutput
 from vtcli.rewards import broken, need, verdict
 from vtcli.schema import Call, CallResult, Observation
 from vtcli.tools.arguments import schema
@@ -27,7 +27,7 @@ LOOK = re.compile(r"<look>([\d ]+)</look>")
 
 def read(text):
     calls = tuple(Call(m.group(0), "look", {"box": [int(v) for v in m.group(1).split()]}) for m in LOOK.finditer(text))
-    return Decoded(text, calls, parse_answer(text))
+    return DecodedTurn(text, calls, parse_answer(text))
 
 
 class Look:
@@ -81,7 +81,7 @@ def no_card():
 
 def read_brackets(text):
     found = re.findall(r"\[\[(\w+) (.*?)\]\]", text)
-    return Decoded(text, tuple(Call(args, name, json.loads(args)) for name, args in found), parse_answer(text))
+    return DecodedTurn(text, tuple(Call(args, name, json.loads(args)) for name, args in found), parse_answer(text))
 
 
 def write_brackets(name, arguments):

@@ -15,7 +15,7 @@ from vtcli.algo.pack import to_row
 from vtcli.config.binding import KeyProblem
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import EngineError
-from vtcli.protocols import Decoded, Request
+from vtcli.protocols import DecodedTurn, Request
 from vtcli.rollout.loop import (
     GroupRequest,
     Limits,
@@ -48,7 +48,7 @@ class World:
         await self._maybe("reset")
         return "You are kind.", "<image>Where is the tag?"
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         await self._maybe("step")
         if not turn.calls:
             return None
@@ -253,7 +253,7 @@ def test_too_many_broken_rollouts_are_one_error_with_the_commonest_reason() -> N
 def test_room_for_an_answer_is_looked_for_before_anything_is_sampled() -> None:
     opened = list[str]()
 
-    class Asking(World):
+    class JudgeSettings(World):
         def __init__(self, sample: Sample) -> None:
             super().__init__()
             self.words = 400 if sample.id == "long" else 1
@@ -264,7 +264,7 @@ def test_room_for_an_answer_is_looked_for_before_anything_is_sampled() -> None:
 
     def tried(limits: Limits) -> None:
         samples = [make_sample(id=name) for name in ("long", "short", "never")]
-        asyncio.run(require_room(samples, tiny_model.chat(), Asking, limits, "rl.limits.max_tokens"))
+        asyncio.run(require_room(samples, tiny_model.chat(), JudgeSettings, limits, "rl.limits.max_tokens"))
 
     tried(Limits(max_tokens=300))
     assert opened == ["long", "short"]  # one with room is enough

@@ -14,7 +14,7 @@ from fakes import code_card, make_sample, tagged
 from vtcli.engines.hf import HfPolicy
 from vtcli.envs.code import open_env
 from vtcli.errors import EngineError
-from vtcli.protocols import Decoded, Request, Syntax
+from vtcli.protocols import DecodedTurn, Request, Syntax
 from vtcli.rollout import clock as clocks
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
@@ -65,12 +65,12 @@ class World:
 
     @property
     def syntax(self) -> Syntax:
-        return Syntax(read=lambda text: Decoded(text, (Call(text),) if self.turn < self.worlds.calls else (), text))
+        return Syntax(read=lambda text: DecodedTurn(text, (Call(text),) if self.turn < self.worlds.calls else (), text))
 
     async def reset(self) -> tuple[str, str]:
         return "You are kind.", "<image>Where is the tag?"
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if self.turn == self.worlds.calls:
             return None
         if self.worlds.slow is not None:

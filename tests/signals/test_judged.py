@@ -18,7 +18,7 @@ from vtcli.protocols import About, Case, Ruling
 from vtcli.rewards import need
 from vtcli.schema import EnvTurn, Sample, Signals, Stop, Trajectory
 from vtcli.signals import answer, consistency, evidence, faithful, measure_all, reply, usage
-from vtcli.signals.measuring import Measuring, unjudged_share
+from vtcli.signals.measuring import SignalMeter, unjudged_share
 from vtcli.store.images import ImageStore
 
 ZOOM, ROTATE = "image_zoom_in_tool", "image_rotate_tool"
@@ -229,8 +229,8 @@ def test_a_broken_rollout_costs_no_question() -> None:
 # All of them together
 
 
-def opened(judge: FakeJudge, *signals: Any) -> Measuring:
-    return Measuring(signals, lambda images, home: judge, store, Path("/nowhere"))  # type: ignore[arg-type]
+def opened(judge: FakeJudge, *signals: Any) -> SignalMeter:
+    return SignalMeter(signals, lambda images, home: judge, store, Path("/nowhere"))  # type: ignore[arg-type]
 
 
 def test_a_batch_is_judged_at_the_same_time() -> None:
@@ -252,7 +252,7 @@ def test_a_batch_is_judged_at_the_same_time() -> None:
 
 
 def test_no_judge_is_opened_where_no_signal_asks_one() -> None:
-    measuring = Measuring([usage.measure], lambda **_: pytest.fail("opened"), store, Path())  # type: ignore[arg-type]
+    measuring = SignalMeter([usage.measure], lambda **_: pytest.fail("opened"), store, Path())  # type: ignore[arg-type]
     asyncio.run(measuring.start())
     assert measuring.judge is None and measuring.facts == {}
 

@@ -17,7 +17,7 @@ from rl_world import KilledError, lines, opened, reward, turns
 from stages import rl as stage
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.errors import ConfigError
-from vtcli.protocols import Decoded, Env, Syntax
+from vtcli.protocols import DecodedTurn, Env, Syntax
 from vtcli.rollout.loop import Limits
 from vtcli.schema import ImageRef, Observation, Sample, Scored
 from vtcli.store import records
@@ -39,7 +39,7 @@ class Painter:
     async def reset(self) -> tuple[str, str]:
         return await self.plain.reset()
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if len(images) > 2:
             return None
         seed = hashlib.sha256(turn.text.encode()).digest()

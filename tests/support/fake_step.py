@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
 
-from vtcli.engines.inputs import Packed, collate_packed
+from vtcli.engines.inputs import PackedBatch, collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import segments
 from vtcli.families import varlen
@@ -153,7 +153,7 @@ def forward_and_backward(one: TrainRow, sizes: Qwen2_5_VLConfig, monkeypatch: An
     model.model.language_model.register_forward_hook(lambda *_: end("text", "head"))
     model.model.language_model.norm.register_full_backward_hook(lambda *_: end("head backward", "text backward"))
     model.model.visual.merger.register_full_backward_pre_hook(lambda *_: end("text backward", "vision backward"))
-    batch: Packed = collate_packed(segments([one], tiny_model.family()), tiny_model.family(), "cpu", one_call=True)
+    batch: PackedBatch = collate_packed(segments([one], tiny_model.family()), tiny_model.family(), "cpu", one_call=True)
     with mode, counted:
         logprobs, _ = module(batch)
         end("head", "head backward")

@@ -19,7 +19,7 @@ from vtcli.envs.claims import Claims, Verify
 from vtcli.envs.code_protocol import CodeProtocol
 from vtcli.envs.prompts import PromptStyle
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded, Images, Pixels, Tool
+from vtcli.protocols import DecodedTurn, Images, Pixels, Tool
 from vtcli.sandbox.types import OutputImage, RunResult, Setup, Status
 from vtcli.schema import (
     Completion,
@@ -34,7 +34,7 @@ from vtcli.schema import (
     Turn,
     Verdict,
 )
-from vtcli.signals.measuring import Measuring
+from vtcli.signals.measuring import SignalMeter
 from vtcli.store.images import ImageStore
 
 ALL_TOOLS = (
@@ -108,7 +108,7 @@ def make_trajectory(
             break
         if env is None:
             raise ValueError("a call needs a store")
-        observation = asyncio.run(env.step(Decoded(text, calls, answer), images))
+        observation = asyncio.run(env.step(DecodedTurn(text, calls, answer), images))
         if observation is None:
             raise ValueError("the environment did not answer a call")
         images.extend(observation.images)
@@ -131,7 +131,7 @@ def make_run(status: str = "ok", *shown: Pixels, **fields: Any) -> RunResult:
 
 async def sure(trajectory: Trajectory, images: Images, verify: Verify) -> Trajectory:
     """The trajectory with its claims tested, as a reward that asks gets it."""
-    return await Claims(images, verify, Measuring([], None, images, Path())).tested(trajectory)
+    return await Claims(images, verify, SignalMeter([], None, images, Path())).tested(trajectory)
 
 
 class FakeRunner:

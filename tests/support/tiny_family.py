@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
-from vtcli.engines.inputs import Packed, collate_packed
+from vtcli.engines.inputs import PackedBatch, collate_packed
 from vtcli.engines.learner.packing import segments
 from vtcli.families.table import find_family
 from vtcli.schema import ImageRef, TrainRow
@@ -85,7 +85,7 @@ class TinyFamily:
             self.row("shared-c", two, ["Then that.", "x", "7"], [[4, 1], [0], [0]]),
         ]
 
-    def packed(self, rows: Sequence[TrainRow], one_call: bool) -> Packed:
+    def packed(self, rows: Sequence[TrainRow], one_call: bool) -> PackedBatch:
         """As on a GPU (``one_call``: one line of keys, and the kernel's reference), or as on a CPU."""
         return collate_packed(segments(rows, self.family), self.family, "cpu", one_call=one_call)
 

@@ -24,7 +24,7 @@ Places = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class RatedItem:
     """One item that both judges were asked about; None is no verdict. Intervals resample by ``question``."""
 
     question: Hashable
@@ -59,7 +59,7 @@ class Agreement:
     by_level: tuple[Level, ...]
 
 
-def agree(rated: Sequence[Rated], seed: int) -> Agreement:
+def agree(rated: Sequence[RatedItem], seed: int) -> Agreement:
     """Agreement with 95 % intervals by resampling questions. [20, 5 | 10, 15] gives raw 0.7 and kappa 0.4."""
     both = [r for r in rated if r.a is not None and r.b is not None]
     a = np.array([r.a for r in both], dtype=np.float64)

@@ -76,7 +76,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedRow:
     """One row of a paper's table. ``values`` are by the names of our figures, as printed."""
 
     paper: str
@@ -109,7 +109,7 @@ class Benchmark:
     source: str = ""
     licence: str = ""
     notes: str = ""
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedRow, ...] = ()
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.scores if name not in SCORERS and name not in self.own]

@@ -10,7 +10,7 @@ from typing import Any
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.metrics import Estimate, wilson
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
-from vtcli.benchmarks.benchmark import Benchmark, Published
+from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
 from vtcli.schema import Json, Scored, Stop
 from vtcli.signals.scorers.grade import NOTHING, Grade
 
@@ -118,7 +118,7 @@ def _figures(
         yield BenchmarkFigure(name, score, figure.name, estimate, figure.count)
 
 
-def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: Published) -> str:
+def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: PublishedRow) -> str:
     """Differences of our figure and a printed one, in words."""
     ours = result.setting
     whole = f" of {result.expected}" if result.expected is not None else ""
@@ -133,7 +133,7 @@ def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: Published) 
     )
 
 
-def beside(result: BenchmarkResult, benchmark: Benchmark) -> Iterator[tuple[BenchmarkFigure, Published | None]]:
+def beside(result: BenchmarkResult, benchmark: Benchmark) -> Iterator[tuple[BenchmarkFigure, PublishedRow | None]]:
     """Every figure, with each printed row that has a value of its name; None for a figure without one.
 
     Rows by a language model's judgement stand beside the judged figures where there are any; a rule's figures never

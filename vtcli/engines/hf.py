@@ -22,7 +22,7 @@ from transformers import Cache, DynamicCache
 
 from vtcli.engines import growing
 from vtcli.engines.drawing import Distributions, distributions, draw, uniforms
-from vtcli.engines.inputs import Seen, collate, seen
+from vtcli.engines.inputs import EngineInput, collate, seen
 from vtcli.engines.learner import attention
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Batch, Family
@@ -139,7 +139,7 @@ class HfPolicy:
                 own[name].copy_(value)
         self.version = version
 
-    def seen(self, request: Request) -> Seen:
+    def seen(self, request: Request) -> EngineInput:
         """Engine input made of a prompt: ids, pixels, positions."""
         return seen(request.token_ids, request.images, self.family, self.view)
 

@@ -27,7 +27,7 @@ Prepared = Callable[[ImageRef], npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Padded(Batch):
+class PaddedBatch(Batch):
     """One row to a line, to be continued."""
 
     attention: Tensor  # (B, T)
@@ -35,7 +35,7 @@ class Padded(Batch):
 
 
 @dataclass(frozen=True)
-class Packed(Batch):
+class PackedBatch(Batch):
     """Segments of rows, one after the other in one line (B = 1)."""
 
     layout: Blocks | Spans  # for attention
@@ -45,7 +45,7 @@ class Packed(Batch):
     scales: Tensor | None = None  # (N, 1): divisors of their logits; None: the run's temperature
 
 
-def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
+def collate(rows: Sequence[Row], family: Family, device: Any) -> PaddedBatch:
     """Rows, padded on the left, to be continued.
 
     Raises:
@@ -69,7 +69,7 @@ def collate(rows: Sequence[Row], family: Family, device: Any) -> Padded:
     ids_t, attention_t, positions_t, next_t = (
         torch.from_numpy(array).to(device) for array in (ids_BT, attention, positions, following)
     )
-    return Padded(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order), attention_t, next_t)
+    return PaddedBatch(ids_t, positions_t, tuple(gallery.refs), tuple(gallery.order), attention_t, next_t)
 
 
 def collate_packed(
@@ -80,7 +80,7 @@ def collate_packed(
     one_call: bool | None = None,
     prepared: Prepared | None = None,
     temperature: float = 1.0,
-) -> Packed:
+) -> PackedBatch:
     """The segments of rows (``packing.segments``), one after the other in one line. A segment has the positions of its
     row, and sees what its row has before it and nothing of the others.
 
@@ -113,7 +113,7 @@ def collate_packed(
         pixels = torch.from_numpy(np.concatenate([prepared(ref) for ref in gallery.refs])).to(device)
     scales = _scales(rows, temperature)
     scales_t = None if scales is None else torch.from_numpy(scales).to(device)
-    return Packed(ids_t, positions_t, *shown, layout, before_t, targets_t, rows, scales_t, pixels=pixels)
+    return PackedBatch(ids_t, positions_t, *shown, layout, before_t, targets_t, rows, scales_t, pixels=pixels)
 
 
 def _scales(rows: Sequence[TrainRow], temperature: float) -> npt.NDArray[np.float32] | None:
@@ -188,14 +188,14 @@ def _prompt(segment: Segment, starts: Sequence[int]) -> Run | None:
 
 
 @dataclass(frozen=True)
-class Seen:
+class EngineInput:
     """Engine input made of a prompt, by which two engines can be compared."""
 
     token_ids: tuple[int, ...]
     pixels: npt.NDArray[np.float32]  # as ``Family.pixels`` has them, of all images in order; empty without an image
     positions: npt.NDArray[np.int64]  # (P, T): P = 3 for time, height, width, else 1
 
-    def differences(self, other: Seen) -> list[str]:
+    def differences(self, other: EngineInput) -> list[str]:
         """Lists the differences in ids, pixels and positions, a sentence each. Equal inputs give an empty list."""
         out: list[str] = []
         if self.token_ids != other.token_ids:
@@ -220,12 +220,12 @@ _PIXEL_GAP = 1e-2
 """Tolerance of pixels. One of 255 levels is 0.0146 after normalisation; bf16 alone rounds by 0.008."""
 
 
-def seen(ids: Sequence[int], images: Sequence[ImageRef], family: Family, view: View) -> Seen:
+def seen(ids: Sequence[int], images: Sequence[ImageRef], family: Family, view: View) -> EngineInput:
     """Builds the engine input that the learner, and the policy on transformers, make of a prompt."""
     family.chat.check_images(ids, images)
     found = [family.pixels(view(ref)) for ref in images]
     pixels = np.concatenate(found) if found else np.empty((0, 0), np.float32)
-    return Seen(tuple(ids), pixels, family.positions(ids, images)[0])
+    return EngineInput(tuple(ids), pixels, family.positions(ids, images)[0])
 
 
 class _Gallery:

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
-from vtcli.engines.inputs import Seen, seen
+from vtcli.engines.inputs import EngineInput, seen
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, Probes, probing, rows
 from vtcli.errors import EngineError
@@ -60,7 +60,7 @@ class SampledRow:
     """A row that the policy sampled, and how it read the row: known of the first round's rows."""
 
     row: TrainRow
-    reading: Seen | None
+    reading: EngineInput | None
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ParityCheck:
         """Both, where policy and learner are awake together."""
         return self.compare(self.sample(loop, seed))
 
-    def _reading(self, row: TrainRow) -> Seen:
+    def _reading(self, row: TrainRow) -> EngineInput:
         return self.policy.seen(Request(row.token_ids, row.images, 1, Sampling(), 0))
 
     def _compared(self, sampled: SampledRow, known: Sequence[float]) -> EngineAgreement:

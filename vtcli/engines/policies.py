@@ -13,7 +13,7 @@ from vtcli.rollout.loop import Limits
 from vtcli.store.images import ImageLimits
 
 if TYPE_CHECKING:
-    from vtcli.engines.inputs import Seen
+    from vtcli.engines.inputs import EngineInput
     from vtcli.families.family import Family
     from vtcli.protocols import Request, View
 
@@ -102,7 +102,7 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
         """Tokens whose keys and values the engine has room for; None for one that does not say."""
         ...
 
-    def seen(self, request: Request) -> Seen:
+    def seen(self, request: Request) -> EngineInput:
         """The ids, pixels and positions that a prompt is read as."""
         ...
 

@@ -21,7 +21,7 @@ from vtcli.protocols import Images, Reward
 from vtcli.sandbox.replay.plan import CannotTell, plan
 from vtcli.sandbox.types import EpisodeLostError, Operation, OutputImage, Picture
 from vtcli.schema import EnvTurn, ImageRef, Json, Scored, Signals, Stop, Trajectory, Turn
-from vtcli.signals.measuring import Measuring
+from vtcli.signals.measuring import SignalMeter
 from vtcli.store.image_work import in_thread
 
 Verify = Callable[[Sequence[Picture], Sequence[OutputImage]], Awaitable[tuple[OutputImage, ...]]]
@@ -61,7 +61,7 @@ class Claims:
     """Tests of claims for one run. ``measure`` measures again what rests on them; with a judge that looks at images,
     claims are tested before anything is measured. Equal claims are tested once."""
 
-    def __init__(self, images: Images, verify: Verify, measure: Measuring) -> None:
+    def __init__(self, images: Images, verify: Verify, measure: SignalMeter) -> None:
         self._images, self._verify, self.measure = images, verify, measure
         self._known: OrderedDict[Key, _Verdict] = OrderedDict()
         self._room = asyncio.Semaphore(AT_A_TIME)

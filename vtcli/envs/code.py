@@ -16,9 +16,9 @@ from textwrap import dedent
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.envs.code_protocol import CodeProtocol, names, opening
 from vtcli.envs.code_reading import read, unfenced
-from vtcli.envs.code_writing import STATUS, Shown, complain, details, harmless, observe, start_of, transform
+from vtcli.envs.code_writing import STATUS, ShownOutput, complain, details, harmless, observe, start_of, transform
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Decoded, Images, Syntax
+from vtcli.protocols import DecodedTurn, Images, Syntax
 from vtcli.sandbox.types import OVER, Episode, OutputImage, Picture, Runner, RunResult, Setup
 from vtcli.schema import Call, CallResult, CallStatus, ImageRef, Observation, Sample, Stop
 from vtcli.store.image_work import in_thread
@@ -59,7 +59,7 @@ class CodeEnv:
     async def reset(self) -> tuple[str, str]:
         return opening(self.sample, self.protocol, self.offered)
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         """Carry out the turn's calls one after the other. None without a call: the turn is final.
 
         Raises:
@@ -158,7 +158,7 @@ class CodeEnv:
         """``images`` exist; ``index``: the one that the call was about, where it is about one."""
         writing, count = self.protocol.writing, len(images)
         kept, notes = _fit_to_show(result.images, result.images_dropped)
-        shown = Shown(result, kept, notes, count)
+        shown = ShownOutput(result, kept, notes, count)
         text = observe(writing, shown, self.protocol.place.limits.kept_output_chars)
         status = STATUS[result.status]
         if status in ("ok", "no_output"):

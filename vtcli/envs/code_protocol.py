@@ -61,7 +61,7 @@ class CodePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class ObservationTemplates:
     """Templates of an observation. ``result``, ``nothing`` and ``error`` are whole observations, made of ``{text}``,
     ``{images}`` and ``{error}``. ``{text}`` is the printed output, with notes on repaired or omitted parts."""
 
@@ -126,7 +126,7 @@ class CodeProtocol:
     prompt: Prompt
     reading: Reading
     place: CodePlace
-    writing: Writing
+    writing: ObservationTemplates
     compact: Compact | None = None
     dialect: Templates | None = None  # how demonstrations and the oracle write code
 

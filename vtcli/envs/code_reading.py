@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from vtcli.envs.code_protocol import Reading
 from vtcli.families.calls import parse_answer, parse_calls
-from vtcli.protocols import Decoded
+from vtcli.protocols import DecodedTurn
 from vtcli.schema import Call
 
 FENCE = "```"
 EMPTY = "the code is empty"
 
 
-def read(reading: Reading, text: str) -> Decoded:
+def read(reading: Reading, text: str) -> DecodedTurn:
     """The calls to carry out and the answer; calls are empty where the turn is final.
 
     >>> read(Reading("tag", "python"), "Look. <code>print(1)</code>").calls[0].arguments
@@ -29,11 +29,11 @@ def read(reading: Reading, text: str) -> Decoded:
     written = parse_answer(rest)
     answer = boxed(written) if reading.boxed and written is not None else written
     if written is not None and (reading.both == "answer" or not calls):
-        return Decoded(text, (), answer)
+        return DecodedTurn(text, (), answer)
     if not calls:
         told = Call(raw="", name=reading.name, problem=reading.lacking) if reading.neither == "tell" else None
-        return Decoded(text, (told,) if told else (), None)
-    return Decoded(text, _chosen(reading, calls), answer)
+        return DecodedTurn(text, (told,) if told else (), None)
+    return DecodedTurn(text, _chosen(reading, calls), answer)
 
 
 def split(text: str, start: str, end: str) -> tuple[list[str], str]:

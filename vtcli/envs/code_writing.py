@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from vtcli.envs.code_protocol import Writing
+from vtcli.envs.code_protocol import ObservationTemplates
 from vtcli.families.templates import fill
 from vtcli.sandbox.types import Operation, OutputImage, RunResult, Status
 from vtcli.schema import CallStatus, Json
@@ -53,7 +53,7 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownOutput:
     """The share of a run that the policy reads: ``kept`` of its images, and why others were left out."""
 
     result: RunResult
@@ -94,7 +94,7 @@ def last_lines(text: str, count: int) -> str:
     return "\n".join(lines[-count:]) if count else text.strip()
 
 
-def observe(writing: Writing, shown: Shown, limit: int) -> str:
+def observe(writing: ObservationTemplates, shown: ShownOutput, limit: int) -> str:
     """The observation's text, with one ``<image>`` for each image that is kept."""
     result, kept = shown.result, shown.kept
     failed = result.status not in (Status.OK, Status.NO_OUTPUT)
@@ -111,12 +111,12 @@ def observe(writing: Writing, shown: Shown, limit: int) -> str:
     return fill(writing.result, {"text": text, "images": images})
 
 
-def complain(writing: Writing, error: str, text: str = "") -> str:
+def complain(writing: ObservationTemplates, error: str, text: str = "") -> str:
     """The observation of a call that failed; ``error`` and ``text`` are harmless already."""
     return fill(writing.error, {"error": error, "text": text, "images": ""})
 
 
-def _text(writing: Writing, shown: Shown, limit: int) -> str:
+def _text(writing: ObservationTemplates, shown: ShownOutput, limit: int) -> str:
     result = shown.result
     said = [part for part in (result.output.strip(), result.value.strip()) if part]
     output = shorten(harmless("\n".join(said), writing.tags), limit)
@@ -128,7 +128,7 @@ def _text(writing: Writing, shown: Shown, limit: int) -> str:
     return fill(writing.text, {"output": whole}) if whole else ""
 
 
-def details(shown: Shown) -> dict[str, Json]:
+def details(shown: ShownOutput) -> dict[str, Json]:
     """Details of a run that are stored beside the call's result. ``run`` is its exact status. Times in seconds and
     memory in MB are measured outside the process. ``operations`` are the code's claims."""
     result = shown.result

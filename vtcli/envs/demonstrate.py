@@ -20,7 +20,7 @@ from vtcli.envs.imitate import NO_RUNNER, imported_messages
 from vtcli.envs.prompts import PromptStyle
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import parse_answer, parse_calls
-from vtcli.protocols import Decoded, Env, HasSyntax, Pixels
+from vtcli.protocols import DecodedTurn, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample, VideoRef
 from vtcli.store.images import Sizing, resize
@@ -76,7 +76,7 @@ class MemoryImages:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DemonstrationSetup:
     """Parts that all demonstrations share."""
 
     card: EnvCard
@@ -95,7 +95,7 @@ class Setting:
 
 
 async def demonstrate(
-    item: Item, kind: str, rng: np.random.Generator, setting: Setting, runner: Runner | None = None
+    item: Item, kind: str, rng: np.random.Generator, setting: DemonstrationSetup, runner: Runner | None = None
 ) -> DemoEpisode:
     """One demonstration of ``kind`` (see ``KINDS``) for the item; ``runner`` is where code runs, if it is written."""
     images = MemoryImages(setting.sizing)
@@ -113,7 +113,7 @@ async def demonstrate(
     return _episode(f"{item.id}-{kind}", messages, refs, images, setting.card.schemas(sample))
 
 
-async def imported(item: Item, setting: Setting, images: MemoryImages) -> DemoEpisode:
+async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages) -> DemoEpisode:
     """A trajectory that was brought along, with its calls read in the environment's own syntax.
 
     Raises:
@@ -154,7 +154,7 @@ def _on_disk(item: Item) -> Generator[tuple[VideoRef, ...]]:
 
 
 async def _perceive(
-    item: Item, rng: np.random.Generator, setting: Setting, images: MemoryImages, runner: Runner | None
+    item: Item, rng: np.random.Generator, setting: DemonstrationSetup, images: MemoryImages, runner: Runner | None
 ) -> DemoEpisode:
     """One image and several questions, each answered at once."""
     percept = demos.perceive(item, rng, lambda pixels: setting.scale(images, pixels), setting.teacher.grid)
@@ -188,7 +188,7 @@ async def play(
     for i, text in enumerate(turns):
         messages.append({"role": "assistant", "content": text})
         read = syntax.read if syntax else None
-        seen = await env.step(read(text) if read else Decoded(text, parse_calls(text), parse_answer(text)), refs)
+        seen = await env.step(read(text) if read else DecodedTurn(text, parse_calls(text), parse_answer(text)), refs)
         if seen is None or seen.ends:
             if i + 1 < len(turns):
                 said = seen.text if seen else "no call was read"

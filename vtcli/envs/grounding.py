@@ -23,7 +23,7 @@ from vtcli.envs.code_writing import harmless
 from vtcli.errors import ConfigError, ToolError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.templates import fill
-from vtcli.protocols import Decoded, Images, Syntax
+from vtcli.protocols import DecodedTurn, Images, Syntax
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.store.image_work import in_thread
 from vtcli.tools import arguments as args
@@ -51,7 +51,7 @@ class Texts:
             raise ValueError("shown must hold <image> once, error {error}, and question {question}")
 
 
-def read(text: str) -> Decoded:
+def read(text: str) -> DecodedTurn:
     """The last complete action of a turn, as the released code's greedy pattern finds it, and the answer outside of it.
 
     >>> read('<grounding>{"bbox_2d": [0, 0, 0.5, 1], "source": "original_image"}</grounding>').calls[0].arguments
@@ -60,11 +60,11 @@ def read(text: str) -> Decoded:
     blocks, rest = split(text, "<grounding>", "</grounding>")
     answer = parse_answer(rest)
     if not blocks:
-        return Decoded(text, (), answer)
+        return DecodedTurn(text, (), answer)
     raw = blocks[-1]
     # The strict JSON reader of native tools' calls: finite numbers, no lone surrogates.
     call = parse_calls(f'<tool_call>{{"name": "{NAME}", "arguments": {raw}}}</tool_call>')[0]
-    return Decoded(text, (replace(call, raw=raw, name=NAME),), answer)
+    return DecodedTurn(text, (replace(call, raw=raw, name=NAME),), answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class GroundingDialect:
         return f"<answer>{answer}</answer>"
 
 
-class Grounding:
+class GroundingEnv:
     """An ``Env``."""
 
     syntax = Syntax(read=read, reply="user")
@@ -97,7 +97,7 @@ class Grounding:
         system = self.texts.system if self.offered else self.texts.bare
         return system.strip(), fill(self.texts.question, {"question": self.sample.question}).strip()
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         """The crop, made beside the event loop. None without an action: the turn is final."""
         if not turn.calls:
             return None
@@ -177,6 +177,6 @@ def card(*, texts: Texts, compact: Texts | None = None, name: str = "mini_o3", m
     return EnvCard(name, opened, dialect=GroundingDialect(), coordinates="thousandths")
 
 
-def _open(texts: Texts, compact: Texts | None, max_aspect: float, sample: Sample, inputs: EnvInputs) -> Grounding:
+def _open(texts: Texts, compact: Texts | None, max_aspect: float, sample: Sample, inputs: EnvInputs) -> GroundingEnv:
     chosen = compact if inputs.prompt.style == "compact" and compact else texts
-    return Grounding(sample, chosen, inputs.images, max_aspect, inputs.offered)
+    return GroundingEnv(sample, chosen, inputs.images, max_aspect, inputs.offered)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.families.calls import parse_answer, parse_calls
-from vtcli.protocols import Decoded, Env, HasSyntax
+from vtcli.protocols import DecodedTurn, Env, HasSyntax
 from vtcli.sandbox.types import Episode, Setup
 
 
@@ -30,7 +30,7 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
     """
     syntax = env.syntax if isinstance(env, HasSyntax) else None
     reply = syntax.reply if syntax else "tool"
-    read = (syntax.read if syntax else None) or (lambda text: Decoded(text, parse_calls(text), parse_answer(text)))
+    read = (syntax.read if syntax else None) or (lambda text: DecodedTurn(text, parse_calls(text), parse_answer(text)))
     place, called = dialogue.place, False
     messages: list[Mapping[str, str]] = []
     for message in dialogue.messages:

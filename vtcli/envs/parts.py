@@ -10,7 +10,7 @@ from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
 from vtcli.data.inputs import files, survey
 from vtcli.data.teachers.scripted import Teacher
-from vtcli.envs.demonstrate import IMPORTED, KINDS, Setting
+from vtcli.envs.demonstrate import IMPORTED, KINDS, DemonstrationSetup
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
@@ -121,7 +121,12 @@ def sample_parts(
 
 
 def demo_parts(
-    data: Data, demos: Demos, setting: Setting, seed: int, shard: str | None = None, sandbox: PoolConfig | None = None
+    data: Data,
+    demos: Demos,
+    setting: DemonstrationSetup,
+    seed: int,
+    shard: str | None = None,
+    sandbox: PoolConfig | None = None,
 ) -> list[ParquetPart]:
     """``validation`` and ``train``; every row has an item of its own, from splits that no dataset uses."""
     for task, kinds in demos.rows.items():

@@ -11,7 +11,7 @@ from multiprocessing.util import Finalize
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
 from vtcli.data.importers.problems import BadRow, RowProblem
-from vtcli.envs.demonstrate import DemoEpisode, Setting, demonstrate
+from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
 
@@ -32,7 +32,7 @@ class Chunk:
     kind: str
     items: range
     seed: int
-    setting: Setting | None = None
+    setting: DemonstrationSetup | None = None
     sandbox: PoolConfig | None = None
     tools: tuple[str, ...] = ()
 
@@ -60,12 +60,12 @@ def _sample(chunk: Chunk, number: int) -> Row | BadRow:
     return sample, [*pngs, item.clip.file()]
 
 
-async def _episodes(chunk: Chunk, setting: Setting, pool: Pool | None) -> Made:
+async def _episodes(chunk: Chunk, setting: DemonstrationSetup, pool: Pool | None) -> Made:
     """All at once: while the sandbox runs one's code, another's picture is drawn."""
     return await asyncio.gather(*(_episode(chunk, setting, number, pool) for number in chunk.items))
 
 
-async def _episode(chunk: Chunk, setting: Setting, number: int, pool: Pool | None) -> Row | BadRow:
+async def _episode(chunk: Chunk, setting: DemonstrationSetup, number: int, pool: Pool | None) -> Row | BadRow:
     try:
         item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form="answer")
         rng = stream(chunk.seed, item.task, chunk.split, number, purpose=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import Decoded
+from vtcli.protocols import DecodedTurn
 from vtcli.schema import Json
 
 
@@ -18,7 +18,7 @@ from vtcli.schema import Json
 class CallSyntax:
     """One way of writing calls."""
 
-    read: Callable[[str], Decoded]  # pure and total: a call that cannot be read has a ``problem``
+    read: Callable[[str], DecodedTurn]  # pure and total: a call that cannot be read has a ``problem``
     write: Callable[[str, dict[str, Json]], str]  # name and arguments as the text of a call, for demonstrations
     rules: str  # how to write a call, in words: {syntax} in a system prompt
     example: str  # a call in outline: {call} in a question's prompt
@@ -26,9 +26,9 @@ class CallSyntax:
     reply: Literal["tool", "user"] = "tool"  # an observation is a tool's answer, or a plain turn of the user
 
 
-def read_hermes(text: str) -> Decoded:
+def read_hermes(text: str) -> DecodedTurn:
     """The calls inside ``<tool_call>`` and the last ``<answer>``."""
-    return Decoded(text, parse_calls(text), parse_answer(text))
+    return DecodedTurn(text, parse_calls(text), parse_answer(text))
 
 
 def hermes() -> CallSyntax:

@@ -19,7 +19,7 @@ from vtcli.envs.prompts import PromptStyle, opening, sizes
 from vtcli.envs.syntax import CallSyntax, hermes
 from vtcli.errors import ConfigError, InputError, ToolError
 from vtcli.families.templates import fill
-from vtcli.protocols import Decoded, Images, Syntax, Tool
+from vtcli.protocols import DecodedTurn, Images, Syntax, Tool
 from vtcli.schema import Call, CallResult, ImageRef, Json, Observation, Sample
 from vtcli.store.image_work import in_thread
 from vtcli.tools.arguments import integer
@@ -43,7 +43,7 @@ class ToolCalls:
     async def reset(self) -> tuple[str, str]:
         return opening(self.sample, tuple(self.tools.values()), self.prompt, self.calls)
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         """Carry out the turn's call, beside the event loop. None without a call: the turn is final.
 
         Two calls in a turn are refused, none of them is carried out (ToolsRL 3.1: at most one call per turn).

@@ -101,7 +101,7 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Rolling:
+class PassRateMeter:
     """Measures pass rates. ``start`` loads the model; it is not called where all is known."""
 
     config: Rollouts

@@ -26,7 +26,7 @@ OURS = ("model", "messages", "response_format", "stream", "n")
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class JudgeSettings:
     """Settings sent with every question."""
 
     model: str
@@ -43,7 +43,7 @@ class Asking:
 class ModelJudge:
     """A ``Judge`` on a model. Equal questions are asked once, across tasks and earlier runs."""
 
-    def __init__(self, endpoint: Endpoint, asking: Asking, images: Images, cache: Path) -> None:
+    def __init__(self, endpoint: Endpoint, asking: JudgeSettings, images: Images, cache: Path) -> None:
         self._endpoint, self._asking, self._images, self._cache = endpoint, asking, images, cache
         self._verdicts: Verdicts | None = None
         self._guided = asking.guided
@@ -221,7 +221,7 @@ def open_judge(
     the file of verdicts (None: in the run's home, one for each model)."""
     path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     endpoint = Endpoint(url, key_env, patience or Patience())
-    return ModelJudge(endpoint, Asking(model, parameters, guided), images, path)
+    return ModelJudge(endpoint, JudgeSettings(model, parameters, guided), images, path)
 
 
 def _load(name: str) -> Rubric:

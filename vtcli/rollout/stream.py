@@ -15,7 +15,7 @@ from typing import Protocol
 
 from vtcli.envs.claims import Claims
 from vtcli.errors import VtcliError
-from vtcli.protocols import Chat, Decoded, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
@@ -221,7 +221,7 @@ class _World:
         with self._clock.during("env"):
             return await self._env.reset()
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         with self._clock.during("env"):
             return await self._env.step(turn, images)
 

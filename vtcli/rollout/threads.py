@@ -68,7 +68,7 @@ class EventLoop:
         Raises:
             EngineError: the loop has ended.
         """
-        running = _Running(coro, contextvars.copy_context(), lambda: self._work.put(None))
+        running = _RunningTask(coro, contextvars.copy_context(), lambda: self._work.put(None))
         try:
             self._tell(running.start)
             self._serve(running)
@@ -89,7 +89,7 @@ class EventLoop:
         self._work.put(asked)
         return cast("Future[T]", asked.done)
 
-    def _serve(self, running: _Running) -> None:
+    def _serve(self, running: _RunningTask) -> None:
         while not running.done():
             if (asked := self._work.get()) is not None:
                 self._doing = asked
@@ -155,7 +155,7 @@ class _Work:
             self.done.set_result(found)
 
 
-class _Running:
+class _RunningTask:
     """A coroutine on its way; ``ended`` is called when it is done. ``start`` and ``cancel`` in the loop's thread."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], context: contextvars.Context, ended: Callable[[], None]) -> None:

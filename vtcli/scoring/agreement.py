@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vtcli.algo.agreement import Agreement, Rated, agree
+from vtcli.algo.agreement import Agreement, RatedItem, agree
 from vtcli.errors import InputError
 from vtcli.schema import Signals
 from vtcli.scoring.stored import Facts
@@ -70,7 +70,7 @@ def compare(a: Judged, b: Judged, names: Sequence[str], seed: int) -> JudgeCompa
 def _compare(
     name: str, both: Sequence[tuple[Facts, Mapping[str, Any], Mapping[str, Any]]], seed: int
 ) -> SignalAgreement | None:
-    rated: list[Rated] = []
+    rated: list[RatedItem] = []
     uneven = 0
     for facts, a, b in both:
         here, there = _values(name, a), _values(name, b)
@@ -79,7 +79,7 @@ def _compare(
         if len(here) != len(there):
             uneven += 1
             continue
-        rated += [Rated(facts.sample, x, y) for x, y in zip(here, there, strict=True)]
+        rated += [RatedItem(facts.sample, x, y) for x, y in zip(here, there, strict=True)]
     if not rated and not uneven:
         return None
     by_a, by_b = (tuple(sorted({str(v[f"{name}_by"]) for v in side if v.get(f"{name}_by")})) for side in _sides(both))

@@ -15,7 +15,7 @@ from vtcli.schema import Signals, Trajectory
 from vtcli.scoring import stored
 from vtcli.scoring.missing import Completer, Measure, Reads, Wants, needs_judge
 from vtcli.scoring.stored import Facts, TrajectorySource
-from vtcli.signals.measuring import Measuring, OpenJudge, unjudged_share
+from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share
 from vtcli.store.images import ImageStore
 
 CHUNK = 500
@@ -54,7 +54,7 @@ async def collect(
         EngineError: a judge is gone, or gives too few verdicts.
     """
     images = ImageStore(source.images)
-    measurings = [Measuring(kind.signals.values(), how.judge, images, how.home) for kind in kinds]
+    measurings = [SignalMeter(kind.signals.values(), how.judge, images, how.home) for kind in kinds]
     sandbox = LazyPool(how.sandbox)
     claims = [Claims(images, sandbox.verify, m) for m in measurings]
     completers = [_completer(kind, each, how) for kind, each in zip(kinds, claims, strict=True)]

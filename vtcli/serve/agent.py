@@ -19,7 +19,7 @@ from typing import Any
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, Decoded, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
@@ -180,7 +180,7 @@ class Agent:
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                return _Watched(self.worlds(sample, lease), request.system, partial(_tell, tell, index))
+                return _WatchedEnv(self.worlds(sample, lease), request.system, partial(_tell, tell, index))
 
             try:
                 found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
@@ -217,7 +217,7 @@ def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = No
     tell(Piece(index, text, step))
 
 
-class _Watched:
+class _WatchedEnv:
     """A world whose turns are told as they come, with the client's system text after its own."""
 
     def __init__(self, env: Env, system: str, tell: Callable[..., None]) -> None:
@@ -232,7 +232,7 @@ class _Watched:
         system, question = await self._env.reset()
         return "\n\n".join(text for text in (system, self._system) if text), question
 
-    async def step(self, turn: Decoded, images: Sequence[ImageRef]) -> Observation | None:
+    async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if turn.calls:
             self._tell(turn.text + "\n")
         observation = await self._env.step(turn, images)

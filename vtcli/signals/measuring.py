@@ -19,7 +19,7 @@ OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
 
 
-class Measuring:
+class SignalMeter:
     """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another,
     and those of single tasks in ``rubrics``. ``looks``: the oracle is asked what images
     show, so claims of code must be tested first.

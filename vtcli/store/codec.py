@@ -56,18 +56,18 @@ def decode(cls: type[T], value: Any) -> T:
     """Decode a dataclass ``cls``, the inverse of ``encode``. Raises ``ValueError`` that names the wrong field."""
     try:
         return cast("T", _reader(cls)(value))
-    except _Unexpected as problem:
+    except _UnexpectedValue as problem:
         raise ValueError(f"{cls.__name__}{problem.where}: {problem}") from None
 
 
-class _Unexpected(Exception):
+class _UnexpectedValue(Exception):
     """An error of a value. ``where`` grows from the leaf to the root while the error passes through the readers."""
 
     def __init__(self, expected: str, value: Any) -> None:
         super().__init__(f"expected {expected}, got {str(value)[:80]!r}")
         self.where = ""
 
-    def inside(self, place: str) -> _Unexpected:
+    def inside(self, place: str) -> _UnexpectedValue:
         self.where = place + self.where
         return self
 
@@ -109,7 +109,7 @@ def _tuple_reader(item: Any) -> Reader:
         try:
             for entry in value:
                 found.append(read(entry))
-        except _Unexpected as problem:
+        except _UnexpectedValue as problem:
             raise problem.inside(f"[{len(found)}]") from None
         return tuple(found)
 
@@ -143,7 +143,7 @@ def _union_reader(choices: tuple[Any, ...]) -> Reader:
         for read in readers[:-1]:
             try:
                 return read(value)
-            except _Unexpected:
+            except _UnexpectedValue:
                 continue
         return readers[-1](value)
 
@@ -169,7 +169,7 @@ def _dataclass_reader(kind: type) -> Reader:
         try:
             for name, item in given.items():
                 filled[name] = made[name](item)
-        except _Unexpected as problem:
+        except _UnexpectedValue as problem:
             raise problem.inside(f".{name}") from None
         return kind(**filled)
 
@@ -190,4 +190,4 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _refuse(expected: str, value: Any) -> NoReturn:
-    raise _Unexpected(expected, value)
+    raise _UnexpectedValue(expected, value)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_learner import learner
 
-from vtcli.engines.inputs import Packed, collate_packed
+from vtcli.engines.inputs import PackedBatch, collate_packed
 from vtcli.engines.learner import attention
 from vtcli.engines.learner.attention import Spans
 from vtcli.engines.learner.packing import ALIKE, batches, segments
@@ -107,7 +107,7 @@ def groups() -> list[TrainRow]:
     return [*out, *tiny_model.packed_rows()]
 
 
-def packed(rows: list[TrainRow], one_call: bool) -> Packed:
+def packed(rows: list[TrainRow], one_call: bool) -> PackedBatch:
     """As on a GPU (``one_call``: one line of keys, and the kernel's reference), or as on a CPU."""
     return collate_packed(segments(rows, FAMILY), FAMILY, "cpu", one_call=one_call)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import Mapped, first
+from vtcli.data.importers.mapping import RowMapping, first
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.schema import Json
 
@@ -17,7 +17,7 @@ _LABEL = ("label", "name", "category", "text")
 
 
 def read(
-    given: Any, row: Mapping[str, Any], mapping: Mapped, size: tuple[int, int], place: Place
+    given: Any, row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], place: Place
 ) -> list[dict[str, Json]]:
     """Boxes with a label and x1, y1, x2, y2 in pixels, inside an image of ``size`` (width, height).
 
@@ -36,7 +36,7 @@ def read(
     return [_box(entry, mapping, scale, size, place) for entry in entries]
 
 
-def _scale(row: Mapping[str, Any], mapping: Mapped, size: tuple[int, int], place: Place) -> tuple[float, float]:
+def _scale(row: Mapping[str, Any], mapping: RowMapping, size: tuple[int, int], place: Place) -> tuple[float, float]:
     """Pixels of the image for one unit, across and down."""
     if mapping.box_space == "pixels":
         return 1.0, 1.0
@@ -55,7 +55,7 @@ def _scale(row: Mapping[str, Any], mapping: Mapped, size: tuple[int, int], place
 
 
 def _box(
-    entry: Any, mapping: Mapped, scale: tuple[float, float], size: tuple[int, int], place: Place
+    entry: Any, mapping: RowMapping, scale: tuple[float, float], size: tuple[int, int], place: Place
 ) -> dict[str, Json]:
     fields = cast("Mapping[str, Any]", entry) if isinstance(entry, Mapping) else {"box": entry}
     label = next((fields[name] for name in _LABEL if fields.get(name)), None) or mapping.box_label

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from vtcli.data.importers import media, texts
-from vtcli.data.importers.mapping import Mapped, every, first, parsed
+from vtcli.data.importers.mapping import RowMapping, every, first, parsed
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 from vtcli.families.calls import format_call
@@ -43,7 +43,7 @@ class Dialogue:
         return user["content"].count(IMAGE) if user else 0
 
 
-def read(row: Mapping[str, Any], mapping: Mapped, finder: media.Finder, place: Place) -> Dialogue:
+def read(row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, place: Place) -> Dialogue:
     """The dialogue of a row.
 
     Raises:
@@ -77,12 +77,12 @@ def read(row: Mapping[str, Any], mapping: Mapped, finder: media.Finder, place: P
     return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question)
 
 
-def every_image(row: Mapping[str, Any], mapping: Mapped) -> list[Any]:
+def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:
     """All images of a row's columns, in order."""
     return [image for value in every(row, mapping.images) for image in media.listed(value)]
 
 
-def _messages(row: Mapping[str, Any], mapping: Mapped) -> list[texts.Message]:
+def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message]:
     value = texts.chat_of(first(row, mapping.messages))
     if texts.is_chat(value):
         chat = texts.messages(value)

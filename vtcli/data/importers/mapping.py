@@ -27,7 +27,7 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class RowMapping:
     """The columns of a set, and its conventions. Empty paths: the set does not say it."""
 
     about: str = ""  # what the preset is for, for people
@@ -77,11 +77,11 @@ class Mapped:
         return {path.split(".", 1)[0] for paths in kinds for path in paths} | {p for ps in kinds for p in ps}
 
 
-OWN = Mapped(strict=True)
+OWN = RowMapping(strict=True)
 """Columns of docs/data.md, which a user writes without a mapping."""
 
 
-def read_mapping(preset: str | None, own: Mapping[str, Any] | None) -> Mapped:
+def read_mapping(preset: str | None, own: Mapping[str, Any] | None) -> RowMapping:
     """The mapping of a preset with a user's own keys over it. A preset from outside is the path of a YAML file.
 
     Raises:
@@ -98,19 +98,19 @@ def presets() -> dict[str, str]:
 
 
 @functools.lru_cache(maxsize=32)
-def _read(name: str | None, own: str) -> Mapped:
+def _read(name: str | None, own: str) -> RowMapping:
     values: dict[str, Any] = {}
     if name is not None:
         file = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS / f"{name}.yaml"
         if not file.is_file():
             raise ConfigError(f"preset: there is no preset {name!r}.{nearest(name, presets())} Or give a YAML file.")
-        values = {field.name: [] for field in fields(Mapped) if field.type == "Paths"} | _load(file)
+        values = {field.name: [] for field in fields(RowMapping) if field.type == "Paths"} | _load(file)
     values |= json.loads(own)
-    lists = {f.name for f in fields(Mapped) if f.type in ("Paths", "tuple[str, ...]")}
+    lists = {f.name for f in fields(RowMapping) if f.type in ("Paths", "tuple[str, ...]")}
     for key in lists & values.keys():
         given = values[key]
         values[key] = [given] if isinstance(given, str) else given or []
-    found = convert(values, Mapped, "mapping")
+    found = convert(values, RowMapping, "mapping")
     for pattern in found.strip:
         try:
             re.compile(pattern)
@@ -182,7 +182,7 @@ def parsed(value: Any) -> Any:
     return value
 
 
-def chosen_rows(mapping: Mapped, split: str, rows: int, column: Iterator[Any] | None) -> Sequence[int] | None:
+def chosen_rows(mapping: RowMapping, split: str, rows: int, column: Iterator[Any] | None) -> Sequence[int] | None:
     """The numbers of the rows of a split; None for all of them.
 
     Raises:

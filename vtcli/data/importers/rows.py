@@ -35,7 +35,7 @@ from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
-from vtcli.data.importers.mapping import Mapped, chosen_rows, every, first, parsed, read_mapping
+from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
@@ -56,7 +56,7 @@ class Rows:
     """The rows of one split, and how they are read."""
 
     source: sources.Source
-    mapping: Mapped
+    mapping: RowMapping
     finder: media.Finder
 
 
@@ -96,7 +96,7 @@ def generate(
     form: str = "answer",
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
-    ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.Mapped`` over it.
+    ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.RowMapping`` over it.
 
     Raises ``RowProblem`` for a row that cannot be used, and ``InputError`` for a missing or damaged file and too few
     rows. It also raises it for the tool-supervised form of a row without supervision.
@@ -191,10 +191,10 @@ def _chosen(source: sources.Source, preset: str | None, own: str, split: str) ->
     mapping = read_mapping(preset, json.loads(own))
     column = (str(first(source.read(row), mapping.split)) for row in range(source.rows)) if mapping.split else None
     numbers = chosen_rows(mapping, split, source.rows, column)
-    return source if numbers is None else sources.Chosen(source, numbers)
+    return source if numbers is None else sources.SourceSubset(source, numbers)
 
 
-def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[str, texts.Message]:
+def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tuple[str, texts.Message]:
     """The question's text, and the message that it was asked in: its markers count, also where the text alone stands in
     a column of its own."""
     value = texts.chat_of(first(row, columns.question))
@@ -214,7 +214,7 @@ def _question(row: Mapping[str, Any], columns: Mapped, place: Place) -> tuple[st
     return question, message
 
 
-def _answers(row: Mapping[str, Any], columns: Mapped, place: Place) -> list[str]:
+def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[str]:
     """The reference answers, the best first."""
     value = texts.chat_of(first(row, columns.answer))
     if texts.is_chat(value):
@@ -252,7 +252,7 @@ def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
 
 
 def _pictures(
-    given: Sequence[Any], shown: texts.Message, columns: Mapped, finder: media.Finder, place: Place
+    given: Sequence[Any], shown: texts.Message, columns: RowMapping, finder: media.Finder, place: Place
 ) -> tuple[Pixels, ...]:
     """The images, decoded: upright by EXIF and on white."""
     if not given:
@@ -332,7 +332,7 @@ def _filmed(words: Words, truth: dict[str, Json], given: Any, finder: media.Find
     return Item(words.id, words.task, NO_PIXELS, words.question, "", words.answer, "", truth, (), clip)
 
 
-def _refuse_slips(columns: Iterable[str], where: str, mapping: Mapped) -> None:
+def _refuse_slips(columns: Iterable[str], where: str, mapping: RowMapping) -> None:
     """Raises ``InputError`` for an unknown column whose nearest known one is not there: ``questoin``, ``box``."""
     given, known = set(columns), sorted(mapping.used())
     for name in sorted(given - set(known)):
@@ -345,7 +345,7 @@ def _refuse_slips(columns: Iterable[str], where: str, mapping: Mapped) -> None:
 
 
 def _truth(
-    row: Mapping[str, Any], columns: Mapped, question: str, answers: Sequence[str], place: Place
+    row: Mapping[str, Any], columns: RowMapping, question: str, answers: Sequence[str], place: Place
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
     known = parsed(first(row, columns.truth))
@@ -389,7 +389,7 @@ def _truth(
     return question, truth
 
 
-def _ways(row: Mapping[str, Any], columns: Mapped, place: Place) -> dict[str, Json]:
+def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str, Json]:
     """Operations that the answer needs, and whether there is something to search."""
     found: dict[str, Json] = {}
     required = first(row, columns.required)

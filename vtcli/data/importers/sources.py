@@ -109,7 +109,7 @@ def _opened(file: Path, mark: object) -> Source:
 
 @functools.lru_cache(maxsize=8)
 def _joined(path: str, parts: tuple[Source, ...]) -> Source:
-    return Joined(path, parts)
+    return JoinedSource(path, parts)
 
 
 class TextRows:
@@ -264,7 +264,7 @@ def _leaves(field: pa.Field) -> Iterator[str]:
         yield path
 
 
-class Joined:
+class JoinedSource:
     """Several files, one after the other."""
 
     def __init__(self, name: str, parts: Sequence[Source]) -> None:
@@ -296,7 +296,7 @@ class Joined:
         return self._parts[at], row - self._starts[at]
 
 
-class Chosen:
+class SourceSubset:
     """Some rows of a source, by their numbers: a split that is a column or a range."""
 
     def __init__(self, source: Source, rows: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vtcli.algo.losses import LossConfig, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
-from vtcli.engines.inputs import Packed
+from vtcli.engines.inputs import PackedBatch
 from vtcli.engines.learner import attention, head
 from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
 from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
@@ -53,7 +53,7 @@ class TokenLogprobs(nn.Module):
         self.sharded = sharded  # ranks with and without images must ask for the same weights
         self.features = FrozenFeatures(family, view) if frozen(family, model) else None
 
-    def forward(self, batch: Packed, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(self, batch: PackedBatch, *, entropy: bool = False) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities (N,) of the trained tokens in the order of ``batch.rows``; entropies (N,) if asked."""
         packed = {"attention_mask": None, "layout": batch.layout}
         hidden = self.family.decoder(self.model)(
@@ -67,7 +67,7 @@ class TokenLogprobs(nn.Module):
         scale = self.temperature if batch.scales is None else batch.scales
         return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy)
 
-    def _embedded(self, batch: Packed) -> dict[str, Tensor]:
+    def _embedded(self, batch: PackedBatch) -> dict[str, Tensor]:
         """The decoder's inputs. Of sharded weights every rank passes the vision tower once, known images or not."""
         if self.features is None or not batch.unique:
             blank = self.sharded or torch.is_grad_enabled()

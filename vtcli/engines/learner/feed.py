@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vtcli.engines.inputs import Packed, collate_packed, moved, pinned
+from vtcli.engines.inputs import PackedBatch, collate_packed, moved, pinned
 from vtcli.engines.learner.packing import segments
 from vtcli.errors import InputError
 from vtcli.families.family import Family
@@ -37,7 +37,7 @@ after the first update, and those of later mini-batches, read the same images.""
 class MicroBatch:
     """Rows to be learnt from, packed, with what the loss needs for each of their N trained tokens."""
 
-    packed: Packed
+    packed: PackedBatch
     row: Tensor  # (N,): the token's row, numbered from 0 without gaps
     weight: Tensor  # (N,)
     sampled: Tensor | None = None  # (N,) log-probabilities of the policy; None for rows to imitate
@@ -52,7 +52,7 @@ class Feed:
         self._family, self._device, self._temperature = family, torch.device(device), temperature
         self._images = PreparedImages(family, view)
 
-    def forward(self, chunks: Sequence[Sequence[TrainRow]]) -> Iterator[Packed]:
+    def forward(self, chunks: Sequence[Sequence[TrainRow]]) -> Iterator[PackedBatch]:
         """Each chunk of rows, in order, on the device."""
         return self._ahead(self._packed, chunks)
 
@@ -71,7 +71,7 @@ class Feed:
         for batch in ahead(work, chunks, start):
             yield moved(batch, self._device)
 
-    def _packed(self, chunk: Sequence[TrainRow]) -> Packed:
+    def _packed(self, chunk: Sequence[TrainRow]) -> PackedBatch:
         return collate_packed(
             segments(chunk, self._family),
             self._family,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from vtcli.engines.inputs import Seen
+from vtcli.engines.inputs import EngineInput
 from vtcli.engines.policies import Engine, Placement
 from vtcli.engines.vllm.buckets import fill, update_info
 from vtcli.engines.vllm.forms import FINISH, SLEEPING, misread, same_tensors, sampling
@@ -42,7 +42,7 @@ JOBS = 16
 
 
 @dataclass
-class _Open:
+class _OpenRequest:
     """A request that the engine is at work on."""
 
     request: Request
@@ -63,7 +63,7 @@ class VllmPolicy:
         self._asleep = frozenset[str]()  # vLLM's tags of the memory that was given up
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._asked: set[str] = set()  # requests with a waiting caller, also while their images are made ready
         self._count = self._looks = 0
         self._order, self._limit = StartOrder(), WorkLimit()
@@ -92,7 +92,7 @@ class VllmPolicy:
         """
         self.family.chat.check_images(request.token_ids, request.images)
         self._require_awake()
-        state = _Open(request, _future())
+        state = _OpenRequest(request, _future())
         self._count += 1
         name = str(self._count)
         self._asked.add(name)
@@ -116,7 +116,7 @@ class VllmPolicy:
             if not state.answer.done():  # abandoned: given up, or the rollout was cancelled
                 self._submit(lambda: self._drop(name))
 
-    async def _answer(self, name: str, state: _Open) -> Completion:
+    async def _answer(self, name: str, state: _OpenRequest) -> Completion:
         for attempt in (1, 2):
             try:
                 prompt = await self._renderer.ready(state.request)
@@ -125,7 +125,7 @@ class VllmPolicy:
             self._submit(lambda prompt=prompt: self._add(name, state, prompt))
             try:
                 return await asyncio.wrap_future(state.answer)
-            except _Dropped as error:
+            except _DroppedImages as error:
                 if attempt == 2:
                     raise _refused(error) from error
                 self._renderer.drop(error.images)
@@ -140,7 +140,7 @@ class VllmPolicy:
             EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
         """
         same_tensors(weights, self._names)
-        passing = _Passing(weights)
+        passing = _WeightIterator(weights)
         try:
             self._wait(lambda: self._take(passing), f"the weight update to version {version}", self.options.timeout_s)
         except EngineError as error:
@@ -163,7 +163,7 @@ class VllmPolicy:
         """
         self._wait(self._wake, "vLLM's awakening", self.options.timeout_s)
 
-    def seen(self, request: Request) -> Seen:
+    def seen(self, request: Request) -> EngineInput:
         """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
@@ -223,7 +223,7 @@ class VllmPolicy:
             state.answer.set_exception(problem)
         self._open.clear()
 
-    def _add(self, name: str, state: _Open, prompt: Any) -> None:
+    def _add(self, name: str, state: _OpenRequest, prompt: Any) -> None:
         if self._broken is not None:
             problem = EngineError(f"vLLM has failed before: {type(self._broken).__name__}: {str(self._broken)[:500]}")
             state.answer.set_exception(problem)
@@ -237,7 +237,7 @@ class VllmPolicy:
             images = getattr(error, "mm_hashes", None)  # of vLLM's MultiModalCacheMissError
             if images is not None:
                 self._engine.output_processor.abort_requests([name], internal=False)
-            state.answer.set_exception(_refused(error) if images is None else _Dropped(images))
+            state.answer.set_exception(_refused(error) if images is None else _DroppedImages(images))
             return
         self._open[name] = state
 
@@ -267,7 +267,7 @@ class VllmPolicy:
         if self._open.pop(name, None) is not None:
             self._engine.abort_request([name])
 
-    def _take(self, passing: _Passing) -> None:
+    def _take(self, passing: _WeightIterator) -> None:
         self._doing = "taking weights"
         if count := len(self._open.keys() | self._asked):
             raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
@@ -301,7 +301,7 @@ class VllmPolicy:
             raise EngineError("vLLM did not take all of its memory back")
         self._asleep = frozenset()
 
-    def _send(self, passing: _Passing) -> None:
+    def _send(self, passing: _WeightIterator) -> None:
         """Sends weights to workers in processes of their own: in buckets, as to servers."""
         tell = self._engine.collective_rpc
         tell("vtcli_abandon")
@@ -311,7 +311,7 @@ class VllmPolicy:
             bucket.close()
         tell("finish_weight_update")
 
-    def _look(self, request: Request) -> Seen:
+    def _look(self, request: Request) -> EngineInput:
         """A token is sampled after the prompt, and the worker says what it read."""
         self._engine.collective_rpc("vtcli_watch_prompts", args=(self.family.vllm.pixels_key,))
         self._looks += 1
@@ -360,7 +360,7 @@ class VllmPolicy:
             raise EngineError(f"{what} failed: {type(error).__name__}: {str(error)[:500]}") from error
 
 
-class _Passing:
+class _WeightIterator:
     """Weights on their way, and which one is being taken."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -377,7 +377,7 @@ class _Passing:
         return f" (at tensor {self.count} of {len(self.weights)}: {self.last})" if self.last else ""
 
 
-class _Dropped(Exception):
+class _DroppedImages(Exception):
     """The engine has dropped images that it was only given by name; vLLM's names for them."""
 
     def __init__(self, images: Sequence[str]) -> None:

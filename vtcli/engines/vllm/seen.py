@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vtcli.engines.inputs import Seen
+from vtcli.engines.inputs import EngineInput
 from vtcli.errors import EngineError
 from vtcli.families.family import VllmInputs
 
 
-def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> Seen:
+def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> EngineInput:
     """Reads the reply of ``Extension.vtcli_look``.
 
     Raises:
@@ -23,7 +23,7 @@ def from_worker(found: Mapping[str, Any] | None, inputs: VllmInputs) -> Seen:
     if found is None or "error" in found:
         raise EngineError(f"vLLM does not tell how it reads a prompt: {(found or {}).get('error', 'it noted nothing')}")
     pixels = inputs.pixels([_array(part) for part in found["pixels"]])
-    return Seen(tuple(found["token_ids"]), pixels, _array(found["positions"]).astype(np.int64))
+    return EngineInput(tuple(found["token_ids"]), pixels, _array(found["positions"]).astype(np.int64))
 
 
 def _array(packed: Sequence[Any]) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vtcli.engines.vllm.buckets import Bucket, fill
 from vtcli.engines.vllm.forms import Odd
-from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote
+from vtcli.engines.vllm.servers.remote import Gone, RefusalError, Remote
 from vtcli.errors import EngineError, InputError
 
 
@@ -59,7 +59,7 @@ def of_weights(label: str, weights: Mapping[str, Tensor], limit: int, spool: Pat
 
 
 @dataclass
-class Keeping:
+class KeptBuckets:
     """The buckets of a source, as they go by."""
 
     source: WeightSource
@@ -128,7 +128,7 @@ class Push:
                 left.append(server)
             elif isinstance(problem, Gone):
                 server.why = f"{self.what}, at {self.at}: {problem}"
-            elif isinstance(problem, Refused | Odd):
+            elif isinstance(problem, RefusalError | Odd):
                 seconds = time.monotonic() - self.began
                 raise EngineError(
                     f"{self.what}: {server.blamed()} failed at {self.at} after {seconds:.1f} s: {problem}"

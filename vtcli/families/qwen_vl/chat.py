@@ -23,7 +23,7 @@ from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import piece
 from vtcli.families.qwen_vl.patches import Patches
-from vtcli.protocols import Decoded
+from vtcli.protocols import DecodedTurn
 from vtcli.schema import ImageRef
 
 MARKERS = (
@@ -131,7 +131,7 @@ class QwenChat:
             text = text.removeprefix(THOUGHT).lstrip("\n")
         return (*self._text(text), self.im_end)
 
-    def decode(self, token_ids: Sequence[int]) -> Decoded:
+    def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
         """Read one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
         ids = list(token_ids)
         while ids and ids[-1] in self.end_ids:
@@ -141,7 +141,7 @@ class QwenChat:
         if self.thinks:
             _, ended, after = text.rpartition(THOUGHT_END)
             said = after if ended else ""
-        return Decoded(text=text, calls=parse_calls(said), answer=parse_answer(said))
+        return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""

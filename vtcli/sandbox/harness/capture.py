@@ -23,7 +23,7 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _DEPTH = 4  # folders below the workspace that are searched
 _ENTRIES = 8192  # directory entries that are looked at
 
-Seen = dict[str, tuple[int, int, int]]
+FileStamps = dict[str, tuple[int, int, int]]
 """Image files of the workspace by name: inode, size, time of the last change."""
 
 
@@ -160,9 +160,9 @@ def _claimed(value: object) -> tuple[float, float]:
     return 1.0, 1.0  # converted, and then measured
 
 
-def image_files(root: str) -> Seen:
+def image_files(root: str) -> FileStamps:
     """The image files below ``root``, links not followed."""
-    found: Seen = {}
+    found: FileStamps = {}
     looked = 0
     folders: list[tuple[str, int]] = [("", 0)]
     while folders and looked < _ENTRIES:
@@ -189,7 +189,7 @@ def image_files(root: str) -> Seen:
     return found
 
 
-def changed(before: Seen, after: Seen) -> list[str]:
+def changed(before: FileStamps, after: FileStamps) -> list[str]:
     """New and changed files, the oldest first."""
     names = [name for name, about in after.items() if before.get(name) != about]
     return sorted(names, key=lambda name: (after[name][2], name))

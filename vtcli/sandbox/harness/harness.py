@@ -71,7 +71,7 @@ class Harness:
         )
         self.runs = 0
         self.namespace: dict[str, Any] = {}
-        self._files: capture.Seen = {}
+        self._files: capture.FileStamps = {}
         self._gallery = Gallery(setup.limits, self.recorder)
 
     def prepare(self) -> None:

@@ -48,7 +48,7 @@ class Meter:
         return self.written > 0 or any(size(fd) > start for fd, start in self._start.items())
 
 
-class _Metered(io.FileIO):
+class _MeteredFile(io.FileIO):
     def __init__(self, fd: int, meter: Meter) -> None:
         super().__init__(fd, "wb", closefd=False)
         self._meter = meter
@@ -82,7 +82,7 @@ def fresh(limit: int) -> Meter:
 
 def _stream(fd: int, meter: Meter) -> io.TextIOWrapper:
     try:
-        raw: Any = io.BufferedWriter(_Metered(fd, meter), 8192)
+        raw: Any = io.BufferedWriter(_MeteredFile(fd, meter), 8192)
     except OSError:  # the code closed it
         raw = io.BytesIO()
     return io.TextIOWrapper(raw, "utf-8", "backslashreplace", newline="\n", line_buffering=True)

@@ -22,10 +22,10 @@ from vtcli.engines.learner.ranks import Circle
 from vtcli.engines.policies import Engine
 from vtcli.engines.vllm.forms import Odd
 from vtcli.engines.vllm.servers.child import ServerPlan, end, gpus_of, launch
-from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote, introduce, open_session
+from vtcli.engines.vllm.servers.remote import Gone, RefusalError, Remote, introduce, open_session
 from vtcli.engines.vllm.servers.serve import KEY
 from vtcli.engines.vllm.start import require_sleep
-from vtcli.engines.vllm.sync import Keeping, Push, WeightSource, of_folder, of_weights
+from vtcli.engines.vllm.sync import KeptBuckets, Push, WeightSource, of_folder, of_weights
 from vtcli.errors import ConfigError, EngineError, VtcliError
 from vtcli.families.family import Family
 from vtcli.families.table import for_environment
@@ -54,7 +54,7 @@ class Fleet:
         self._run = secrets.token_hex(4)
         self._updates = 0
         self._source: WeightSource | None = None  # of the weights that servers should have; None if they are not kept
-        self._kept: Keeping | None = None
+        self._kept: KeptBuckets | None = None
         self._homes: dict[int, Remote] = {}
         self._busy = True  # starting, updating or asleep: what fails meanwhile is mended afterwards
         self.asleep = False
@@ -209,7 +209,7 @@ class Fleet:
         """Checks a server after an answer that reports a problem; a server with a dead engine has failed."""
         try:
             await server.label(ASK_S)
-        except (Gone, Refused, Odd, KeyError, TypeError) as error:
+        except (Gone, RefusalError, Odd, KeyError, TypeError) as error:
             self.fail(server, str(error))
 
     async def _probe(self, server: Remote) -> None:
@@ -222,7 +222,7 @@ class Fleet:
             try:
                 if (found := await server.label(self.options.silence_s)) != self.label and not self._busy:
                     self.fail(server, f"it has the weights {found}, not {self.label}", stale=True)
-            except (Gone, Refused, Odd, KeyError, TypeError) as error:
+            except (Gone, RefusalError, Odd, KeyError, TypeError) as error:
                 if not self._busy:
                     self.fail(server, f"{error} (engine.silence_s={self.options.silence_s:g})")
 
@@ -307,7 +307,7 @@ class Fleet:
         if mending := [s.mending for s in self.servers if s.mending and not s.mending.done()]:
             await asyncio.wait(mending, timeout=limit_s)
         source = of_weights(label, weights, options.bucket_mb * 2**20, Path(options.spool) if options.spool else None)
-        keeping = Keeping(source) if options.keep_weights else None
+        keeping = KeptBuckets(source) if options.keep_weights else None
         targets = [server for server in self.servers if server.up or server.waiting]
         try:
             await self._push(targets, keeping.first() if keeping else source, what, limit_s)
@@ -399,7 +399,7 @@ class Fleet:
                         if await server.label(ASK_S) == self.label:
                             server.up = True
                             return
-                    except (Gone, Refused, Odd, KeyError, TypeError):
+                    except (Gone, RefusalError, Odd, KeyError, TypeError):
                         pass
                     await asyncio.sleep(POLL_S)
         except TimeoutError as error:

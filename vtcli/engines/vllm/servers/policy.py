@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from vtcli.engines.inputs import Seen
+from vtcli.engines.inputs import EngineInput
 from vtcli.engines.policies import IMAGES, Engine, Placement
 from vtcli.engines.vllm.forms import GENERATE, Odd, Stale, Unread, body, data_uri, read, same_tensors
 from vtcli.engines.vllm.queueing import StartOrder
 from vtcli.engines.vllm.seen import from_worker
 from vtcli.engines.vllm.servers.fleet import Fleet
-from vtcli.engines.vllm.servers.remote import Gone, Refused, Remote
+from vtcli.engines.vllm.servers.remote import Gone, RefusalError, Remote
 from vtcli.engines.vllm.start import arguments, tensors
 from vtcli.errors import EngineError, InputError, VtcliError
 from vtcli.families.family import Family
@@ -124,7 +124,7 @@ class ServerPolicy:
         if self._fleet.asleep:
             raise EngineError("a completion was asked of vLLM servers while they sleep: wake() them first")
 
-    def seen(self, request: Request) -> Seen:
+    def seen(self, request: Request) -> EngineInput:
         """Reads vLLM's input for a prompt: ids, pixels as its vision tower gets them, M-RoPE positions.
 
         Raises:
@@ -163,9 +163,9 @@ class ServerPolicy:
             except Stale as error:
                 self._fleet.fail(server, str(error), stale=True)
                 troubles.append(f"{server.url}: {error}")
-            except (Refused, Odd) as error:
+            except (RefusalError, Odd) as error:
                 troubles.append(f"{server.url}: {error}")
-                if isinstance(error, Refused) and error.status >= 500:
+                if isinstance(error, RefusalError) and error.status >= 500:
                     await self._fleet.check(server)
         raise LostError(f"no completion after {len(troubles)} attempts: " + "; ".join(troubles))
 
@@ -201,7 +201,7 @@ class ServerPolicy:
             try:
                 asked = body(request, self.family, sent, look) | {"priority": place}
                 reply = await server.ask("POST", GENERATE, None, asked)
-            except Refused as error:
+            except RefusalError as error:
                 if None in sent.values():
                     server.known -= sent.keys()
                     continue
@@ -221,14 +221,14 @@ class ServerPolicy:
                 del self._uris[next(iter(self._uris))]
         return self._uris[ref.view]
 
-    async def _look(self, request: Request) -> Seen:
+    async def _look(self, request: Request) -> EngineInput:
         name, limit = uuid.uuid4().hex, self.options.timeout_s
         server = await self._fleet.choose(0)
         try:
             await server.rpc("vtcli_watch_prompts", limit, self.family.vllm.pixels_key)
             await self._ask(server, request, name)
             found = (await server.rpc("vtcli_look", limit, name))[0]
-        except (Gone, Refused, Odd) as error:
+        except (Gone, RefusalError, Odd) as error:
             raise EngineError(f"{server.blamed()} does not tell how it reads a prompt: {error}") from error
         return from_worker(found, self.family.vllm)
 

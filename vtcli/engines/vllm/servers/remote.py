@@ -23,7 +23,7 @@ class Gone(Exception):
     """The server does not answer."""
 
 
-class Refused(Exception):
+class RefusalError(Exception):
     """The server answers that it will not, or cannot."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -83,7 +83,7 @@ class Remote:
                 async with self.session.request(method, self.url + path, allow_redirects=False, **given) as reply:
                     text = await reply.text()
                     if reply.status != 200:
-                        raise Refused(reply.status, _message(text))
+                        raise RefusalError(reply.status, _message(text))
         except TimeoutError as error:
             raise Gone(f"no reply to {method} {path} within {limit_s or 0.0:.3g} s") from error
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
@@ -193,7 +193,7 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
     try:
         facts = await server.ask("GET", "/vtcli", limit_s)
         faults = unfit(facts, wanted)
-    except Refused as error:
+    except RefusalError as error:
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(
             f"{server.blamed()} is no server for engine=vllm_server: {what}. Start it with python -m "
