@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,8 +18,9 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import open_family
 from vtcli.filters import account, applying
-from vtcli.filters.applying import Decided, Subset
+from vtcli.filters.applying import HASHED, MEASURED, Decided, Measure, Subset
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
+from vtcli.filters.hashing import HashMeter, StoredHashes
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
@@ -79,7 +80,7 @@ class Config:
                 "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
             )
         shares(self, "max_broken", "max_unjudged")
-        needy = applying.needs_rollouts(self.rules)
+        needy = applying.needs(self.rules, MEASURED)
         if needy and not self.model:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs rollouts of a policy: give model=NAME@latest, say base@latest"
@@ -103,7 +104,7 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data)
     if data.kind not in ("dataset", "demos"):
         store.resolve(config.data, "dataset")  # says what is needed
-    needy = applying.needs_rollouts(config.rules)
+    needy = applying.needs(config.rules, MEASURED)
     if needy and data.kind == "demos":
         raise InputError(
             f"filter.rules.{needy[0]} rolls questions out, and {data.ref} holds demonstrations: give a dataset, "
@@ -120,8 +121,10 @@ def run(config: Config) -> Artifact:
         tables = _tables(config, data)
         rows = [row for table in tables.values() for row in facts_of(table)]
         rolling = _Rollouts(config, stage, data, source)
+        hashes = HashMeter(StoredHashes(store.root / ".facts" / "image_hash.bin"), _images_of(tables))
+        measures: dict[str, Measure] = {MEASURED: rolling, HASHED: hashes}
         try:
-            found = applying.apply(config.rules, rows, rolling, config.rollouts.k)
+            found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
             rolling.close()
         return _finish(config, stage, (data, source), tables, found)
@@ -142,6 +145,15 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
     tables = {path.stem: parquet.ParquetTable(path, schema, config.bad_rows) for path in paths}
     sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
     return tables
+
+
+def _images_of(tables: Mapping[str, parquet.ParquetTable]) -> Callable[[RowFacts], list[bytes]]:
+    """Returns a function that reads a row's images."""
+
+    def encoded(row: RowFacts) -> list[bytes]:
+        return [image["bytes"] for image in tables[row.file].row(row.index, "images")["images"] or ()]
+
+    return encoded
 
 
 class _Rollouts:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
 import json
 import os
 import signal
@@ -16,12 +19,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fakes import native_card
+from PIL import Image
 
 from stages import eval as evaluation
 from stages import filter as stage
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.filters import duplicates, lengths, pass_rate, sizes
+from vtcli.filters import duplicates, hashing, lengths, pass_rate, sizes
 from vtcli.filters.rolling import Rollouts
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -153,6 +157,29 @@ def test_rows_without_a_model_and_the_files_that_come_out(home: Path, capfd: pyt
     loaded = SampleSet(made, "answer", "train", ImageStore(home.parent / "look"))
     assert loaded.load(0).question == "How many in q0?"
     assert stage.run(config(home, "rows", rules=ROWS, model=None)).ref == made.ref  # reused
+
+
+def test_a_near_copy_goes_and_its_hash_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A photograph, once more as a JPEG; the two pictures without structure are equal alone."""
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
+    photo = Image.fromarray(noise).resize((96, 96), Image.Resampling.BICUBIC)
+    png, jpeg = io.BytesIO(), io.BytesIO()
+    photo.save(png, "PNG")
+    photo.save(jpeg, "JPEG", quality=40)
+    again = dataclasses.replace(sample("again"), question=" how many in first ")
+    shown = [(sample("first"), [png.getvalue()]), (again, [jpeg.getvalue()]), (sample("flat"), [picture(3)])]
+    with ArtifactStore(tmp_path).draft("data", "dataset", seed=0, stage="synth") as draft:
+        records.write_samples(draft.path / "answer-train.parquet", shown)
+        draft.commit()
+    made = stage.run(config(tmp_path, "near", rules=ROWS | {"near": duplicates.near}, model=None))
+    assert ids(made) == ["first", "flat"]
+    (gone,) = lines(made.path / "dropped.jsonl")
+    assert (gone["rule"], gone["id"], gone["as"]) == ("near", "again", {"source": "answer-train", "id": "first"})
+    stored = {line["sha256"]: line["hash"] for line in lines(made.path / "facts" / "image_hash.jsonl")}
+    assert list(stored) == [hashlib.sha256(data[0]).hexdigest() for _, data in shown]
+    monkeypatch.setattr(hashing, "image_hash", None)  # a second rule finds them all
+    stricter = {"near": partial(duplicates.near, max_bits=0)}
+    assert ids(stage.run(config(tmp_path, "near", rules=ROWS | stricter, model=None)))[0] == "first"
 
 
 def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,31 @@ PassRates = Mapping[tuple[str, str], PassRate]
 """By ``RowFacts.key``."""
 
 
-class Rule(Protocol):
-    """Says of every row why it goes, or None where it stays. A rule with a parameter ``pass_rates`` is also given those
-    of the rows; such a rule looks at each row by itself, so that rollouts can end when its verdict is certain."""
+ImageHashes = Mapping[str, bytes]
+"""32 bytes (``image_hash``) by the sha256 of an image, see ``RowFacts.media``."""
 
-    def __call__(self, rows: Sequence[RowFacts]) -> Sequence[str | None]: ...
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Reason of a row that goes because of another one."""
+
+    why: str
+    source: str  # file of the same data, or name of the benchmark or artifact
+    id: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+Reason = str | Match
+
+
+class Rule(Protocol):
+    """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
+    ``pass_rates`` and ``image_hashes``. One with ``pass_rates`` looks at each row by itself, so that rollouts can end
+    when its verdict is certain."""
+
+    def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 
 
 def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:
