@@ -6,21 +6,25 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
+from vtcli.benchmarks import files
+from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config.bounds import shares
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import open_family
-from vtcli.filters import account, applying
-from vtcli.filters.applying import HASHED, MEASURED, Decided, Measure, Subset
+from vtcli.filters import account, applying, pairs
+from vtcli.filters.applying import HASHED, HELD_OUT, MEASURED, Decided, Measure, Subset
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
+from vtcli.filters.heldout import HeldOut
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
@@ -33,11 +37,19 @@ from vtcli.schema import Sample
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore, as_given
+from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
 from vtcli.store.records import SampleSet
 
 RUNTIME_KEYS = (
-    *("filter.data", "filter.rollouts.concurrency", "filter.max_broken", "filter.max_unjudged", "filter.device"),
+    *(
+        "filter.data",
+        "filter.against",
+        "filter.benchmarks_in",
+        "filter.rollouts.concurrency",
+        "filter.max_broken",
+        "filter.max_unjudged",
+        "filter.device",
+    ),
     *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
 """These change nothing in what is kept."""
@@ -59,6 +71,10 @@ class Config:
     model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
     forms: tuple[str, ...] = ("answer", "tool")
     splits: tuple[str, ...] = ("train",)
+    against: tuple[str, ...] = ()  # dataset and demos artifacts whose rows have to stay unseen
+    against_splits: tuple[str, ...] = ("validation", "test")  # of them
+    benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, the same
+    benchmarks_in: str | None = None  # folder with local copies of their files
     rollouts: Rollouts = field(default_factory=Rollouts)
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
@@ -80,6 +96,7 @@ class Config:
                 "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
             )
         shares(self, "max_broken", "max_unjudged")
+        self._require_references()
         needy = applying.needs(self.rules, MEASURED)
         if needy and not self.model:
             raise ConfigError(
@@ -88,6 +105,24 @@ class Config:
         if needy and "answer" not in self.signals:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs the signal 'answer', which says what is right: signals=all"
+            )
+
+    def _require_references(self) -> None:
+        comparing = applying.needs(self.rules, HELD_OUT)
+        if self.against and not comparing:
+            raise ConfigError(
+                f"filter.against={list(self.against)}, and no rule of {', '.join(self.rules)} compares with it: "
+                "filter=contamination does"
+            )
+        if comparing and not (self.against or self.benchmark):
+            raise ConfigError(
+                f"filter.rules.{comparing[0]} needs what has to stay unseen: give benchmark=[vstar,…] with "
+                "filter.benchmarks_in=FOLDER, or filter.against=[NAME:vN]"
+            )
+        if comparing and self.benchmark and not self.benchmarks_in:
+            raise ConfigError(
+                "filter.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as "
+                "the environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
             )
 
 
@@ -111,23 +146,35 @@ def run(config: Config) -> Artifact:
             f"or leave the rule out (~filter.rules.{needy[0]})"
         )
     source = source_model(store, config.model) if needy and config.model else None
-    parents = [data, *(source.parents if source else [])]
+    against = [store.resolve(ref) for ref in config.against]
+    for artifact in against:
+        if artifact.kind not in ("dataset", "demos"):
+            store.resolve(artifact.ref, "dataset")
+    facts, folder = store.root / ".facts", Path(config.benchmarks_in or "")
+    benchmarks = config.benchmark if applying.needs(config.rules, HELD_OUT) else {}
+    copies = {
+        f"benchmark/{name}/{path.name}": path
+        for name, one in benchmarks.items()
+        for path in files.locate(folder, name, one)[1]
+    }
+    parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
-    scope = Scope(free, source.files if source else {})
+    scope = Scope(free, (source.files if source else {}) | copies)
     with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
         if stage.reused:
             account.show(json.loads((stage.reused.path / "filter.json").read_text()))
             return stage.reused
         tables = _tables(config, data)
         rows = [row for table in tables.values() for row in facts_of(table)]
-        rolling = _Rollouts(config, stage, data, source)
-        hashes = HashMeter(StoredHashes(store.root / ".facts" / "image_hash.bin"), _images_of(tables))
-        measures: dict[str, Measure] = {MEASURED: rolling, HASHED: hashes}
+        rolling, held = _Rollouts(config, stage, data, source), HeldOut(facts, against, config.against_splits)
+        held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
+        hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
+        measures: dict[str, Measure] = {MEASURED: rolling, HASHED: hashes, HELD_OUT: held}
         try:
             found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
             rolling.close()
-        return _finish(config, stage, (data, source), tables, found)
+        return _finish(config, stage, (data, source), tables, found, held)
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -145,15 +192,6 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
     tables = {path.stem: parquet.ParquetTable(path, schema, config.bad_rows) for path in paths}
     sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
     return tables
-
-
-def _images_of(tables: Mapping[str, parquet.ParquetTable]) -> Callable[[RowFacts], list[bytes]]:
-    """Returns a function that reads a row's images."""
-
-    def encoded(row: RowFacts) -> list[bytes]:
-        return [image["bytes"] for image in tables[row.file].row(row.index, "images")["images"] or ()]
-
-    return encoded
 
 
 class _Rollouts:
@@ -264,6 +302,7 @@ def _finish(
     inputs: tuple[Artifact, ModelSource | None],
     tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
+    held: HeldOut,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
     data, source = inputs
@@ -284,6 +323,13 @@ def _finish(
             shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
     parquet.write_card(out)
     account.write(out, found, said)
+
+    def shown(source: str, id: str) -> Sequence[bytes]:  # noqa: A002, as in the records
+        table = tables.get(source)
+        return table.images(table.ids.index(id)) if table else held.shown(source, id) or ()
+
+    if (matched := pairs.picture(found, shown)) is not None:
+        disk.write_atomic(out / "pairs.png", encode_png(matched))
     counts = {name: sum(row.file == name for row in found.kept) for name in tables}
     dropped = {step.name: len(step.dropped) for step in found.steps}
     stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)

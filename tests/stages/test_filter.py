@@ -23,9 +23,10 @@ from PIL import Image
 
 from stages import eval as evaluation
 from stages import filter as stage
+from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.filters import duplicates, hashing, lengths, pass_rate, sizes
+from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes
 from vtcli.filters.rolling import Rollouts
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -178,8 +179,19 @@ def test_a_near_copy_goes_and_its_hash_is_stored(tmp_path: Path, monkeypatch: py
     stored = {line["sha256"]: line["hash"] for line in lines(made.path / "facts" / "image_hash.jsonl")}
     assert list(stored) == [hashlib.sha256(data[0]).hexdigest() for _, data in shown]
     monkeypatch.setattr(hashing, "image_hash", None)  # a second rule finds them all
+    assert "pairs.png" in made.manifest.files
     stricter = {"near": partial(duplicates.near, max_bits=0)}
     assert ids(stage.run(config(tmp_path, "near", rules=ROWS | stricter, model=None)))[0] == "first"
+
+
+def test_a_row_that_shows_a_held_out_image_goes(home: Path) -> None:
+    """The test question's picture is that of q0 and of the row that has it twice."""
+    rules = {"contamination": contamination.against, "answer": lengths.answer}
+    made = stage.run(config(home, "unseen", rules=rules, model=None, against=("data:v1",)))
+    assert ids(made) == ["q1", "q2", "narrow", "q3", "q4", "q5"]
+    first, _, mute = lines(made.path / "dropped.jsonl")
+    assert (first["id"], first["as"], mute["id"]) == ("q0", {"source": "data:v1/answer-test", "id": "t0"}, "mute")
+    assert [parent.ref for parent in made.manifest.parents] == ["data:v1"]
 
 
 def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +316,15 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
         config(home, "wrong", model=None)
     with pytest.raises(ConfigError, match=r"filter.rules is empty"):
         config(home, "wrong", rules={})
+    unseen = {"unseen": contamination.against}
+    with pytest.raises(ConfigError, match=r"filter.rules.unseen needs what has to stay unseen: give benchmark="):
+        config(home, "wrong", rules=unseen, model=None)
+    with pytest.raises(ConfigError, match=r"filter.benchmarks_in needs a value"):
+        config(
+            home, "wrong", rules=unseen, model=None, benchmark={"vstar": Benchmark("V", (Format("a"),), 1, ("exact",))}
+        )
+    with pytest.raises(ConfigError, match=r"and no rule of image, answer, duplicates compares with it"):
+        config(home, "wrong", rules=ROWS, model=None, against=("data:v1",))
     with pytest.raises(ConfigError, match="temperature 0"):
         Rollouts(k=8, temperature=0.0)
 
@@ -318,6 +339,9 @@ def test_the_recipes_have_their_papers_rules() -> None:
     assert codev["pass_rate"].func is pass_rate.band and codev["pass_rate"].keywords == {"max_rate": 0.9}
     assert codevision["pass_rate"].func is pass_rate.mixed
     assert "pass_rate" not in rules("toolsrl")
+    argv = ["filter=contamination", "scale=tiny", "data=d:v1", "benchmark=[vstar]", "filter.benchmarks_in=copies"]
+    composed = compose.build(stage.Config, compose.load("filter", argv))
+    assert list(composed.rules)[-2:] == ["near", "contamination"] and list(composed.benchmark) == ["vstar"]
     with pytest.raises(ConfigError, match="max_rat"):
         compose.build(
             stage.Config,

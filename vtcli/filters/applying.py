@@ -17,6 +17,9 @@ MEASURED = "pass_rates"
 HASHED = "image_hashes"
 """A rule with this parameter compares images."""
 
+HELD_OUT = "references"
+"""A rule with this parameter looks at benchmarks or held-out data."""
+
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
 """True if a rule's verdict on a row is certain after these outcomes."""
 

@@ -63,6 +63,20 @@ ImageHashes = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A held-out question: no row may be near it."""
+
+    source: str  # of the benchmark's name, or the artifact's and its file's
+    id: str
+    question: str
+    image_hashes: tuple[tuple[bytes, ...], ...]  # of each image as it is, turned and mirrored
+
+
+References = Mapping[tuple[str, str], Reference]
+"""By source and id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Reason of a row that goes because of another one."""
 
@@ -79,8 +93,8 @@ Reason = str | Match
 
 class Rule(Protocol):
     """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
-    ``pass_rates`` and ``image_hashes``. One with ``pass_rates`` looks at each row by itself, so that rollouts can end
-    when its verdict is certain."""
+    ``pass_rates``, ``image_hashes``, ``references``. One with ``pass_rates`` looks at each row by itself, so that
+    rollouts can end when its verdict is certain."""
 
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 

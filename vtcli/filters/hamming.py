@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
-from numpy.typing import NDArray
 
 from vtcli.filters.image_hash import BITS
 
@@ -29,9 +30,9 @@ class HammingIndex:
             raise ValueError(f"max_bits={max_bits}: expected 0 to {MOST_BITS} of {BITS} bits (16 is usual)")
         self._max = max_bits
         edges = [BITS * n // (max_bits + 1) for n in range(max_bits + 2)]
-        self._bands = [(low, (1 << (high - low)) - 1) for low, high in zip(edges, edges[1:], strict=False)]
+        self._bands = [(low, (1 << (high - low)) - 1) for low, high in pairwise(edges)]
         self._buckets: list[dict[int, bytearray]] = [{} for _ in self._bands]  # band's value: positions, 4 bytes each
-        self._hashes = np.zeros((64, WORDS), np.uint64)
+        self._hashes = np.zeros((WORDS, 64), np.uint64)  # a column of words each, one behind the other
         self._size = 0
 
     def __len__(self) -> int:
@@ -39,9 +40,9 @@ class HammingIndex:
 
     def add(self, value: bytes) -> int:
         """Returns the hash's position: hashes are numbered as they come, equal ones too."""
-        if self._size == len(self._hashes):
-            self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)])
-        self._hashes[self._size] = np.frombuffer(value, np.uint64)
+        if self._size == self._hashes.shape[1]:
+            self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)], axis=1)
+        self._hashes[:, self._size] = np.frombuffer(value, np.uint64)
         mark, number = self._size.to_bytes(4, "little"), int.from_bytes(value)
         for bucket, (low, mask) in zip(self._buckets, self._bands, strict=True):
             band = (number >> low) & mask
@@ -63,9 +64,11 @@ class HammingIndex:
         if not shared:
             return []
         candidates = np.frombuffer(b"".join(shared), "<u4")  # a position once for each band that it shares
-        found = self._distances(candidates, np.frombuffer(value, np.uint64))
+        own = np.frombuffer(value, np.uint64)
+        # A quarter of the bits, those of the finest details, rules out nearly all of them.
+        likely = candidates[np.bitwise_count(self._hashes[WORDS - 1][candidates] ^ own[-1]) <= self._max]
+        found = np.zeros(len(likely), np.int64)
+        for column, word in zip(self._hashes, own, strict=True):
+            found += np.bitwise_count(column[likely] ^ word)
         close = found <= self._max
-        return sorted(set(zip(candidates[close].tolist(), found[close].tolist(), strict=True)))
-
-    def _distances(self, positions: NDArray[np.uint32], value: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return np.bitwise_count(self._hashes[positions] ^ value).sum(axis=1, dtype=np.int64)
+        return sorted(set(zip(likely[close].tolist(), found[close].tolist(), strict=True)))

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from vtcli.filters.facts import RowFacts
-from vtcli.filters.image_hash import image_hash
+from vtcli.filters.image_hash import BITS, image_hash
+from vtcli.protocols import Pixels
 from vtcli.store import disk, images
 
 LOCK_S = 60.0
@@ -22,15 +23,16 @@ Encoded = Callable[[RowFacts], Sequence[bytes]]
 
 
 class StoredHashes:
-    """A file of 64 bytes an image, its sha256 and its hash, shared by all runs."""
+    """A file of records of one size, an image's sha256 and its hash or hashes, shared by all runs."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, hash_bytes: int = BITS // 8) -> None:
+        self.path, self._size = path, 32 + hash_bytes
         self._known: dict[bytes, bytes] = {}
         if path.exists():
             with disk.checked(path, "read"):
                 data = path.read_bytes()
-            self._known = {data[n : n + 32]: data[n + 32 : n + 64] for n in range(0, len(data) // 64 * 64, 64)}
+            starts = range(0, len(data) // self._size * self._size, self._size)
+            self._known = {data[n : n + 32]: data[n + 32 : n + self._size] for n in starts}
 
     def get(self, sha: str) -> bytes | None:
         return self._known.get(bytes.fromhex(sha))
@@ -43,7 +45,7 @@ class StoredHashes:
         with disk.checked(self.path, "append to"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with disk.locked(self.path.with_suffix(".lock"), LOCK_S, what), self.path.open("ab") as file:
-                file.truncate(file.tell() // 64 * 64)
+                file.truncate(file.tell() // self._size * self._size)
                 file.write(b"".join(sha + value for sha, value in new.items()))
         self._known |= new
 
@@ -51,8 +53,8 @@ class StoredHashes:
 class HashMeter:
     """``image_hashes`` of rows. ``encoded`` reads a row's images; it is not called where all are known."""
 
-    def __init__(self, stored: StoredHashes, encoded: Encoded) -> None:
-        self._stored, self._encoded = stored, encoded
+    def __init__(self, stored: StoredHashes, encoded: Encoded, compute: Callable[[Pixels], bytes] = image_hash) -> None:
+        self._stored, self._encoded, self._compute = stored, encoded, compute
 
     def __call__(self, rows: Sequence[RowFacts], decided: object = None) -> dict[str, bytes]:
         """By the sha256 of an image. Raises ``InputError`` for an image that cannot be decoded."""
@@ -68,7 +70,7 @@ class HashMeter:
                         for number, (sha, data) in enumerate(zip(_shas(row), self._encoded(row), strict=True)):
                             if sha not in found:
                                 new[sha] = data, f"{number} of row {row.id!r} in {row.file}"
-                    values = pool.map(lambda one: image_hash(images.decode(*one)), new.values())
+                    values = pool.map(lambda one: self._compute(images.decode(*one)), new.values())
                     fresh = dict(zip(new, values, strict=True))
                     self._stored.put(fresh)
                     found |= fresh

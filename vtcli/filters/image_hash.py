@@ -35,12 +35,17 @@ def image_hash(pixels: Pixels) -> bytes:
     return _bits(_grey(pixels)) or _own(pixels)
 
 
-def turned_hashes(pixels: Pixels) -> tuple[bytes, ...]:
-    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so; the upright one
-    first, none twice."""
+def turned_hashes(pixels: Pixels) -> bytes:
+    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so, one behind the
+    other: 256 bytes, those of the image as it is first."""
     grey = _grey(pixels)
     turned = (np.rot90(side, quarter) for side in (grey, grey[:, ::-1]) for quarter in range(4))
-    return tuple(dict.fromkeys(_bits(side) or _own(pixels) for side in turned))
+    return b"".join(_bits(side) or _own(pixels) for side in turned)
+
+
+def split_hashes(turned: bytes) -> list[bytes]:
+    """The hashes that stand one behind the other, none twice."""
+    return list(dict.fromkeys(turned[n : n + BITS // 8] for n in range(0, len(turned), BITS // 8)))
 
 
 def distance(one: bytes, other: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Texts compared by their words: normal forms, n-grams, and all texts that are similar enough, found by an index."""
+"""Texts compared by their words: normal forms, n-grams, and all texts that another one holds, found by an index."""
 
 from __future__ import annotations
 
@@ -34,31 +34,27 @@ def similarity(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 class TextIndex:
-    """Texts, each found by all whose n-grams have a Jaccard similarity of ``min_similarity`` at least: exact.
+    """Texts, each found by all that hold a share of ``min_share`` of its n-grams at least: exact.
 
-    Prefix filtering (Bayardo, Ma and Srikant, WWW 2007). Two sets that are so similar share an n-gram among the first
-    ``size - ceil(min_similarity * size) + 1`` of each, in any one order. The rarest come first here, so few texts share
-    them.
+    Prefix filtering (Bayardo, Ma and Srikant, WWW 2007): one of any ``size - ceil(min_share * size) + 1`` n-grams of
+    such a text is in the other one. The rarest are taken, so few texts share them.
     """
 
-    def __init__(self, texts: Sequence[str], min_similarity: float) -> None:
-        if not 0 < min_similarity <= 1:
-            raise ValueError(f"a similarity of {min_similarity}: expected more than 0 and at most 1")
-        self._least = min_similarity
+    def __init__(self, texts: Sequence[str], min_share: float) -> None:
+        if not 0 < min_share <= 1:
+            raise ValueError(f"min_share={min_share}: expected more than 0 and at most 1")
+        self._least = min_share
         self._sets = [grams(text) for text in texts]
-        self._count = Counter(gram for one in self._sets for gram in one)
+        count = Counter(gram for one in self._sets for gram in one)
         self._having: dict[str, list[int]] = {}
         for position, one in enumerate(self._sets):
-            for gram in self._prefix(one):
+            size = len(one) - math.ceil(min_share * len(one) - 1e-9) + 1
+            for gram in sorted(one, key=lambda gram: (count[gram], gram))[:size]:
                 self._having.setdefault(gram, []).append(position)
 
-    def near(self, text: str) -> list[tuple[int, float]]:
-        """Positions of the similar texts and their similarity, the lowest position first."""
+    def within(self, text: str) -> list[tuple[int, float]]:
+        """Positions of the texts that it holds, and the shares of them, the lowest position first."""
         own = grams(text)
-        candidates = {position for gram in self._prefix(own) for position in self._having.get(gram, ())}
-        compared = ((position, similarity(own, self._sets[position])) for position in sorted(candidates))
-        return [(position, value) for position, value in compared if value >= self._least]
-
-    def _prefix(self, one: frozenset[str]) -> list[str]:
-        size = len(one) - math.ceil(self._least * len(one) - 1e-9) + 1
-        return sorted(one, key=lambda gram: (self._count[gram], gram))[:size]
+        candidates = {position for gram in own for position in self._having.get(gram, ())}
+        shares = ((n, len(own & self._sets[n]) / len(self._sets[n])) for n in sorted(candidates))
+        return [(n, share) for n, share in shares if share >= self._least]
