@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from vtcli.schema import Sample
 from vtcli.store import images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
@@ -74,6 +75,16 @@ class Reference:
 
 References = Mapping[tuple[str, str], Reference]
 """By source and id."""
+
+
+Message = Mapping[str, str]
+"""``role`` and ``content``."""
+
+Messages = Mapping[tuple[str, str], Sequence[Message]]
+"""Of demonstrations, by ``RowFacts.key``."""
+
+Samples = Mapping[tuple[str, str], Sample]
+"""Questions with their truth, without their images, by ``RowFacts.key``."""
 
 
 @dataclass(frozen=True, slots=True)
