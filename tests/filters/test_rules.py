@@ -63,6 +63,12 @@ def test_codevs_bound_drops_eight_of_eight_alone() -> None:
     assert kept == [False] + [True] * 7 + [False]
 
 
+def test_without_tools_a_question_may_never_be_right() -> None:
+    rows, found = rates(["wrong"] * 8, ["right"] + ["wrong"] * 7, ["broken"], [])
+    why = pass_rate.without_tools(rows, plain_rates=found)
+    assert why == [None, "right in 1 of 8, outside 0..0", None, None]
+
+
 def test_without_a_verdict_a_question_stays_and_broken_rollouts_are_no_wrong_ones() -> None:
     rows, found = rates(["broken", "unjudged"], ["broken", "right", "right"], ["broken", "wrong"])
     assert pass_rate.mixed(rows, pass_rates=found) == [None, "right in all of 2", "wrong in all of 1"]
@@ -93,6 +99,11 @@ def test_a_rule_that_cannot_work_is_named() -> None:
     rules: dict[str, Any] = {"upside": partial(pass_rate.band, min_rate=0.9, max_rate=0.1)}
     with pytest.raises(ConfigError, match=r"filter.rules.upside: .*min_rate=0.9 to max_rate=0.1"):
         applying.apply(rules, [ROW], {"pass_rates": measure}, 1)
+    both: dict[str, Any] = {"both": lambda rows, pass_rates, plain_rates: [None]}
+    with pytest.raises(
+        ConfigError, match=r"filter.rules.both: it looks at pass_rates and plain_rates: expected a rule"
+    ):
+        applying.apply(both, [ROW], {"pass_rates": measure, "plain_rates": measure}, 1)
     with pytest.raises(ConfigError, match=r"filter.rules.lazy answered for 0 of 1 rows"):
         applying.apply({"lazy": lambda rows: []}, [ROW], {"pass_rates": measure}, 1)
 

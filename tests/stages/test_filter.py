@@ -26,7 +26,7 @@ from stages import filter as stage
 from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes
+from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes, turns, verifiable
 from vtcli.filters.rolling import Rollouts
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -230,6 +230,43 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     assert again == {name: fact["outcomes"] for name, fact in facts.items()}
 
 
+async def by_tools(trajectory: Trajectory) -> Mapping[str, Any]:
+    """q1 and q3 need no tool; of the others, q0 and q2 are right where tools are on offer."""
+    right = ("q0", "q1", "q2") if trajectory.sample.tools else ("q1", "q3")
+    return {"answer_correct": int(trajectory.sample.id in right)}
+
+
+def test_questions_that_need_the_tool(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["filter=needs_tool", "scale=tiny", "data=data:v1", "model=model:v1"]
+    rules = compose.build(stage.Config, compose.load("filter", argv)).rules
+    asked = count_rollouts(monkeypatch)
+    for early in (False, True):
+        changes = {"signals": {"answer": by_tools}, "rollouts": Rollouts(k=2, early_stop=early), "seed": 20 + early}
+        made = stage.run(config(home, f"tool{early}", rules=rules, **changes))
+        assert ids(made) == ["q0", "q2"]
+        gone = {line["id"]: line["rule"] for line in lines(made.path / "dropped.jsonl")}
+        assert {name: gone[name] for name in ("q1", "q3", "q4", "q5")} == {
+            "q1": "without_tools", "q3": "without_tools", "q4": "with_tools", "q5": "with_tools",
+        }  # fmt: skip
+        plain = {line["id"]: line["rate"] for line in lines(made.path / "facts" / "pass_rate_without_tools.jsonl")}
+        assert plain == {f"q{n}": float(n in (1, 3)) for n in range(QUESTIONS)}
+        # Without tools six questions, with tools the four that are left. Early: one right rollout decides.
+        assert len(asked) == (2 * 6 + 2 * 4 if not early else (1 + 1 + 2 * 4) + (1 + 1 + 2 * 2))
+        asked.clear()
+
+
+def test_rules_of_turns_and_of_references_read_what_is_stored(home: Path) -> None:
+    """Both demonstrations that are there once have no tool turn; of the questions, all are of the rule counts."""
+    with pytest.raises(InputError, match="no row of demos:v1 stays"):
+        stage.run(config(home, "turns", data="demos:v1", rules={"turns": turns.tool_turns}))
+    made = stage.run(config(home, "turns", data="demos:v1", rules={"turns": turns.length, **ROWS}, model=None))
+    assert ids(made, "train") == ["d0", "d1"]
+    sure = stage.run(config(home, "sure", rules={"sure": verifiable.reference}, model=None))
+    assert {line["id"]: line["why"] for line in lines(sure.path / "dropped.jsonl")} == {
+        "mute": "its rule finds the reference '' wrong",
+    }
+
+
 def test_an_early_stop_keeps_the_same_rows_with_fewer_rollouts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"pass_rate": partial(pass_rate.band, max_rate=0.9)}
     asked = count_rollouts(monkeypatch)
@@ -264,7 +301,7 @@ def test_kill_loses_no_finished_question(home: Path, monkeypatch: pytest.MonkeyP
     script = KILLED.format(
         tests=str(here.parents[1] / "support"), root=str(here.parents[2]), file=str(here), home=str(home)
     )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=120)
+    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=600)
     assert ended.returncode == -signal.SIGKILL
     asked = count_rollouts(monkeypatch)
     made = stage.run(config(home, "killed", seed=7, rollouts=Rollouts(k=4, concurrency=1)))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import HASHED, MEASURED, Subset
+from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
 from vtcli.store import codec, disk
 
@@ -22,7 +22,9 @@ EXAMPLES = 5
 BAR = 40
 """Characters of the histogram's longest bar."""
 
-PASS_RATES = "facts/pass_rate.jsonl"
+RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
+"""Names of rates in the account and of their files below ``facts``."""
+
 IMAGE_HASHES = "facts/image_hash.jsonl"
 
 
@@ -40,8 +42,7 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
         for step in found.steps
     ]
     whole = dict(facts) | {"rows": seen, "kept": len(found.kept), "rules": rules}
-    rates: PassRates = found.facts.get(MEASURED, {})
-    return whole | ({"pass_rate": _rates(rates)} if rates else {})
+    return whole | {name: _rates(rates) for fact, name in RATES.items() if (rates := found.facts.get(fact))}
 
 
 def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
@@ -70,15 +71,17 @@ def histogram(rates: PassRates) -> list[dict[str, Any]]:
 
 def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
     """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too:
-    ``facts/pass_rate.jsonl``, a line a question with its rate and Wilson interval, and ``facts/image_hash.jsonl``.
+    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl``, a line a question with its rate and Wilson
+    interval, and ``facts/image_hash.jsonl``.
     Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
     dropped = [{"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped]
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))
-    rates: PassRates = found.facts.get(MEASURED, {})
-    if rates:
-        facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items()]
-        disk.write_atomic(folder / PASS_RATES, _lines(facts))
+    for fact, name in RATES.items():
+        rates: PassRates = found.facts.get(fact, {})
+        if rates:
+            facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items()]
+            disk.write_atomic(folder / "facts" / f"{name}.jsonl", _lines(facts))
     hashes: ImageHashes = found.facts.get(HASHED, {})
     if hashes:
         disk.write_atomic(folder / IMAGE_HASHES, _lines([{"sha256": k, "hash": v.hex()} for k, v in hashes.items()]))
@@ -103,14 +106,17 @@ def show(said: Mapping[str, Any]) -> None:
     for rule in said["rules"]:
         table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
     console.print(table)
-    rates = said.get("pass_rate")
-    if not rates:
-        return
+    for name in RATES.values():
+        if rates := said.get(name):
+            console.print(_bars(rates, name.replace("_", " "), said["policy"]))
+
+
+def _bars(rates: Mapping[str, Any], name: str, policy: str) -> Table:
     most = max((entry["questions"] for entry in rates["histogram"]), default=1)
-    bars = Table("pass rate", "questions", "", title=f"{rates['questions']} questions, policy {said['policy']}")
+    bars = Table(name, "questions", "", title=f"{rates['questions']} questions, policy {policy}")
     for entry in rates["histogram"]:
         bar = "█" * max(1, round(BAR * entry["questions"] / most))
         bars.add_row(f"{entry['rate']:.3f}", str(entry["questions"]), bar)
     if rates["without_verdict"]:
         bars.add_row("none", str(rates["without_verdict"]), "broken or not judged; they stay")
-    console.print(bars)
+    return bars

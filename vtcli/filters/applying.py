@@ -11,14 +11,14 @@ from typing import Any, cast
 from vtcli.errors import ConfigError
 from vtcli.filters.facts import Outcome, PassRate, Reason, RowFacts, Rule
 
+# Names of facts. A rule is given those that it has parameters for.
 MEASURED = "pass_rates"
-"""A rule with this parameter needs rollouts."""
-
+PLAIN = "plain_rates"  # the same without tools
+ROLLED = (MEASURED, PLAIN)
 HASHED = "image_hashes"
-"""A rule with this parameter compares images."""
-
 HELD_OUT = "references"
-"""A rule with this parameter looks at benchmarks or held-out data."""
+MESSAGES = "messages"
+SAMPLES = "samples"
 
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
 """True if a rule's verdict on a row is certain after these outcomes."""
@@ -45,9 +45,10 @@ class Subset:
     facts: Mapping[str, Mapping[Any, Any]]
 
 
-def needs(rules: Mapping[str, Rule], fact: str) -> list[str]:
-    """The names of the rules that look at a fact."""
-    return [name for name, rule in rules.items() if fact in inspect.signature(cast(Any, rule)).parameters]
+def needs(rules: Mapping[str, Rule], *facts: str) -> list[str]:
+    """The names of the rules that look at one of some facts."""
+    parameters = {name: inspect.signature(cast(Any, rule)).parameters for name, rule in rules.items()}
+    return [name for name, has in parameters.items() if any(fact in has for fact in facts)]
 
 
 def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping[str, Measure], k: int) -> Subset:
@@ -57,12 +58,15 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping
     Raises:
         ConfigError: a rule that cannot work, or that does not answer for every row.
     """
-    kept, steps, facts = list(rows), list[Step](), dict[str, dict[Any, Any]]()
+    kept, steps, facts = list(rows), list[Step](), dict[str, Mapping[Any, Any]]()
     for name, rule in rules.items():
         wanted = [fact for fact in measures if needs({name: rule}, fact)]
         try:
+            if all(fact in wanted for fact in ROLLED):
+                raise ValueError(f"it looks at {' and '.join(ROLLED)}: expected a rule for each, one after the other")
             for fact in wanted:
-                facts.setdefault(fact, {}).update(measures[fact](kept, partial(_decided, rule, k)))
+                found = measures[fact](kept, partial(_decided, rule, fact, k))
+                facts[fact] = {**facts.get(fact, {}), **found} if isinstance(found, dict) else found
             why = cast(Any, rule)(kept, **{fact: facts[fact] for fact in wanted})
         except ValueError as error:
             raise ConfigError(f"filter.rules.{name}: {error}") from error
@@ -74,7 +78,7 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping
     return Subset(tuple(kept), tuple(steps), facts)
 
 
-def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
+def _decided(rule: Rule, fact: str, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
     """Asks the rule about the outcomes as they are, which it will be shown, and with every number of right ones that
     may still come."""
     left = k - len(outcomes)
@@ -83,6 +87,6 @@ def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> 
     for more in ([], *futures):
         future = cast("tuple[Outcome, ...]", (*outcomes, *more))
         rates = {row.key: PassRate(row.content, future)}
-        (why,) = cast(Any, rule)([row], pass_rates=rates)
+        (why,) = cast(Any, rule)([row], **{fact: rates})
         verdicts.add(why is None)
     return len(verdicts) == 1
