@@ -53,7 +53,7 @@ def near(
 
 
 def _key(row: RowFacts, same_question: bool, same_answer: bool) -> bytes:
-    """What near rows have in common, as 16 bytes."""
+    """Digest of what near rows have in common, 16 bytes."""
     question = words(row.question) if same_question else ()
     answer = words(row.answer) if same_answer else ()
     value = repr((row.form, len(row.sizes), row.media[len(row.sizes) :], question, answer))

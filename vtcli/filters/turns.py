@@ -79,8 +79,8 @@ def length(
 
 
 def language(rows: Sequence[RowFacts], *, messages: Messages, min_share: float = 0.5) -> list[str | None]:
-    """Drops demonstrations that are not thought in the question's script: fewer than ``min_share`` of the letters of
-    the policy's turns, without code and calls, are of the script that most letters of the last question have."""
+    """Drops demonstrations that are not thought in the question's script, the one of most of its letters. Fewer than
+    ``min_share`` of the letters of the policy's turns are of it; code and calls do not count."""
     if not 0 <= min_share <= 1:
         raise ValueError(f"min_share={min_share}: expected 0 to 1")
 
