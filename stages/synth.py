@@ -1,4 +1,4 @@
-"""vtcli synth: the dataset of a paper's tasks, or demonstrations: with exact truth (``synth.demos``) or of a teacher."""
+"""vtcli synth: the dataset of a paper's tasks, or demonstrations: of scripts that know the truth, or of a teacher."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from vtcli.data.generators.item import Generate, Item
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
 from vtcli.data.parallel import ordered_map
 from vtcli.data.teachers.dialect import Calls
-from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.openai.ledger import Ledger
 from vtcli.engines.policies import Engine
 from vtcli.engines.teachers import report
@@ -42,9 +41,9 @@ from vtcli.engines.teachers.card import (
     read_teacher,
 )
 from vtcli.engines.teachers.distil import Distillation, Distiller
-from vtcli.engines.teachers.estimate import PROMPTS, PromptLength, estimate
+from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
 from vtcli.engines.teachers.estimate import show as show_cost
-from vtcli.engines.teachers.rows import demo_of, held_out, pngs
+from vtcli.engines.teachers.rows import write_rows
 from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
@@ -439,17 +438,13 @@ def _writer(card: EnvCard) -> WriteCall:
 
 def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
     """Prints the cost, from the length of some prompts. Nothing is asked, and no sandbox is started."""
-    card, prompt, chat = read_card(config.env), read_prompt(config.prompt), TextChat()
+    card, prompt = read_card(config.env), read_prompt(config.prompt)
     with tempfile.TemporaryDirectory() as folder:
         images = ImageStore(folder, _sizing(config, None))
         found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
         count = min(len(found), config.distil.rows or len(found))
-        lengths: list[PromptLength] = []
-        for index in range(0, count, max(1, count // PROMPTS)):
-            sample = card.offer(found.load(index))
-            opened = asyncio.run(card.open(sample, EnvInputs(images, prompt, NO_RUNNER)).reset())
-            pictures = sum(map(chat.image_tokens, sample.images))
-            lengths.append(PromptLength(len(chat.prompt(*opened, sample.images)), pictures))
+        shown = [card.offer(found.load(index)) for index in range(0, count, max(1, count // PROMPTS))]
+        lengths = asyncio.run(prompt_lengths(shown, card, EnvInputs(images, prompt, NO_RUNNER)))
     if not lengths:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
     cost = estimate(config.distil, count, lengths)
@@ -484,21 +479,11 @@ def _taught(
             f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for what the "
             "teacher said. Loosen synth.distil.keep, raise synth.distil.tries, or choose another teacher."
         )
-    folder, images = stage.work / "artifact", distiller.images
+    folder = stage.work / "artifact"
     shutil.rmtree(folder, ignore_errors=True)
-    aside = held_out(found, settings.validation, config.seed)
-    counts: dict[str, int] = {}
-    strips: list[list[sheet.SheetCell]] = []
-    for name in ("validation", "train"):
-        mine = [o for o in found if o.chosen is not None and (o.sample.id in aside) == (name == "validation")]
-        demos = [demo_of(o, o.chosen, distiller.worlds.card, settings.learn_failed) for o in mine if o.chosen]
-        sized = ((demo, pngs(demo.images, images, _sizing(config, None))) for demo in demos)
-        counts[name] = records.write_demos(folder / f"{name}.parquet", sized, unlearnt=True)
-        shown = demos[: config.sheet]
-        strips += [sheet.episode(d.id, d.messages, [images.view(ref) for ref in d.images]) for d in shown]
+    counts = write_rows(folder, found, distiller, _sizing(config, None), config.sheet)
     report.write(folder, said, found, distiller)
     parquet.write_card(folder)
-    disk.write_atomic(folder / "contact_sheet.png", canvas.png(sheet.sheet(sheet.packed(strips))))
     stage.tracker.metrics({"kept": float(said["kept"]), "money": said["money"], "tries": float(said["tries"])}, 0)
     kept = {key: said[key] for key in ("types", "dropped_rows", "tries", "usage", "money", "teacher")}
     return stage.commit(folder, {"rows": counts} | kept)

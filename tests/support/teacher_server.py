@@ -113,7 +113,9 @@ def write_rows(home: Path, names: list[str]) -> None:
     with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
         rows = [
             (
-                Sample(name, "zoom", "answer", "train", f"Which letter is on the tag of {name}?", "K", (), ALL_TOOLS, truth),
+                Sample(
+                    name, "zoom", "answer", "train", f"Which letter is on the tag of {name}?", "K", (), ALL_TOOLS, truth
+                ),
                 [encode_png(make_pixels(number))],
             )
             for number, name in enumerate(names)

@@ -104,7 +104,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RowOutcome:
     """The tries of one row, and the one that is its demonstration, with its type; else the reason why there is none."""
 
     sample: Sample
@@ -156,15 +156,15 @@ class Distiller:
         finally:
             await teacher.close()
 
-    def outcomes(self, samples: Sequence[Sample]) -> list[Outcome]:
-        """Outcome of each row, in order: the best of its tries that are kept, in the shares of types."""
+    def outcomes(self, samples: Sequence[Sample]) -> list[RowOutcome]:
+        """RowOutcome of each row, in order: the best of its tries that are kept, in the shares of types."""
         found = [self._outcome(sample) for sample in samples]
         places = [i for i, outcome in enumerate(found) if outcome.kind is not None]
         stays = in_shares([kind for outcome in found if (kind := outcome.kind) is not None], self.settings.shares)
         for place, stay in zip(places, stays, strict=True):
             if not stay:
                 last = found[place]
-                found[place] = Outcome(last.sample, last.attempts, None, None, f"more {last.kind} than its share")
+                found[place] = RowOutcome(last.sample, last.attempts, None, None, f"more {last.kind} than its share")
         return found
 
     @property
@@ -185,16 +185,16 @@ class Distiller:
         done = self.settings.choose == "first" and any(self.why(attempt) is None for attempt in found)
         return not done and len(found) < self.settings.tries
 
-    def _outcome(self, sample: Sample) -> Outcome:
+    def _outcome(self, sample: Sample) -> RowOutcome:
         found = self._attempts(sample)
         good = [attempt for attempt in found if self.why(attempt) is None]
         if good:
             best = max(good, key=lambda a: (quality(a.trajectory, a.signals), -a.number))
             chosen = good[0] if self.settings.choose == "first" else best
-            return Outcome(sample, tuple(found), chosen, demo_type(chosen.trajectory, chosen.signals), None)
+            return RowOutcome(sample, tuple(found), chosen, demo_type(chosen.trajectory, chosen.signals), None)
         broke = self._broke.get(sample.id)
         reason = self.why(found[-1]) if found else f"broken: {broke}" if broke else NOT_ASKED
-        return Outcome(sample, tuple(found), None, None, reason)
+        return RowOutcome(sample, tuple(found), None, None, reason)
 
     async def _all(self, waiting: Iterator[Sample], teacher: OpenTeacher, done: Callable[[], None]) -> None:
         async def worker() -> None:

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
 from vtcli.engines.teachers.distil import Distillation
+from vtcli.envs.card import EnvCard, EnvInputs
+from vtcli.schema import Sample
 
 PROMPTS = 32
 """Prompts whose length is measured, evenly spread over the rows."""
@@ -26,6 +29,16 @@ class PromptLength:
 
     tokens: int
     image_tokens: int
+
+
+async def prompt_lengths(samples: Sequence[Sample], card: EnvCard, inputs: EnvInputs) -> list[PromptLength]:
+    """The lengths of the prompts of samples as the environment opens them. No code is run."""
+    chat, found = TextChat(), list[PromptLength]()
+    for sample in samples:
+        system, question = await card.open(sample, inputs).reset()
+        pictures = sum(map(chat.image_tokens, sample.images))
+        found.append(PromptLength(len(chat.prompt(system, question, sample.images)), pictures))
+    return found
 
 
 def trajectory(prompt: float, turn: float, observation: float, calls: float, room: float) -> TokenUsage:

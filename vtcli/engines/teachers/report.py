@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vtcli.engines.openai.ledger import Price
-from vtcli.engines.teachers.distil import Distiller, Outcome
+from vtcli.engines.teachers.distil import Distiller, RowOutcome
 from vtcli.store import codec, disk
 
 
-def account(facts: Mapping[str, Any], found: Sequence[Outcome], distiller: Distiller) -> dict[str, Any]:
+def account(facts: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> dict[str, Any]:
     """The content of ``distillation.json``. A dropped row counts under the reason of its last try."""
     whys = Counter(why for o in found for a in o.attempts if (why := distiller.why(a)))
     price, spent = distiller.ledger.price, distiller.ledger.spent
@@ -35,7 +35,7 @@ def account(facts: Mapping[str, Any], found: Sequence[Outcome], distiller: Disti
     }
 
 
-def write(folder: Path, said: Mapping[str, Any], found: Sequence[Outcome], distiller: Distiller) -> None:
+def write(folder: Path, said: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> None:
     """Writes the report, and a line for every dropped row with what the teacher said. Raises ``InputError`` for disk
     trouble."""
     disk.write_atomic(folder / "distillation.json", (json.dumps(said, indent=1) + "\n").encode())

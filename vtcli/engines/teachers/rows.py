@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from vtcli.engines.teachers.distil import Attempt, Outcome
+from vtcli.data import sheet
+from vtcli.data.generators import canvas
+from vtcli.engines.teachers.distil import Attempt, Distiller, RowOutcome
 from vtcli.envs.card import EnvCard
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.rollout.loop import derive_seed
 from vtcli.schema import EnvTurn, ImageRef, PolicyTurn
+from vtcli.store import disk, records
 from vtcli.store.images import ImageStore, Sizing
 from vtcli.store.records import Demo
 
 
-def demo_of(outcome: Outcome, attempt: Attempt, card: EnvCard, learn_failed: bool) -> Demo:
+def demo_of(outcome: RowOutcome, attempt: Attempt, card: EnvCard, learn_failed: bool) -> Demo:
     """The demonstration of a row: the student's own prompt, and the turns as they were."""
     found = attempt.trajectory
     messages: list[Mapping[str, str]] = [
@@ -47,7 +51,7 @@ def pngs(refs: Sequence[ImageRef], images: ImageStore, sizing: Sizing) -> list[b
     return found
 
 
-def held_out(outcomes: Sequence[Outcome], share: float, seed: int) -> set[str]:
+def held_out(outcomes: Sequence[RowOutcome], share: float, seed: int) -> set[str]:
     """The ids of the rows that are held out: those of some pictures, so that no picture is on both sides."""
     by_picture: dict[str, list[str]] = {}
     for sample in (outcome.sample for outcome in outcomes):
@@ -55,3 +59,23 @@ def held_out(outcomes: Sequence[Outcome], share: float, seed: int) -> set[str]:
         by_picture.setdefault(picture, []).append(sample.id)
     order = sorted(by_picture, key=lambda picture: derive_seed(seed, "held out", picture))
     return {name for picture in order[: round(len(order) * share)] for name in by_picture[picture]}
+
+
+def write_rows(
+    folder: Path, found: Sequence[RowOutcome], distiller: Distiller, sizing: Sizing, strips: int
+) -> dict[str, int]:
+    """Writes ``validation.parquet``, ``train.parquet`` and the contact sheet with the first ``strips`` rows of each.
+    Returns the numbers of rows. Raises ``InputError`` for disk trouble."""
+    settings, images = distiller.settings, distiller.images
+    aside = held_out(found, settings.validation, distiller.seed)
+    counts: dict[str, int] = {}
+    shown: list[Demo] = []
+    for name in ("validation", "train"):
+        mine = [(o, o.chosen) for o in found if o.chosen and (o.sample.id in aside) == (name == "validation")]
+        demos = [demo_of(o, attempt, distiller.worlds.card, settings.learn_failed) for o, attempt in mine]
+        sized = ((demo, pngs(demo.images, images, sizing)) for demo in demos)
+        counts[name] = records.write_demos(folder / f"{name}.parquet", sized, unlearnt=True)
+        shown += demos[:strips]
+    rows = [sheet.episode(d.id, d.messages, [images.view(ref) for ref in d.images]) for d in shown]
+    disk.write_atomic(folder / "contact_sheet.png", canvas.png(sheet.sheet(sheet.packed(rows))))
+    return counts
