@@ -12,8 +12,10 @@ from vtcli.filters.words import grams, similarity, words
 
 
 def exact(rows: Sequence[RowFacts]) -> list[Match | None]:
-    """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has: the
-    first one stays, also where the answers differ."""
+    """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has.
+
+    The first one stays, also where the answers differ.
+    """
     first: dict[tuple[tuple[str, ...], str], RowFacts] = {}
     found: list[Match | None] = []
     for row in rows:
