@@ -485,9 +485,8 @@ def _finish(run: _Training) -> Artifact:
 
     folder = run.stage.work / "model"
     export_complete(run.learner, run.start, folder)
-    best = run.checkpoints.best()
     facts: dict[str, Any] = {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]}
-    if best is not None:
+    if (best := run.checkpoints.best()) is not None:
         facts["best"] = {"metric": run.config.checkpoint_best, **score(best)}
         run.learner.load_checkpoint(best)
         export_complete(run.learner, run.start, folder / "best")
