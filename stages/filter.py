@@ -36,8 +36,8 @@ from vtcli.filters.applying import (
 )
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
-from vtcli.filters.heldout import HeldOut
 from vtcli.filters.reading import messages_of, samples_of
+from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
@@ -179,7 +179,7 @@ def run(config: Config) -> Artifact:
             return stage.reused
         tables = _tables(config, data)
         rows = [row for table in tables.values() for row in facts_of(table)]
-        rolling, held = _Rollouts(config, stage, data, source), HeldOut(facts, against, config.against_splits)
+        rolling, held = _Rollouts(config, stage, data, source), ReferenceReader(facts, against, config.against_splits)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
         measures: dict[str, Measure] = {
@@ -327,7 +327,7 @@ def _finish(
     inputs: tuple[Artifact, ModelSource | None],
     tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
-    held: HeldOut,
+    held: ReferenceReader,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
     data, source = inputs

@@ -18,8 +18,8 @@ from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.errors import ConfigError, InputError
 from vtcli.filters import applying, contamination, hashing
 from vtcli.filters.facts import Match, Reference, RowFacts
-from vtcli.filters.heldout import HeldOut
 from vtcli.filters.image_hash import image_hash
+from vtcli.filters.references import ReferenceReader
 from vtcli.schema import Sample
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
@@ -127,8 +127,8 @@ def test_turned_copies_of_held_out_images_and_of_a_benchmarks_go(
     benchmark = Benchmark("Set", (Format("Set.tsv"),), 1, ("exact",), prompt="{question} In one word.")
     facts = tmp_path / "artifacts" / ".facts"
 
-    def held(*splits: str) -> HeldOut:
-        made = HeldOut(facts, [store.resolve("data:v1")], splits)
+    def held(*splits: str) -> ReferenceReader:
+        made = ReferenceReader(facts, [store.resolve("data:v1")], splits)
         made.add(tmp_path, {"set": benchmark}, ImageStore(tmp_path / "images"))
         return made
 

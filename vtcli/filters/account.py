@@ -70,10 +70,10 @@ def histogram(rates: PassRates) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
-    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too:
-    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl``, a line a question with its rate and Wilson
-    interval, and ``facts/image_hash.jsonl``.
-    Raises ``InputError`` for disk trouble."""
+    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too.
+
+    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have a line a question with its rate and
+    Wilson interval, ``facts/image_hash.jsonl`` one an image. Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
     dropped = [{"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped]
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))

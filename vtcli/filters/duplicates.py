@@ -34,10 +34,10 @@ def near(
 ) -> list[Match | None]:
     """Drops a row that is near an earlier row that stays: no two rows that stay are near.
 
-    Near are rows of one form with as many images, the n-th of both within ``max_bits`` of 256, the same videos, and
-    questions of the same words. With ``min_similarity`` below 1 the words' trigrams need that Jaccard similarity. Rows
-    with different answers are not near, because what is asked for may be too small for a hash; ``same_answer=False``
-    drops them, too.
+    Near rows are of one form and have the same videos and as many images, the n-th of both within ``max_bits`` of 256.
+    Their questions have the same words. With ``min_similarity`` below 1 the words' trigrams need that Jaccard
+    similarity. Rows with different answers are not near, because what is asked for may be too small for a hash.
+    ``same_answer=False`` drops them, too.
     """
     if not 0 < min_similarity <= 1:
         raise ValueError(f"min_similarity={min_similarity}: expected more than 0 and at most 1")

@@ -77,10 +77,10 @@ References = Mapping[tuple[str, str], Reference]
 """By source and id."""
 
 
-Message = Mapping[str, str]
+DemoMessage = Mapping[str, str]
 """``role`` and ``content``."""
 
-Messages = Mapping[tuple[str, str], Sequence[Message]]
+DemoMessages = Mapping[tuple[str, str], Sequence[DemoMessage]]
 """Of demonstrations, by ``RowFacts.key``."""
 
 Samples = Mapping[tuple[str, str], Sample]

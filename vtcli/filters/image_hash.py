@@ -36,8 +36,8 @@ def image_hash(pixels: Pixels) -> bytes:
 
 
 def turned_hashes(pixels: Pixels) -> bytes:
-    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so, one behind the
-    other: 256 bytes, those of the image as it is first."""
+    """The hashes of an image turned by 0, 90, 180 and 270 degrees, and of its mirror image turned so. They are 256
+    bytes, one hash behind the other."""
     grey = _grey(pixels)
     turned = (np.rot90(side, quarter) for side in (grey, grey[:, ::-1]) for quarter in range(4))
     return b"".join(_bits(side) or _own(pixels) for side in turned)

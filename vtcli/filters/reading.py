@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from vtcli.filters.facts import Message, RowFacts
+from vtcli.filters.facts import DemoMessage, RowFacts
 from vtcli.schema import Sample
 from vtcli.store.parquet import ParquetTable
 
@@ -31,7 +31,7 @@ class StoredRows(Mapping[tuple[str, str], T], Generic[T]):
 
 def messages_of(
     tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]
-) -> Mapping[tuple[str, str], Sequence[Message]]:
+) -> Mapping[tuple[str, str], Sequence[DemoMessage]]:
     """``messages``: of demonstrations."""
     shown = [row for row in rows if row.form == "demo"]
     return StoredRows(shown, lambda row: tables[row.file].row(row.index, "messages")["messages"])

@@ -8,7 +8,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from vtcli.filters.facts import Message, Messages, RowFacts
+from vtcli.filters.demonstrations import OBSERVATION_TAGS
+from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
 from vtcli.filters.words import words
 
 FAILURE = r"\A\W*error\b|^Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):|\btimed out\b"
@@ -16,31 +17,28 @@ FAILURE = r"\A\W*error\b|^Traceback \(most recent call last\)|^\s*\w*(?:Error|Ex
 
 TAGS = ("think", "answer", "code", "tool_call")
 
-OBSERVATION_TAGS = ("<tool_response>", "<interpreter>", "<sandbox_output>", "<observation>")
-"""Tags of what an environment answers. A policy that writes one makes its observation up."""
-
 TAIL = 1000
 """Characters of the last turn in which Thyme's guard looks for repetition."""
 
 
-def observations(messages: Sequence[Message]) -> list[str]:
+def observations(messages: Sequence[DemoMessage]) -> list[str]:
     """The texts that answer a policy turn, whoever speaks them."""
     roles = [message["role"] for message in messages]
     first = roles.index("assistant") if "assistant" in roles else len(roles)
     return [message["content"] for message in messages[first:] if message["role"] != "assistant"]
 
 
-def said(messages: Sequence[Message]) -> list[str]:
+def said(messages: Sequence[DemoMessage]) -> list[str]:
     """The texts of the policy's turns."""
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
 def tool_turns(
-    rows: Sequence[RowFacts], *, messages: Messages, min_turns: int = 1, max_turns: int | None = None
+    rows: Sequence[RowFacts], *, messages: DemoMessages, min_turns: int = 1, max_turns: int | None = None
 ) -> list[str | None]:
     """Drops demonstrations with fewer or more answered calls: PyVision-RL's cold start needs two ([P] 3.4)."""
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         count = len(observations(texts))
         if count >= min_turns and (max_turns is None or count <= max_turns):
             return None
@@ -50,12 +48,12 @@ def tool_turns(
 
 
 def failed_calls(
-    rows: Sequence[RowFacts], *, messages: Messages, max_failed: int = 0, failure: str = FAILURE
+    rows: Sequence[RowFacts], *, messages: DemoMessages, max_failed: int = 0, failure: str = FAILURE
 ) -> list[str | None]:
     """Drops demonstrations with more observations that report a failure, found by the regular expression."""
     pattern = _compiled(failure)
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         found = [text for text in observations(texts) if pattern.search(text)]
         if len(found) <= max_failed:
             return None
@@ -65,11 +63,11 @@ def failed_calls(
 
 
 def length(
-    rows: Sequence[RowFacts], *, messages: Messages, min_chars: int = 1, max_chars: int | None = None
+    rows: Sequence[RowFacts], *, messages: DemoMessages, min_chars: int = 1, max_chars: int | None = None
 ) -> list[str | None]:
     """Drops demonstrations whose policy turns together have fewer or more characters."""
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         count = sum(len(text.strip()) for text in said(texts))
         if count >= min_chars and (max_chars is None or count <= max_chars):
             return None
@@ -78,13 +76,13 @@ def length(
     return _each(rows, messages, problem)
 
 
-def language(rows: Sequence[RowFacts], *, messages: Messages, min_share: float = 0.5) -> list[str | None]:
+def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: float = 0.5) -> list[str | None]:
     """Drops demonstrations that are not thought in the question's script, the one of most of its letters. Fewer than
     ``min_share`` of the letters of the policy's turns are of it; code and calls do not count."""
     if not 0 <= min_share <= 1:
         raise ValueError(f"min_share={min_share}: expected 0 to 1")
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         asked = next((message["content"] for message in texts if message["role"] == "user"), "")
         wanted = scripts(asked).most_common(1)
         found = scripts(re.sub(r"(?s)<(code|tool_call)>.*?</\1>|```.*?```", " ", "\n".join(said(texts))))
@@ -106,11 +104,11 @@ def scripts(text: str) -> Counter[str]:
     return count
 
 
-def form(rows: Sequence[RowFacts], *, messages: Messages, answered: bool = True) -> list[str | None]:
+def form(rows: Sequence[RowFacts], *, messages: DemoMessages, answered: bool = True) -> list[str | None]:
     """Drops demonstrations whose tags are not closed, that write an observation themselves, or whose answer is missing,
     empty, doubled or not in the last turn. ``answered=False`` lets answers without tags pass."""
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         turns = said(texts)
         for number, text in enumerate(turns):
             for tag in TAGS:
@@ -129,14 +127,14 @@ def form(rows: Sequence[RowFacts], *, messages: Messages, answered: bool = True)
 
 
 def repetition(
-    rows: Sequence[RowFacts], *, messages: Messages, max_share: float = 0.3, gram: int = 6
+    rows: Sequence[RowFacts], *, messages: DemoMessages, max_share: float = 0.3, gram: int = 6
 ) -> list[str | None]:
-    """Drops demonstrations that repeat themselves at the end: of the n-grams of ``gram`` words in the last 1000
-    characters, more than ``max_share`` were there before (the idea of Thyme's guard)."""
+    """Drops demonstrations that repeat themselves at the end, as Thyme's guard does. Of the n-grams of ``gram`` words
+    in the last 1000 characters, more than ``max_share`` were there before."""
     if not 0 <= max_share <= 1 or gram < 1:
         raise ValueError(f"max_share={max_share}, gram={gram}: expected a share from 0 to 1 and words from 1")
 
-    def problem(texts: Sequence[Message]) -> str | None:
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
         found = words("\n".join(said(texts))[-TAIL:])
         grams = [found[n : n + gram] for n in range(len(found) - gram + 1)]
         share = 1 - len(set(grams)) / len(grams) if grams else 0.0
@@ -153,6 +151,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _each(
-    rows: Iterable[RowFacts], messages: Messages, problem: Callable[[Sequence[Message]], str | None]
+    rows: Iterable[RowFacts], messages: DemoMessages, problem: Callable[[Sequence[DemoMessage]], str | None]
 ) -> list[str | None]:
     return [problem(texts) if (texts := messages.get(row.key)) else None for row in rows]

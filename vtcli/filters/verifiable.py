@@ -14,9 +14,12 @@ from vtcli.signals.rules import Rule, asks_judge, score
 def reference(
     rows: Sequence[RowFacts], *, samples: Samples, judged: bool = True, rules: Mapping[str, Rule] | None = None
 ) -> list[str | None]:
-    """Drops questions whose reference answer is wrong by their own rule (``truth.rule``), so that no policy can be
-    right: a letter that is no option, a formula or number that cannot be read. ``judged=False`` drops those that only a
-    judge can settle, too. ``rules`` are further ones, as for the signal ``answer``. Demonstrations stay."""
+    """Drops questions whose reference answer is wrong by their own rule (``truth.rule``). No policy can be right there:
+    the answer is a letter that is no option, say, or a number that cannot be read.
+
+    ``judged=False`` drops those that only a judge can settle, too. ``rules`` are further ones, as for the signal
+    ``answer``. Demonstrations stay.
+    """
 
     def problem(sample: Sample) -> str | None:
         if sample.form == "tool":

@@ -36,8 +36,8 @@ def similarity(one: frozenset[str], other: frozenset[str]) -> float:
 class TextIndex:
     """Texts, each found by all that hold a share of ``min_share`` of its n-grams at least: exact.
 
-    Prefix filtering (Bayardo, Ma and Srikant, WWW 2007): one of any ``size - ceil(min_share * size) + 1`` n-grams of
-    such a text is in the other one. The rarest are taken, so few texts share them.
+    The search is prefix filtering (Bayardo, Ma and Srikant, WWW 2007). Of such a text, one of any
+    ``size - ceil(min_share * size) + 1`` n-grams is in the other one. The rarest are taken, so few texts share them.
     """
 
     def __init__(self, texts: Sequence[str], min_share: float) -> None:

@@ -19,16 +19,16 @@ from vtcli.store.images import ImageStore
 TURNED = "image_hash_turned.bin"
 """File of the hashes of all turns, beside that of the plain ones."""
 
-Encoded = Callable[[], Sequence[bytes]]
+ReadImages = Callable[[], Sequence[bytes]]
 
 
-class HeldOut:
+class ReferenceReader:
     """``references`` for ``applying.apply``: read once, when the first rule wants them."""
 
     def __init__(self, facts: Path, artifacts: Sequence[Artifact], splits: Sequence[str]) -> None:
         self._facts, self._artifacts, self._splits = facts, artifacts, splits
         self._benchmarks: list[tuple[Path, str, Benchmark, ImageStore]] = []
-        self._encoded: dict[tuple[str, str], Encoded] = {}
+        self._encoded: dict[tuple[str, str], ReadImages] = {}
         self._found: References | None = None
 
     def add(self, folder: Path, benchmarks: Mapping[str, Benchmark], store: ImageStore) -> None:
@@ -62,7 +62,7 @@ class HeldOut:
         found = self._encoded.get((source, id))
         return found() if found else None
 
-    def _of_artifacts(self) -> Iterator[tuple[RowFacts, Encoded]]:
+    def _of_artifacts(self) -> Iterator[tuple[RowFacts, ReadImages]]:
         for artifact in self._artifacts:
             files = sorted(artifact.path.glob("*.parquet"))
             paths = [path for path in files if path.stem.rpartition("-")[2] in self._splits]
@@ -79,7 +79,7 @@ class HeldOut:
                     named = replace(row, file=f"{artifact.ref}/{row.file}")
                     yield named, lambda table=table, index=row.index: table.images(index)
 
-    def _of_benchmarks(self) -> Iterator[tuple[RowFacts, Encoded]]:
+    def _of_benchmarks(self) -> Iterator[tuple[RowFacts, ReadImages]]:
         for folder, name, benchmark, store in self._benchmarks:
             bare = replace(benchmark, prompt="{question}", options_prompt=None)
             for index, sample in enumerate(samples.load(folder, name, bare, store)):
