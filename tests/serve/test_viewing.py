@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from vtcli.cli.main import app
 from vtcli.errors import InputError
-from vtcli.report import gallery
-from vtcli.report.gallery import Gallery, stored, under_way
+from vtcli.report import feed
+from vtcli.report.feed import TrajectoryFeed, stored, under_way
 from vtcli.schema import Scored
 from vtcli.serve import viewing
 from vtcli.store import records
@@ -50,10 +50,10 @@ def ids(told: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["trajectories.jsonl", "trajectories.jsonl.zst"])
-def test_a_gallery_follows_files_that_grow(tmp_path: Path, name: str) -> None:
+def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     folder = tmp_path / ".work" / "rl-1"
     grown(folder, name, 0, 1)
-    found = Gallery(under_way(tmp_path, None))
+    found = TrajectoryFeed(under_way(tmp_path, None))
     told = found.told(0, 0)
     assert (ids(told), told["whole"], told["live"]) == (["q0", "q1"], True, True)
     assert told["entries"][1]["text"].endswith("<think>word1</think><answer>1</answer>")
@@ -77,10 +77,10 @@ def test_a_gallery_follows_files_that_grow(tmp_path: Path, name: str) -> None:
 
 
 def test_a_long_list_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gallery, "MOST", 2)
-    monkeypatch.setattr(gallery, "SEARCH_S", 0.0)
+    monkeypatch.setattr(feed, "MOST", 2)
+    monkeypatch.setattr(feed, "SEARCH_S", 0.0)
     grown(tmp_path, "trajectories.jsonl", *range(5))
-    found, known = Gallery(stored(ArtifactStore(tmp_path), str(tmp_path))), list[str]()
+    found, known = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path))), list[str]()
     for _ in range(20):
         told = found.told(0, len(known))
         known += ids(told)
@@ -91,7 +91,7 @@ def test_a_long_list_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_curves_are_those_of_the_log_with_the_parts_of_the_reward(tmp_path: Path) -> None:
     grown(tmp_path, "trajectories.jsonl", 0)
-    found = Gallery(stored(ArtifactStore(tmp_path), str(tmp_path)))
+    found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path)))
     assert found.curves() == []
     lines = [
         json.dumps({"step": step, "phase": "a", "reward": 0.1, "reward/format": 0.2, "lr": 1}) for step in range(2)
@@ -113,7 +113,7 @@ def test_what_cannot_be_viewed_says_what_can(tmp_path: Path) -> None:
     assert "vtcli view needs what to show" in str(done.exception)
 
 
-def served(found: Gallery, work: Callable[[TestClient[Any, Any]], Awaitable[None]]) -> None:
+def served(found: TrajectoryFeed, work: Callable[[TestClient[Any, Any]], Awaitable[None]]) -> None:
     async def run() -> None:
         async with TestClient(TestServer(viewing.application(found))) as client:
             await work(client)
@@ -124,7 +124,7 @@ def served(found: Gallery, work: Callable[[TestClient[Any, Any]], Awaitable[None
 def test_the_server_gives_cards_and_pictures_and_nothing_else(tmp_path: Path) -> None:
     grown(tmp_path / "run", "trajectories.jsonl", 0)
     (tmp_path / "secret.png").write_bytes(b"secret")
-    found = Gallery(stored(ArtifactStore(tmp_path), str(tmp_path / "run")))
+    found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path / "run")))
 
     async def work(client: TestClient[Any, Any]) -> None:
         page = await client.get("/")
@@ -178,7 +178,7 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
     address: list[str] = []
 
     async def run() -> None:
-        async with TestServer(viewing.application(Gallery(under_way(tmp_path, None)))) as server:
+        async with TestServer(viewing.application(TrajectoryFeed(under_way(tmp_path, None)))) as server:
             address.append(str(server.make_url("/")))
             ready.set()
             await asyncio.Event().wait()

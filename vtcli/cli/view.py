@@ -32,7 +32,7 @@ def view(
     """
     import webbrowser
 
-    from vtcli.report import gallery
+    from vtcli.report import feed
     from vtcli.serve import viewing
 
     if given is None and not live:
@@ -40,11 +40,11 @@ def view(
             "vtcli view needs what to show: NAME:vN, NAME@latest, a folder or a JSONL file, or --live for a run under "
             "way. `vtcli artifacts ls` lists what there is."
         )
-    source = gallery.under_way(home, given) if live else gallery.stored(store_in(home), str(given))
+    source = feed.under_way(home, given) if live else feed.stored(store_in(home), str(given))
 
     def ready(address: str) -> None:
         typer.echo(address)
         if browser:
             webbrowser.open(address)
 
-    viewing.serve(gallery.Gallery(source), port, ready)
+    viewing.serve(feed.TrajectoryFeed(source), port, ready)

@@ -1,4 +1,4 @@
-"""The server of ``vtcli view``: the report's viewer over a gallery, on loopback, fed as the browser asks.
+"""The server of ``vtcli view``: the report's viewer over a feed of trajectories, on loopback, fed as the browser asks.
 
 The page loads cards as scripts and pictures as files, as a report in a folder does; only the list comes from ``/feed``.
 """
@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from vtcli.errors import InputError
 from vtcli.report import pages, templates
-from vtcli.report.gallery import Gallery
+from vtcli.report.feed import TrajectoryFeed
 from vtcli.serve.hosts import is_loopback
 
 HOST = "127.0.0.1"
@@ -30,9 +30,9 @@ HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(gallery: Gallery) -> web.Application:
+def application(trajectories: TrajectoryFeed) -> web.Application:
     """All routes."""
-    routes, app = _Routes(gallery), web.Application(middlewares=[_guard])
+    routes, app = _Routes(trajectories), web.Application(middlewares=[_guard])
     app.router.add_get("/", routes.page)
     app.router.add_get("/feed", routes.feed)
     app.router.add_get(r"/pages/{number:\d{1,9}}.js", routes.card)
@@ -50,8 +50,8 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 class _Routes:
-    def __init__(self, gallery: Gallery) -> None:
-        self.gallery = gallery
+    def __init__(self, trajectories: TrajectoryFeed) -> None:
+        self.trajectories = trajectories
 
     async def page(self, request: web.Request) -> web.Response:
         """The empty page."""
@@ -61,16 +61,16 @@ class _Routes:
             "style-src 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
             "frame-ancestors 'none'"
         )
-        text = templates.render("view.html.j2", source=self.gallery.source)
+        text = templates.render("view.html.j2", source=self.trajectories.source)
         return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
 
     async def feed(self, request: web.Request) -> web.Response:
         """What the page does not have yet; ``problem`` where a file is damaged."""
         run, after = (int(text) if (text := request.query.get(key, "0")).isdecimal() else 0 for key in ("run", "after"))
         try:
-            told = await asyncio.to_thread(self.gallery.told, run, after)
+            told = await asyncio.to_thread(self.trajectories.told, run, after)
             if told["whole"]:
-                told["curves"] = [str(Markup("<div>{}</div>").format(c)) for c in self.gallery.curves()]
+                told["curves"] = [str(Markup("<div>{}</div>").format(c)) for c in self.trajectories.curves()]
         except (InputError, ValueError) as error:
             told = {"problem": str(error)}
         return web.json_response(told)
@@ -78,33 +78,33 @@ class _Routes:
     async def card(self, request: web.Request) -> web.Response:
         """One card, as a script that hands it to the viewer."""
         number = int(request.match_info["number"])
-        body = await asyncio.to_thread(self.gallery.body, number)
+        body = await asyncio.to_thread(self.trajectories.body, number)
         if body is None:
             raise web.HTTPNotFound(text="no such trajectory, or its run has ended")
         return web.Response(body=pages.call("cards", number, [body]), content_type="text/javascript")
 
     async def image(self, request: web.Request) -> web.StreamResponse:
         """A picture by its hash; a path is never made of anything else."""
-        found = await asyncio.to_thread(self.gallery.source.image, request.match_info["sha"])
+        found = await asyncio.to_thread(self.trajectories.source.image, request.match_info["sha"])
         if found is None:
             raise web.HTTPNotFound(text="no such image")
         return web.FileResponse(found)
 
 
-def serve(gallery: Gallery, port: int, ready: Callable[[str], None]) -> None:
+def serve(trajectories: TrajectoryFeed, port: int, ready: Callable[[str], None]) -> None:
     """Serve until Ctrl-C or SIGTERM. ``ready`` gets the address; ``port`` 0 takes a free one.
 
     Raises:
         InputError: the port is taken.
     """
-    asyncio.run(_serve(gallery, port, ready))
+    asyncio.run(_serve(trajectories, port, ready))
 
 
-async def _serve(gallery: Gallery, port: int, ready: Callable[[str], None]) -> None:
+async def _serve(trajectories: TrajectoryFeed, port: int, ready: Callable[[str], None]) -> None:
     loop, end = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end.set)
-    runner = web.AppRunner(application(gallery), access_log=None)
+    runner = web.AppRunner(application(trajectories), access_log=None)
     await runner.setup()
     try:
         try:

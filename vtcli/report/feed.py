@@ -107,15 +107,15 @@ def _logs(folder: Path) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a record: the byte where its line begins, or its frame and the line in it."""
+class RecordPlace:
+    """RecordPlace of a record: the byte where its line begins, or its frame and the line in it."""
 
     file: Path
     start: int
     line: int = 0
 
 
-class Gallery:
+class TrajectoryFeed:
     """The trajectories of a source, in the order in which they are found. For any thread."""
 
     def __init__(self, source: ViewSource) -> None:
@@ -127,7 +127,7 @@ class Gallery:
     def _begin(self, run: int) -> None:
         self._run = run  # how often it began anew: a resumed run drops what came after its checkpoint
         self._entries: list[dict[str, Any]] = []
-        self._places: list[Place] = []
+        self._places: list[RecordPlace] = []
         self._ends: dict[Path, int] = {}
 
     def told(self, run: int, after: int) -> dict[str, Any]:
@@ -184,23 +184,23 @@ class Gallery:
         return True
 
 
-def _lines(path: Path, start: int) -> Iterator[tuple[Place, int, bytes]]:
+def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
     """Whole lines from ``start`` on, each with its place and with where to read on: after a frame only at its end."""
     with disk.checked(path, "read"), path.open("rb") as file:
         if path.suffix == frames.ENDING:
             for place, end, content in frames.placed(file, path, start):
                 lines = content.splitlines(keepends=True)
                 for number, line in enumerate(lines):
-                    yield Place(path, place, number), end if number == len(lines) - 1 else place, line
+                    yield RecordPlace(path, place, number), end if number == len(lines) - 1 else place, line
             return
         file.seek(start)
         for line in file:
             if line.endswith(b"\n"):
-                yield Place(path, start), start + len(line), line
+                yield RecordPlace(path, start), start + len(line), line
                 start += len(line)
 
 
-def _line(place: Place) -> bytes:
+def _line(place: RecordPlace) -> bytes:
     with disk.checked(place.file, "read"), place.file.open("rb") as file:
         if place.file.suffix == frames.ENDING:
             _, _, content = next(frames.placed(file, place.file, place.start))
