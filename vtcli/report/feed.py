@@ -131,7 +131,7 @@ class TrajectoryFeed:
         self._ends: dict[Path, int] = {}
 
     def told(self, run: int, after: int) -> dict[str, Any]:
-        """What the page does not have yet: entries from ``after`` on, and the state of the whole.
+        """The news for the page: entries from ``after`` on, and the state of the whole.
 
         Raises:
             InputError: a damaged file.

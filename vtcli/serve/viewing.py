@@ -65,7 +65,7 @@ class _Routes:
         return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
 
     async def feed(self, request: web.Request) -> web.Response:
-        """What the page does not have yet; ``problem`` where a file is damaged."""
+        """The news for the page; ``problem`` where a file is damaged."""
         run, after = (int(text) if (text := request.query.get(key, "0")).isdecimal() else 0 for key in ("run", "after"))
         try:
             told = await asyncio.to_thread(self.trajectories.told, run, after)
