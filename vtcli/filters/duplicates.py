@@ -8,8 +8,10 @@ from vtcli.filters.facts import RowFacts
 
 
 def exact(rows: Sequence[RowFacts]) -> list[str | None]:
-    """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has: the
-    first one stays, also where the answers differ."""
+    """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has.
+
+    The first one stays, also where the answers differ.
+    """
     first: dict[tuple[tuple[str, ...], str], RowFacts] = {}
     found: list[str | None] = []
     for row in rows:

@@ -242,8 +242,11 @@ def features(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
 
 
 def checkpoint_copy(parameters: float, learnt: float, layout: Layout, cluster: Cluster) -> float:
-    """Bytes of the copies on the first machine: the weights, by its first rank (ZeRO-3: each its shard), and the
-    optimiser's states, by each rank its own (without ZeRO by the first)."""
+    """Bytes of the copies on the first machine.
+
+    Its first rank copies the weights (ZeRO-3: each its shard), and each rank its own states of the optimiser (without
+    ZeRO the first copies all).
+    """
     ranks, world = cluster.per_node - layout.serving, layout.learners(cluster)
     share = ranks / world
     weights = layout.bytes * parameters * (share if layout.zero_stage == 3 else 1)
