@@ -30,7 +30,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.probes import effects
-from vtcli.probes.causal import CausalProbe, Planner
+from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, published, tables
@@ -321,7 +321,7 @@ class _Rollouts:
         """The continuations of the probe, stored and resumed as trajectories are."""
         config, path = self.config, self.stage.work / "probe.jsonl"
         assert config.probe is not None
-        planner = Planner(config.probe, config.seed, self.images, samples, lambda task: config.asked(task)[1])
+        planner = ProbePlanner(config.probe, config.seed, self.images, samples, lambda task: config.asked(task)[1])
         probe = ProbeRun(planner, found, path)
         if left := await probe.requests():
             conditions = ", ".join(probe.conditions)

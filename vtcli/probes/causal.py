@@ -44,7 +44,7 @@ class CausalProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ProbeSource:
     """A stored trajectory and the number of its turns up to the cut."""
 
     scored: Scored
@@ -87,19 +87,19 @@ def cut_turns(trajectory: Trajectory, cut: Literal["first", "last"]) -> int | No
     return None if not found else found[0 if cut == "first" else -1]
 
 
-def eligible(found: Sequence[Scored], probe: CausalProbe) -> list[Source]:
+def eligible(found: Sequence[Scored], probe: CausalProbe) -> list[ProbeSource]:
     """The trajectories that can be continued: plain questions with a measured answer, and a cut."""
-    sources: list[Source] = []
+    sources: list[ProbeSource] = []
     for scored in found:
         trajectory = scored.trajectory
         turns = cut_turns(trajectory, probe.cut)
         measured = scored.signals.values.get("answer_correct") is not None
         if trajectory.sample.form == "answer" and trajectory.stop is not Stop.BROKEN and measured and turns:
-            sources.append(Source(scored, turns))
+            sources.append(ProbeSource(scored, turns))
     return sources
 
 
-def choose(sources: Sequence[Source], most: int, seed: int) -> list[Source]:
+def choose(sources: Sequence[ProbeSource], most: int, seed: int) -> list[ProbeSource]:
     """At most ``most`` sources, one a question, evenly over the tasks as far as they have enough; in their order.
 
     The choice does not depend on answers: right and wrong ones are as likely to be taken.
@@ -116,7 +116,7 @@ def choose(sources: Sequence[Source], most: int, seed: int) -> list[Source]:
 
 
 @dataclass(frozen=True)
-class Planner:
+class ProbePlanner:
     """Makes the requests of a probe. ``samples`` are the questions by form and id, ``sampling`` is a task's."""
 
     probe: CausalProbe
@@ -125,7 +125,7 @@ class Planner:
     samples: Mapping[tuple[str, str], Sample]
     sampling: Callable[[str], Sampling]
 
-    def requests(self, source: Source, done: Collection[Key]) -> Iterator[tuple[Key, RolloutRequest]]:
+    def requests(self, source: ProbeSource, done: Collection[Key]) -> Iterator[tuple[Key, RolloutRequest]]:
         """The requests of one source that are not ``done``. A condition that the question lacks something for has
         none."""
         stored = source.scored.trajectory
@@ -141,7 +141,7 @@ class Planner:
                 seed = derive_seed(self.seed, "probe", stored.id, key[2])
                 yield key, RolloutRequest(sample, seed, self.sampling(sample.task), prefix)
 
-    def _shown(self, source: Source, condition: str) -> tuple[ImageRef, ...] | None:
+    def _shown(self, source: ProbeSource, condition: str) -> tuple[ImageRef, ...] | None:
         """The images in place of the observation's; None where the condition cannot be met."""
         stored = source.scored.trajectory
         turn = stored.turns[source.turns - 1]
@@ -171,7 +171,7 @@ class Planner:
 
 
 def row(key: Key, source: Scored, trajectory: Trajectory, signals: Signals) -> Continuation:
-    """What is stored of one continuation."""
+    """The row to be stored of one continuation."""
     broken = trajectory.stop is Stop.BROKEN
     return Continuation(
         source=key[0],

@@ -150,8 +150,8 @@ def _lost(sums: Floats) -> Floats:
 
 
 def causally_faithful(rows: Sequence[Continuation]) -> dict[tuple[str, int], bool | None]:
-    """Whether an answer is causally faithful, by source and number, of those that are right with the original. None
-    where a continuation has no verdict; empty without a condition that shows nothing."""
+    """True for a causally faithful answer, by source and number, of those that are right with the original. None where
+    a continuation has no verdict; empty without a condition that shows nothing."""
     by_place: dict[tuple[str, int], dict[str, float | None]] = {}
     for row in rows:
         by_place.setdefault((row.source, row.number), {})[row.condition] = row.right

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from vtcli.probes import effects
-from vtcli.probes.causal import ORIGINAL, Continuation, Key, Planner, choose, eligible, row
+from vtcli.probes.causal import ORIGINAL, Continuation, Key, ProbePlanner, choose, eligible, row
 from vtcli.rollout.loop import RolloutRequest
 from vtcli.schema import Scored, Signals, Stop, Trajectory
 from vtcli.store import records
@@ -19,7 +19,7 @@ class ProbeRun:
     """Continuations of the trajectories ``found``, in the file ``path``. What an earlier attempt stored there is not
     done again, unless it broke or has no verdict."""
 
-    def __init__(self, planner: Planner, found: Sequence[Scored], path: Path) -> None:
+    def __init__(self, planner: ProbePlanner, found: Sequence[Scored], path: Path) -> None:
         self.planner, self.path = planner, path
         self._found = found
         self._eligible = eligible(found, planner.probe)
