@@ -111,18 +111,21 @@ def save_probe(
 
 
 def load_training(model: Path) -> Training:
-    """The training curves of a model artifact: its ``metrics.jsonl``, one JSON object a step; nothing without one."""
-    path = model / "metrics.jsonl"
-    if not path.is_file():
-        return Training()
-    with disk.checked(path, "read"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        return read_training([json.loads(line) for line in lines if line.strip()])
-    except (ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path} is no training log, one JSON object a line ({error}). Train the model again."
-        ) from error
+    """The training curves of a model artifact: its ``metrics.jsonl`` and ``validation.jsonl``, one JSON object a step;
+    nothing without them."""
+    points: list[dict[str, Any]] = []
+    for path in (model / "metrics.jsonl", model / "validation.jsonl"):
+        if not path.is_file():
+            continue
+        with disk.checked(path, "read"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+        try:
+            points += [dict(json.loads(line)) for line in lines if line.strip()]
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"{path} is no training log, one JSON object a line ({error}). Train the model again."
+            ) from error
+    return read_training(points)
 
 
 def image_notes(model: Path) -> tuple[str, ...]:
