@@ -104,7 +104,7 @@ class Config:
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
     policy: Literal["model", "oracle"] = "model"
-    shown: int = 32  # trajectories to browse in the report
+    shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
     max_broken: float = 0.5  # a larger share of broken rollouts ends the run; below it they are left out of all means
@@ -402,6 +402,7 @@ def _finish(
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),
         shown=content.choose(found, config.shown, config.seed),
+        measured=len(found),
         notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
         extra=(beside,) if beside else (),

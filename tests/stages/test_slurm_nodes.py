@@ -157,7 +157,7 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
 
     hold.unlink()
     command("scontrol", "requeue", number, env=env)
-    command("scontrol", "update", f"JobId={number}", "StartTime=now", env=env)
+    command("scontrol", "update", f"JobId={number}", "StartTime=now+4", env=env)
     until(lambda: state(number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")
     assert state(number, env) == "COMPLETED", output.read_text()[-6000:]
     assert "rl 2/3 from a checkpoint" in output.read_text()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vtcli.report.tables import Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The rows of one model on the held-out questions."""
+    """The rows of one model on the held-out questions. Compared by identity, as the rows are many."""
 
     label: str  # "before", "after phase 1", ...
     source: str  # the model artifact, NAME:vN
@@ -59,7 +59,8 @@ class ReportData:
     lineage: str  # text, one artifact a line
     series: Sequence[Evaluation]
     training: Training = field(default_factory=Training)
-    shown: Sequence[Scored] = ()  # trajectories to browse
+    shown: Sequence[Scored] = ()  # trajectories to browse, in the order of the list
+    measured: int = 0  # trajectories that there are; more than are shown: those are a seeded sample
     seed: int = 0  # of the resampling
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
     extra: Sequence[Table] = ()  # of benchmarks, before the other tables
@@ -104,8 +105,11 @@ def outcome(scored: Scored) -> str:
     return "right" if value >= 0.5 else "wrong"
 
 
-def choose(found: Sequence[Scored], count: int, seed: int) -> tuple[Scored, ...]:
-    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed."""
+def choose(found: Sequence[Scored], count: int | None, seed: int) -> tuple[Scored, ...]:
+    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed. All of
+    them, in their order, for ``count`` None."""
+    if count is None:
+        return tuple(found)
     rng = np.random.default_rng(seed)
     piles: dict[tuple[str, str, str], list[Scored]] = {}
     for i in rng.permutation(len(found)):

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.rows import Row, Summary, compare, summarise
+from vtcli.algo.rows import Row, Summary, compare
 from vtcli.errors import InputError
 from vtcli.report.content import Evaluation, Training, read_training
-from vtcli.report.tables import HEADLINES
+from vtcli.report.tables import HEADLINES, summaries_of
 from vtcli.schema import Scored
 from vtcli.store import codec, disk, records
 from vtcli.store.images import SAMPLED, ImageStore
@@ -61,9 +61,7 @@ def load_series(folder: Path) -> tuple[Evaluation, ...]:
 
 def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
     """Every summary of every model, and each model against the first and against the one before it."""
-    models = [
-        {"label": e.label, "source": e.source, "summaries": codec.encode(summarise(e.rows, seed))} for e in series
-    ]
+    models = [{"label": e.label, "source": e.source, "summaries": codec.encode(summaries_of(e, seed))} for e in series]
     pairs = sorted({(i, i + 1) for i in range(len(series) - 1)} | {(0, i) for i in range(1, len(series))})
     comparisons: list[dict[str, Any]] = []
     for i, j in pairs:
