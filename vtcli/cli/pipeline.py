@@ -350,7 +350,7 @@ def _told(artifact: Artifact, product: Product) -> str:
 
 
 def _language(values: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """What a policy must be able to write in an environment: its function, its name and its syntax of calls."""
+    """Identity of an environment as a policy learns it: its function, its name and its syntax of calls."""
     env = values["env"]
     name = env.get("name") or (env.get("protocol") or {}).get("name")
     return str(env["_target_"]), str(name), env.get("syntax")
