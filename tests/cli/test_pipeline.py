@@ -125,8 +125,8 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
     assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
     assert "a sweep shares its inputs" in refused("seed=0,1", "--multirun")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "this is one of several ranks" in refused()
+    monkeypatch.setenv("RANK", "0")
+    assert "this is a rank of torchrun or srun" in refused()
 
 
 class Children:

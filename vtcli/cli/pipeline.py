@@ -298,8 +298,8 @@ def why_not_here(request: CommandRequest) -> str | None:
     """A reason why this process makes nothing; None where it may."""
     if not request.values["make_missing"]:
         return "make_missing=false"
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return "this is one of several ranks, and one process makes them"
+    if "RANK" in os.environ:  # a child would join the rendezvous of its parent
+        return "this is a rank of torchrun or srun, and one process without them makes inputs"
     return "a sweep shares its inputs" if request.plan.multirun else None
 
 
