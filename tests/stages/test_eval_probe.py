@@ -114,7 +114,8 @@ def test_a_policy_that_ignores_the_picture_does_not_rest_on_it(evaluate: Evaluat
     summary = made.manifest.summary
     for condition in ALL:
         assert summary[f"causal.all.{condition}.accuracy"] == 1.0
-        assert summary[f"causal.all.{condition}.difference"] == summary[f"causal.all.{condition}.rests_on"] == 0.0
+        assert summary[f"causal.all.{condition}.difference"] == 0.0
+        assert summary.get(f"causal.all.{condition}.rests_on") == (None if condition == "true_evidence" else 0.0)
     assert summary["causal.all.agreement.raw"] == 0.0  # faithful by the judge, by the probe not
 
 
