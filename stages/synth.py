@@ -71,7 +71,7 @@ from vtcli.store.images import ImageLimits, ImageStore, Sizing
 from vtcli.store.records import Demo, SampleSet
 
 Row = tuple[Sample | Demo, list[bytes]]
-RUNTIME = ("synth.workers", "synth.merge")
+RUNTIME_KEYS = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
 
 TAUGHT_FROM = ("images", "prompt", "env", "families", "teacher", "signals", "judge", "judging")
@@ -165,7 +165,7 @@ def run(config: Config) -> Artifact | None:
         refs = shards.newest(store, whole.name, refs, made_from, config.seed)
     parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
     files = {} if parents else inputs(parts)  # shards were made from them
-    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME, files, "anew")) as stage:
+    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME_KEYS, files, "anew")) as stage:
         if stage.reused:
             return stage.reused
         with sandbox_until_here():
