@@ -10,21 +10,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from browser import opened
-from fakes import make_sample, make_scored, make_trajectory
+from fakes import make_pixels, make_sample, make_scored, make_trajectory
 from typer.testing import CliRunner
 
 from vtcli.cli.main import app
 from vtcli.errors import InputError
 from vtcli.report import feed
 from vtcli.report.feed import TrajectoryFeed, stored, under_way
-from vtcli.schema import Scored
+from vtcli.schema import Scored, Signals
 from vtcli.serve import viewing
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
@@ -74,6 +76,26 @@ def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     told = found.told(1, 3)
     assert (told["ended"], told["live"], told["entries"]) == (True, False, [])
     assert found.body(0) is None
+
+
+def test_models_stand_beside_each_other_on_the_same_question(tmp_path: Path) -> None:
+    images = ImageStore(tmp_path / "a" / "images")
+    wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
+    records.append(tmp_path / "a" / "trajectories.jsonl", [rollout(images, 0), wrong, rollout(images, 3)])
+    grown(tmp_path / "b", "trajectories.jsonl", 2, 1, 0)
+    first, second = (TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path / name))) for name in "ab")
+    both = TrajectoryFeed(first.source, [second])
+    others = [entry["others"] for entry in both.told(0, 0)["entries"]]
+    name = str(tmp_path / "b")
+    assert others == [[{"model": name, "outcome": "wrong"}], [{"model": name, "outcome": "right"}], [None]]
+    for number, asked in ((1, 2), (2, 1)):
+        body = str(both.body(number))
+        assert body.count('<div class="inside">') == asked
+        assert ("This question was not asked." in body) == (asked == 1)
+    assert both.body(3) is None
+    own = ImageStore(tmp_path / "b" / "images").add(make_pixels(99))
+    assert first.image(own.view) is None
+    assert both.image(own.view) == ImageStore(tmp_path / "b" / "images").path(own.view)
 
 
 def test_a_long_list_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +196,57 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
     grown(folder, "trajectories.jsonl", *range(6))
     (folder / "metrics.jsonl").write_text('{"step": 0, "reward": 0.5, "reward/answer": 0.5}\n')
     later = [rollout(ImageStore(folder / "images"), number) for number in (6, 7)]
+    with (
+        serving(TrajectoryFeed(under_way(tmp_path, None))) as address,
+        opened(address, 390, "dark") as (page, problems),
+    ):
+        page.locator(".filters output", has_text="6 of 6 shown").wait_for()
+        page.get_by_role("img", name="reward/answer").wait_for()
+        page.locator("details.card").first.get_by_text("Question 5?").wait_for()  # the newest first
+        page.keyboard.press("j")
+        page.get_by_role("img", name="image 0 with the call").wait_for()
+        records.append(folder / "trajectories.jsonl", later)
+        page.get_by_role("button", name="Show 2 new").click()  # what is read stays in its place until then
+        page.locator("details.card").first.get_by_text("Question 7?").wait_for()
+        page.get_by_label("outcome").select_option("right")
+        page.locator(".filters output", has_text="4 of 8 shown").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        folder.rename(tmp_path / "ended")
+        page.get_by_text("The run has ended").wait_for()
+        assert not problems
+
+
+@pytest.mark.slow
+def test_side_by_side_in_a_browser(tmp_path: Path) -> None:
+    images = ImageStore(tmp_path / "a" / "images")
+    wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
+    records.append(tmp_path / "a" / "trajectories.jsonl", [rollout(images, 0), wrong, rollout(images, 3)])
+    grown(tmp_path / "b", "trajectories.jsonl", 2, 1, 0)
+    first, second = (TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path / name))) for name in "ab")
+    with serving(TrajectoryFeed(first.source, [second])) as address, opened(address) as (page, problems):
+        page.locator(".filters output", has_text="3 of 3 shown").wait_for()
+        page.get_by_label("models").select_option("differ")
+        page.locator(".filters output", has_text="1 of 3 shown").wait_for()
+        page.keyboard.press("j")
+        sections = page.locator("details.card[open] section")
+        sections.nth(1).get_by_text("Question 1?").wait_for()
+        left, right = sections.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().toJSON())")
+        assert left["top"] == right["top"] and left["right"] <= right["left"] + 1
+        page.get_by_label("models").select_option(label=f"only {tmp_path / 'a'} is right")
+        page.locator(".filters output", has_text="0 of 3 shown").wait_for()  # what the other was not asked is left out
+        page.get_by_label("models").select_option(label=f"only {tmp_path / 'b'} is right")
+        page.locator(".filters output", has_text="1 of 3 shown").wait_for()
+        assert not problems
+
+
+@contextmanager
+def serving(trajectories: TrajectoryFeed) -> Generator[str]:
+    """The address of a server in a thread."""
     ready, loop = threading.Event(), asyncio.new_event_loop()
     address: list[str] = []
 
     async def run() -> None:
-        async with TestServer(viewing.application(TrajectoryFeed(under_way(tmp_path, None)))) as server:
+        async with TestServer(viewing.application(trajectories)) as server:
             address.append(str(server.make_url("/")))
             ready.set()
             await asyncio.Event().wait()
@@ -188,21 +256,7 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
     thread.start()
     try:
         assert ready.wait(60)
-        with opened(address[0], width=390, scheme="dark") as (page, problems):
-            page.locator(".filters output", has_text="6 of 6 shown").wait_for()
-            page.get_by_role("img", name="reward/answer").wait_for()
-            page.locator("details.card").first.get_by_text("Question 5?").wait_for()  # the newest first
-            page.keyboard.press("j")
-            page.get_by_role("img", name="image 0 with the call").wait_for()
-            records.append(folder / "trajectories.jsonl", later)
-            page.get_by_role("button", name="Show 2 new").click()  # what is read stays in its place until then
-            page.locator("details.card").first.get_by_text("Question 7?").wait_for()
-            page.get_by_label("outcome").select_option("right")
-            page.locator(".filters output", has_text="4 of 8 shown").wait_for()
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390
-            folder.rename(tmp_path / "ended")
-            page.get_by_text("The run has ended").wait_for()
-            assert not problems
+        yield address[0]
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join()

@@ -220,7 +220,7 @@ class _Search:
         for recipe in reversed(plainer):
             with suppress(ConfigError):  # it has no such key
                 found = maker(recipe)
-                same += [found] if all(found[1][part] == target[1][part] for part in ("data", "synth")) else []
+                same += [found] if _made_of(found[1]) == _made_of(target[1]) else []
         return [*same, target]
 
     def _wanted(self, product: Product, recipes: Sequence[str], values: Mapping[str, Any]) -> Criteria:
@@ -346,6 +346,11 @@ def _told(artifact: Artifact, product: Product) -> str:
     made = artifact.manifest
     facts = f"+recipe={artifact.recipe}" if artifact.recipe else f"vtcli {made.stage}"
     return f"the newest {product.noun} of {facts} (seed {made.seed}, {made.created})"
+
+
+def _made_of(values: Mapping[str, Any]) -> list[Any]:
+    """The parts of a configuration that generated rows depend on. What a teacher is asked is none of them."""
+    return [values["data"], {key: value for key, value in values["synth"].items() if key != "distil"}]
 
 
 def _language(values: Mapping[str, Any]) -> tuple[str, str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -115,11 +115,24 @@ class RecordPlace:
     line: int = 0
 
 
-class TrajectoryFeed:
-    """The trajectories of a source, in the order in which they are found. For any thread."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question and which of its rollouts is meant, counted from 0: what models are compared by."""
 
-    def __init__(self, source: ViewSource) -> None:
+    sample: str
+    form: str
+    rollout: int
+
+
+class TrajectoryFeed:
+    """The trajectories of a source, in the order in which they are found. For any thread.
+
+    ``others`` are of other models. Theirs are shown beside those of the same question, and only there.
+    """
+
+    def __init__(self, source: ViewSource, others: Sequence[TrajectoryFeed] = ()) -> None:
         self.source = source
+        self._others = tuple(others)
         self._guard = Lock()
         self._drawn: tuple[int, list[Markup]] = (0, [])  # curves, of so many bytes of metrics.jsonl
         self._begin(0)
@@ -128,6 +141,8 @@ class TrajectoryFeed:
         self._run = run  # how often it began anew: a resumed run drops what came after its checkpoint
         self._entries: list[dict[str, Any]] = []
         self._places: list[RecordPlace] = []
+        self._questions: list[Question] = []
+        self._rollouts: dict[tuple[str, str], list[int]] = {}  # of a question: their numbers
         self._ends: dict[Path, int] = {}
 
     def told(self, run: int, after: int) -> dict[str, Any]:
@@ -145,13 +160,50 @@ class TrajectoryFeed:
             state = {"run": self._run, "from": after, "entries": sent, "whole": whole}
             return state | {"live": self.source.live and not gone, "ended": gone}
 
+    @property
+    def titles(self) -> list[str]:
+        """The names of what is shown, its own first."""
+        return [self.source.title, *(other.source.title for other in self._others)]
+
+    def image(self, sha: str) -> Path | None:
+        """The file of an image of any of them."""
+        sources = (self.source, *(other.source for other in self._others))
+        return next((place for source in sources if (place := source.image(sha))), None)
+
     def body(self, number: int) -> str | None:
-        """The HTML of a card; None where there is no such trajectory, or no longer."""
+        """The HTML of a card, those of other models beside it; None where there is no such trajectory, or no longer."""
+        card = self.card(number)
+        if card is None or not self._others:
+            return card and pages.body(card)
+        with self._guard:
+            question = self._questions[number]
+        found = [(other, other.number(question)) for other in self._others]
+        cards = [card, *(None if at is None else other.card(at) for other, at in found)]
+        return pages.beside(list(zip(self.titles, cards, strict=True)))
+
+    def card(self, number: int) -> viewer.Card | None:
+        """A trajectory as the viewer shows it."""
         with self._guard:
             place = self._places[number] if 0 <= number < len(self._places) else None
         if place is None or not place.file.is_file():
             return None
-        return pages.body(_scored(_line(place), str(place.file)), viewer.PictureFiles(self.source.image))
+        return viewer.card(_scored(_line(place), str(place.file)), viewer.PictureFiles(self.source.image))
+
+    def number(self, question: Question) -> int | None:
+        """The number of this rollout of a question, or of the last one there is; None where it was not asked."""
+        with self._guard:
+            known = self._rollouts.get((question.sample, question.form))
+        return None if known is None else known[min(question.rollout, len(known) - 1)]
+
+    def outcome(self, question: Question) -> dict[str, Any] | None:
+        """The outcome of a question, for the list of another model."""
+        at = self.number(question)
+        return None if at is None else {"model": self.source.title, "outcome": self._entries[at]["outcome"]}
+
+    def read(self) -> bool:
+        """Reads for a while; returns True if it came to the end."""
+        with self._guard:
+            return self._read_on()
 
     def curves(self) -> list[Markup]:
         """The training curves of the folder, from its ``metrics.jsonl``, the reward's parts among them."""
@@ -169,19 +221,28 @@ class TrajectoryFeed:
         return self._drawn[1]
 
     def _read_on(self) -> bool:
-        """Reads for a while; returns True if it came to the end."""
+        if not all(other.read() for other in self._others):
+            return False
         until, files = time.monotonic() + SEARCH_S, self.source.found()
         if any(not path.is_file() or path.stat().st_size < end for path, end in self._ends.items()):
             self._begin(self._run + 1)
         for path in files:
             for place, end, line in _lines(path, self._ends.get(path, 0)):
-                scored = _scored(line, str(path))
-                self._entries.append(codec.encode(listing.entry(scored)) | {"text": listing.text(scored)})
-                self._places.append(place)
+                self._add(_scored(line, str(path)), place)
                 self._ends[path] = end
                 if time.monotonic() > until and end != place.start:
                     return False
         return True
+
+    def _add(self, scored: Scored, place: RecordPlace) -> None:
+        entry = listing.entry(scored)
+        known = self._rollouts.setdefault((entry.sample, entry.form), [])
+        question = Question(entry.sample, entry.form, len(known))
+        known.append(len(self._entries))
+        others = [other.outcome(question) for other in self._others]
+        self._entries.append(codec.encode(entry) | {"text": listing.text(scored), "others": others})
+        self._places.append(place)
+        self._questions.append(question)
 
 
 def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:

@@ -61,7 +61,7 @@ class _Routes:
             "style-src 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
             "frame-ancestors 'none'"
         )
-        text = templates.render("view.html.j2", source=self.trajectories.source)
+        text = templates.render("view.html.j2", source=self.trajectories.source, titles=self.trajectories.titles)
         return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
 
     async def feed(self, request: web.Request) -> web.Response:
@@ -85,7 +85,7 @@ class _Routes:
 
     async def image(self, request: web.Request) -> web.StreamResponse:
         """A picture by its hash; a path is never made of anything else."""
-        found = await asyncio.to_thread(self.trajectories.source.image, request.match_info["sha"])
+        found = await asyncio.to_thread(self.trajectories.image, request.match_info["sha"])
         if found is None:
             raise web.HTTPNotFound(text="no such image")
         return web.FileResponse(found)

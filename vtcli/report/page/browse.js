@@ -23,6 +23,7 @@ function summary(entry) {
   const calls = `${entry.calls} call${entry.calls === 1 ? "" : "s"}`;
   const reward = entry.reward === null ? "no verdict" : entry.reward.toFixed(3);
   const parts = [badge(entry.outcome, entry.outcome), badge(entry.task), badge(`${entry.form} question`)];
+  for (const other of entry.others ?? []) if (other) parts.push(badge(`${other.model}: ${other.outcome}`, other.outcome));
   parts.push(make("span", { className: "q", textContent: entry.question }));
   return make("summary", {}, ...parts, make("span", { className: "soft", textContent: `${calls} · ${entry.stop} · reward ${reward}` }));
 }
@@ -106,11 +107,13 @@ function bound(name, otherwise) {
 function matches() {
   const value = (name) => form.elements[name].value;
   const wanted = value("text").toLowerCase().split(/\s+/).filter(Boolean);
+  const compared = form.elements.models?.value;
   const [part, low, high] = [value("part"), bound("low", -Infinity), bound("high", Infinity)];
   return (entry) => {
     if (value("outcome") && entry.outcome !== value("outcome")) return false;
     if (value("task") && entry.task !== value("task")) return false;
     if (value("question") && entry.form !== value("question")) return false;
+    if (compared && !compares(entry, compared)) return false;
     const operation = value("operation");
     if (operation === "none" ? entry.operations.length : operation && !entry.operations.includes(operation)) return false;
     if (part) {
@@ -119,6 +122,11 @@ function matches() {
     }
     return wanted.every((word) => words(entry).includes(word));
   };
+}
+function compares(entry, wanted) { // several models on one question
+  const outcomes = [entry, ...entry.others].map((one) => one?.outcome);
+  if (wanted === "differ") return new Set(outcomes.filter(Boolean)).size > 1;
+  return outcomes.every((outcome, at) => outcome && (outcome === "right") === (at === Number(wanted)));
 }
 const least = (entry) => entry.reward ?? Infinity, most = (entry) => -(entry.reward ?? -Infinity);
 const ORDERS = {
