@@ -54,6 +54,7 @@ def test_golden_numbers() -> None:
     assert stored.accuracy is not None
     assert stored.difference is not None
     assert (stored.accuracy.value, stored.difference.value) == (1.0, -0.25)
+    assert stored.rests is None  # nothing was taken away
     assert (found.answered, found.looked) == (9, 5)
     assert flat(found)["causal.all.blank.rests_on"] == pytest.approx(2 / 3)
     assert flat(found)["causal.zoom.blank.difference.n"] == 4.0

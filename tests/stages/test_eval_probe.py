@@ -110,11 +110,17 @@ def test_a_policy_that_reads_the_picture_rests_on_it(evaluate: Evaluate, capsys:
 
 
 def test_a_policy_that_ignores_the_picture_does_not_rest_on_it(evaluate: Evaluate) -> None:
-    made, _ = evaluate("blind", lambda ref: False)
+    evaluate("before", lambda ref: True, label="reads")
+    made, _ = evaluate("blind", lambda ref: False, baseline="before:v1", label="ignores")
+    page = (made.path / "report.md").read_text()
+    assert "| all | blank | reads | 9 | 0.000" in page
+    assert "| all | blank | ignores | 9 | 1.000" in page
+    assert page.index("| all | blank | reads") < page.index("| all | blank | ignores") < page.index("| all | noise")
     summary = made.manifest.summary
     for condition in ALL:
         assert summary[f"causal.all.{condition}.accuracy"] == 1.0
-        assert summary[f"causal.all.{condition}.difference"] == summary[f"causal.all.{condition}.rests_on"] == 0.0
+        assert summary[f"causal.all.{condition}.difference"] == 0.0
+        assert summary.get(f"causal.all.{condition}.rests_on") == (None if condition == "true_evidence" else 0.0)
     assert summary["causal.all.agreement.raw"] == 0.0  # faithful by the judge, by the probe not
 
 

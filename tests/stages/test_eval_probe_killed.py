@@ -63,7 +63,7 @@ def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -
         env=native_card,
         forms=("answer",),
         temperature=1.0,
-        limits=Limits(max_turns=2, max_tokens=1000, max_turn_tokens=12, max_images=4),
+        limits=Limits(max_turns=2, max_tokens=1000, max_turn_tokens=80, max_images=4),
         images=ImageLimits(56 * 56, 112 * 112),
         probe=CausalProbe(4, 2, "last", ("blank", "noise", "other_image")),
         shown=2,

@@ -24,6 +24,9 @@ from vtcli.probes.causal import ORIGINAL, Continuation
 from vtcli.probes.pictures import CONDITIONS
 
 STORED = "stored"
+NOT_LOST = (STORED, "true_evidence")
+"""Conditions that take nothing away. What is lost under them is no share of what answers rest on."""
+
 EMPTY_PICTURES = ("blank", "noise")
 """Conditions that show nothing; a causally faithful answer is wrong under each of those that were asked."""
 
@@ -34,7 +37,8 @@ Outcomes = Mapping[str, Sequence[float | None]]
 @dataclass(frozen=True, slots=True)
 class ConditionEffect:
     """One condition on one task, or on "all". ``missing`` sources lack what the condition needs; ``unknown``
-    continuations broke or have no verdict. ``difference`` and ``rests`` are None without a pair."""
+    continuations broke or have no verdict. ``difference`` and ``rests`` are None without a pair, ``rests`` also for
+    conditions that take nothing away."""
 
     task: str
     condition: str
@@ -104,7 +108,7 @@ def _effect(task: str, condition: str, originals: Outcomes, outcomes: Outcomes, 
         unknown=sum(value is None for values in outcomes.values() for value in values),
         accuracy=estimate(means, seed) if means else None,
         difference=_difference(pairs, seed) if pairs else None,
-        rests=_rests(pairs, seed) if pairs else None,
+        rests=_rests(pairs, seed) if pairs and condition not in NOT_LOST else None,
     )
 
 

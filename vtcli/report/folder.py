@@ -110,6 +110,19 @@ def save_probe(
     disk.write_atomic(folder / "probe.json", json.dumps(codec.encode(found), indent=1).encode())
 
 
+def load_probe(folder: Path) -> effects.CausalResult | None:
+    """The figures of a report's probe; None without one. Raises ``InputError`` for a damaged file."""
+    path = folder / "probe.json"
+    if not path.is_file():
+        return None
+    with disk.checked(path, "read"):
+        data = path.read_bytes()
+    try:
+        return codec.decode(effects.CausalResult, json.loads(data))
+    except ValueError as error:
+        raise InputError(f"{path} holds no figures of a probe ({error}). Make the report again.") from error
+
+
 def load_training(model: Path) -> Training:
     """The training curves of a model artifact: its ``metrics.jsonl`` and ``validation.jsonl``, one JSON object a step;
     nothing without them."""
