@@ -18,12 +18,20 @@ from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import InputError
 from vtcli.families.generic import checks
-from vtcli.families.table import open_family
+from vtcli.families.table import THROUGH_PROCESSOR, open_family
 from vtcli.rollout.threads import EventLoop
 
 
 @pytest.fixture(scope="module", params=BUILD)
 def tiny(request: Any) -> TinyGeneric:
+    return tiny_generic(request.param)
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind != "internvl")) for kind in BUILD]
+)
+def trained(request: Any) -> TinyGeneric:
+    """Of the tests that train: one family in every run of the suite, all in the slow one."""
     return tiny_generic(request.param)
 
 
@@ -50,7 +58,11 @@ def test_a_row_turn_by_turn_has_the_ids_of_the_processor_on_the_whole(
     talk += [("user", "<tool_response>\nresult\n</tool_response>")]
     talk = [*([("system", system)] if system else []), *talk]
     views = [tiny.store.view(ref) for ref in (*refs, *more)]
-    expected = checks.processed(chat, talk, [*refs, *more], views)["input_ids"][0].tolist()
+    text = checks.rendered(chat, talk)
+    if chat.form.rewriting is not None:  # what was sampled stays
+        assert chat.form.rewriting == "'\\n' becomes ' \\n'"
+        text = text.replace("assistant \n", "assistant\n")
+    expected = checks.processed(chat, text, [*refs, *more], views)["input_ids"][0].tolist()
     assert ids == expected
     chat.check_images(ids, [*refs, *more])
 
@@ -80,16 +92,16 @@ def test_the_forward_pass_is_the_models_own(tiny: TinyGeneric) -> None:
 
 
 def test_log_probabilities_and_gradients_are_those_of_plain_transformers(
-    tiny: TinyGeneric, capfd: pytest.CaptureFixture[str]
+    trained: TinyGeneric, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of rows with no, one, two and adjacent images and of several turns."""
-    learner, plain, rows = learner_of(tiny, tiny.store.view), tiny.reference(), tiny.rows()
+    learner, plain, rows = learner_of(trained, trained.store.view), trained.reference(), trained.rows()
     assert capfd.readouterr().err.count("computed one by one") == 1
     for row, found in zip(rows, learner.logprobs(rows), strict=True):
         with torch.no_grad():
-            assert found == pytest.approx(tiny.expected(plain, row).tolist(), abs=1e-5), row.id
+            assert found == pytest.approx(trained.expected(plain, row).tolist(), abs=1e-5), row.id
     row = rows[5]
-    tiny.expected(plain, row).sum().backward()
+    trained.expected(plain, row).sum().backward()
     module = learner.module
     (batch,) = learner.feed.forward([[row]])
     module(batch)[0].sum().backward()
@@ -103,36 +115,49 @@ def test_log_probabilities_and_gradients_are_those_of_plain_transformers(
 
 
 def test_the_policy_agrees_with_the_learner_and_after_training_with_plain_transformers(
-    tiny: TinyGeneric, tmp_path: Path
+    trained: TinyGeneric, tmp_path: Path
 ) -> None:
-    view = probes.probing(tiny.store.view)
-    learner = learner_of(tiny, view, lr=1e-2)
+    view = probes.probing(trained.store.view)
+    learner = learner_of(trained, view, lr=1e-2)
     with EventLoop() as loop:
-        policy = HfPolicy(load_model(tiny.family), tiny.family, view)
-        check = parity.ParityCheck(policy, learner, tiny.family, view)
+        policy = HfPolicy(load_model(trained.family), trained.family, view)
+        check = parity.ParityCheck(policy, learner, trained.family, view)
         parity.require(check.run(loop), "float32")
-        learner.step(tiny.rows())
+        learner.step(trained.rows())
         assert parity.disagreement(check.run(loop, 1), "float32", check.bounds) is not None
         policy.update(learner.weights(), 1)
         parity.require(check.run(loop, 2), "float32")
-    learner.export(tiny.family.folder, tmp_path / "out")
-    assert open_family(tmp_path / "out").chat.banned_ids == tiny.family.chat.banned_ids
+    learner.export(trained.family.folder, tmp_path / "out")
+    assert open_family(tmp_path / "out").chat.banned_ids == trained.family.chat.banned_ids
     plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
-    row = tiny.rows()[5]
+    row = trained.rows()[5]
     with torch.no_grad():
-        assert learner.logprobs([row])[0] == pytest.approx(tiny.expected(plain, row).tolist(), abs=1e-4)
+        assert learner.logprobs([row])[0] == pytest.approx(trained.expected(plain, row).tolist(), abs=1e-4)
 
 
-def test_a_frozen_tower_is_all_that_is_not_the_language_model(tiny: TinyGeneric) -> None:
-    learner = learner_of(tiny, tiny.store.view, freeze_vision=True, lr=1e-2)
+def test_a_frozen_tower_is_all_that_is_not_the_language_model(trained: TinyGeneric) -> None:
+    learner = learner_of(trained, trained.store.view, freeze_vision=True, lr=1e-2)
     before = {name: value.clone() for name, value in learner.weights().items()}
-    learner.step(tiny.rows())
+    learner.step(trained.rows())
     moved = {name for name, value in learner.weights().items() if not torch.equal(value, before[name])}
     assert moved
-    assert not [name for name in moved if f".{tiny.family.language_model}." not in name and "lm_head" not in name]
+    assert not [name for name in moved if f".{trained.family.language_model}." not in name and "lm_head" not in name]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_names_what_is_shown() -> None:
+    assert set(checks.SHOWN) == set(BUILD) <= set(THROUGH_PROCESSOR)
+
+
+def test_a_type_that_no_test_shows_is_compared_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = tiny_generic("internvl").family
+    monkeypatch.setattr(checks, "SHOWN", ())
+    load_model(family)
+    monkeypatch.setattr(type(family), "head", lambda self, model: torch.nn.Linear(96, 1024))
+    with pytest.raises(InputError, match=r"log-probabilities of its own forward pass differ by inf nats"):
+        load_model(family)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ def test_it_is_trained_by_every_stage(tmp_path: Path, kind: str) -> None:
     demos = DemoSet(ArtifactStore(home).resolve("demos@latest", "demos"), "train", ImageStore(tmp_path, as_given))
     BUILD[kind](model, [*demos.every_messages()])
     run(home, "synth", [*DATASET, *family])
-    said = run(home, "sft", [*SFT, *family, f"sft.model={model}", "sft.rows_per_step=12"])
+    said = run(home, "sft", [*SFT, f"sft.model={model}", "sft.rows_per_step=12"])
     assert said.count("rows of this family are computed one by one") == 1
-    run(home, "rl", [*RL, *family])
+    run(home, "rl", RL)
     for name, steps in (("base", 3), ("policy", 2)):
         made = home / name / "v1"
         assert json.loads((made / "config.json").read_text())["model_type"] == kind

@@ -80,11 +80,8 @@ class Family(Protocol):
     packs: ClassVar[bool]
     """Rows may stand in one line without padding, and a shared prompt is computed once (``engines.learner.attention``).
     False: transformers' own attention and cache, and one row at a time in the learner."""
-
-    @property
-    def language_model(self) -> str:
-        """The name of the language model's module; adapters (LoRA) go into it."""
-        ...
+    language_model: ClassVar[str]
+    """The name of the language model's module; adapters (LoRA) go into it."""
 
     @property
     def folder(self) -> Path: ...

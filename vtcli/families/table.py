@@ -25,8 +25,11 @@ FAMILIES: Mapping[str, str] = {
 GENERIC = "vtcli.families.generic.family.GenericVL"
 """The class of every other type that transformers knows as image-text-to-text."""
 
-THROUGH_PROCESSOR = ("internvl",)
-"""Types that the tests show with it."""
+THROUGH_PROCESSOR: Mapping[str, str] = {
+    **dict.fromkeys(("gemma3", "internvl", "llava_onevision"), GENERIC),
+    **dict.fromkeys(("idefics3", "smolvlm"), "vtcli.families.generic.family.TextModelVL"),
+}
+"""Types of that kind which need no look into transformers' own table, or have names of their own for their parts."""
 
 ENVIRONMENT = "VTCLI_FAMILIES"
 """The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
@@ -53,7 +56,7 @@ def find_family(model_type: str, families: Mapping[str, str] | None = None) -> t
     Raises:
         ConfigError: an unknown type, or a dotted path that leads to no family.
     """
-    known = {**FAMILIES, **dict.fromkeys(THROUGH_PROCESSOR, GENERIC), **(families or {})}
+    known = {**FAMILIES, **THROUGH_PROCESSOR, **(families or {})}
     path = known.get(model_type) or (GENERIC if _transformers_knows(model_type) else None)
     if path is None:
         raise ConfigError(

@@ -45,6 +45,7 @@ class GenericVL:
     Architecture: ClassVar[type[Any]] = NoTinyVersion
     large: ClassVar[Mapping[str, Any]] = {}
     packs: ClassVar[bool] = False
+    language_model: ClassVar[str] = "language_model"
 
     # -- without a model -------------------------------------------------------------------------------------------
 
@@ -84,10 +85,6 @@ class GenericVL:
             "this family of models has no tiny version: give the folder of a model (model=/models/my-model), or "
             "model=tiny, model=tiny_qwen3."
         )
-
-    @property
-    def language_model(self) -> str:
-        return "text_model" if self.config.model_type in {"idefics3", "smolvlm"} else "language_model"
 
     @property
     def max_tokens(self) -> int:
@@ -201,6 +198,12 @@ class GenericVL:
         pixels = torch.from_numpy(layout.black).to(device).view(layout.shape)
         further = {name: torch.from_numpy(value).to(device) for name, value in layout.sizes.items()}
         return 0.0 * self._tower(model, pixels, further).sum()
+
+
+class TextModelVL(GenericVL):
+    """Types that name their language model so: Idefics3, SmolVLM."""
+
+    language_model: ClassVar[str] = "text_model"
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

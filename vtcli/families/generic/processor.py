@@ -70,7 +70,8 @@ class ViewReader:
                 return_tensors="pt",
             )
         ((place,),) = found["text_replacement_offsets"]
-        texts = {*self.processor.tokenizer.model_input_names, "text_replacement_offsets", "mm_token_type_ids"}
+        further = {"text_replacement_offsets", "token_type_ids", "mm_token_type_ids"}
+        texts = {*self.processor.tokenizer.model_input_names, *further}
         return str(place["replacement"]), {
             name: np.asarray(value, np.float32 if name == PIXELS else None)
             for name, value in found.items()

@@ -23,7 +23,7 @@ class GenericVllm:
 
     def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
         """vLLM reads the same processor's files, so it needs no settings beside the number of images."""
-        return {"limit_mm_per_prompt": {"image": images, "video": 0}}
+        return {"limit_mm_per_prompt": {"image": {"count": images}, "video": 0}}
 
     def prompt(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> list[int]:
         """The ids with one marker for each image; vLLM writes the processor's text in its place."""
