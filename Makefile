@@ -9,9 +9,10 @@ VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Tests and the tiny scale are sized for two cores; more threads than cores make every step slower.
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
+# Tests compute with tiny matrices: a second thread costs more than it gives.
+test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-trl bench-sandbox clean
 

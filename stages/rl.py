@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli import judging
-from vtcli.algo.advantages import GROUP_RELATIVE, group_mean
+from vtcli.algo.advantages import group_mean, refuse_single
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig
 from vtcli.algo.monitor import why_no_update
@@ -21,7 +21,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
 from vtcli.config.binding import bind
-from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+from vtcli.config.bounds import at_least, shares, within
 from vtcli.engines.phases import Phases
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
@@ -44,18 +44,20 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
+from vtcli.runs import validation
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
 from vtcli.runs.questions import Questions, choose
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
+from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.sandbox.host.pool import PoolConfig
-from vtcli.schema import Credit, Group, TrainRow
+from vtcli.schema import Credit, Group, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.checkpoints import Checkpoints, checkpoint_interval, require
+from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.records import SampleSet
@@ -108,6 +110,7 @@ class Config:
     checkpoint_keep: int = 2  # the newest so many stay
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
+    validate: Validation = field(default_factory=Validation)
     keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
     compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
@@ -135,17 +138,12 @@ class Config:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
         at_least(1, self, "updates_per_step", "checkpoint_keep")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
+        self.validate.require([p.form for p in self.phases], self.checkpoint_every, self.checkpoint_best)
         require_keep_images(self.keep_images)
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
-        function = self.advantage.func if isinstance(self.advantage, functools.partial) else self.advantage
-        if self.group_size == 1 and function in GROUP_RELATIVE:
-            raise OutOfBounds(
-                "group_size",
-                f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
-                "rollouts of a question, got 1.",
-            )
+        refuse_single(self.advantage, self.group_size)
         refuse_early_stop(self.select, self.fill)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
@@ -173,21 +171,9 @@ class Config:
 
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
-# These change nothing in what is learnt.
-RUNTIME_KEYS = (
-    *(
-        "rl.data",
-        "rl.checkpoint_keep",
-        "rl.checkpoint_beside",
-        "rl.keep_images",
-        "rl.compress_logs",
-        "rl.max_broken",
-        "rl.max_unjudged",
-        "rl.allow_no_update",
-        "rl.limits.timeout_s",
-        "rl.parity",
-        "engine",
-    ),
+RUNTIME_KEYS = (  # what changes nothing that is learnt
+    *("rl.data", "rl.checkpoint_keep", "rl.checkpoint_beside", "rl.keep_images", "rl.compress_logs"),
+    *("rl.max_broken", "rl.max_unjudged", "rl.allow_no_update", "rl.limits.timeout_s", "rl.parity", "engine"),
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
     *judging.RUNTIME_KEYS,
 )
@@ -204,9 +190,11 @@ def run(config: Config) -> Artifact:
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset", verify=first_rank())
     source = source_model(store, config.model, verify=first_rank())
-    parents = [data, *source.parents]
+    held_out = store.resolve(config.validate.data or config.data, "dataset", verify=first_rank())
+    parents = [data, *source.parents, *([held_out] if held_out.digest != data.digest else [])]
     free = (*RUNTIME_KEYS, *source.location_keys("rl"))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
+    free += () if (config.checkpoint_best or "").startswith(VALIDATED) else ("rl.validate",)
     with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files)) as stage:
         if stage.reused:
             return stage.reused
@@ -215,7 +203,7 @@ def run(config: Config) -> Artifact:
                 f"rl: top_k={config.top_k}, top_p={config.top_p:g}, min_p={config.min_p:g} cut tokens off. "
                 "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
             )
-        training = _open(config, stage, data, source.path)
+        training = _open(config, stage, (data, held_out), source.path)
         with training.started():
             _train(training)
         return _finish(training)
@@ -238,6 +226,7 @@ class _Training:
     worlds: Worlds
     measure: SignalMeter
     questions: Mapping[str, Questions]  # by form
+    held_out: Artifact  # the dataset that validation asks
     loop: EventLoop  # one for all steps: a sandbox belongs to its event loop
 
     @property
@@ -260,8 +249,13 @@ class _Training:
         own = [
             log for rank in range(self.learner.world) for log in (*self.trajectories(rank), self.retention.log(rank))
         ]
-        logs, folder = [self.metrics_log, *own], self.stage.work / "checkpoints"
+        logs, folder = [self.metrics_log, self.stage.work / validation.LOG, *own], self.stage.work / "checkpoints"
         return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
+
+    def check(self, metrics: Mapping[str, float], rolled_out: Sequence[Trajectory], where: str) -> None:
+        """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
+        refuse_broken(metrics["broken"], self.config.max_broken, rolled_out, "rl", where)
+        self.measure.check(metrics.get("judge/unjudged"), self.config.max_unjudged, where)
 
     @contextmanager
     def started(self) -> Generator[None]:
@@ -285,8 +279,9 @@ def _train(run: _Training) -> None:
     from vtcli.engines.learner.distributed import ranks
     from vtcli.engines.learner.saving import Saver
     from vtcli.engines.learner.storing import export_complete
+    from vtcli.engines.learner.throughput import timed_update
 
-    config, learner, policy, lengths = run.config, run.learner, run.policy, run.lengths
+    config, learner, lengths = run.config, run.learner, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
     trajectories, retention = run.trajectories(rank)[-1], run.retention
 
@@ -300,14 +295,9 @@ def _train(run: _Training) -> None:
         few = (run.worlds.offer(found.samples.load(i)) for i in places)
         run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
 
-    # The stream rolls out, measures every trajectory, and rewards every group, each as soon as it is finished.
-    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
-    claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
-    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.limits.max_tokens)
-    stream = Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims, admission=room)
     collector = Collector(
         run.loop,
-        stream,
+        _stream(run),
         functools.partial(_round, run),
         credit,
         Fill(wanted, config.fill.max_rounds, config.fill.stop_when_full),
@@ -315,7 +305,10 @@ def _train(run: _Training) -> None:
     )
     done, ahead = _resume(run, collector)
     updates = UpdateCount(run.metrics_log, quiet=rank != 0)
+    validate = _validator(run)
     _require_agreement(run)
+    if done == 0:
+        validate(0, total)
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
     saver = Saver(learner, run.checkpoints, every, beside=config.checkpoint_beside)
     known = False  # that checkpoint_best is a metric
@@ -340,7 +333,7 @@ def _train(run: _Training) -> None:
             moved += time.perf_counter() - turned
 
             # Pack and update. With steps_ahead the next step is collected meanwhile, by the weights before the update.
-            learn = functools.partial(_update, learner, batch.rows(config.updates_per_step), config.loss)
+            learn = functools.partial(timed_update, learner, batch.rows(config.updates_per_step), config.loss)
             if config.steps_ahead and step + 1 < total:
                 retention.begin(step + 1)
                 metrics, ahead = collector.beside(learn, step + 1)
@@ -357,8 +350,10 @@ def _train(run: _Training) -> None:
             metrics["time/step_s"] = time.perf_counter() - begin
             if rank == 0:
                 log_step(run.stage.tracker, run.metrics_log, metrics, step, phase.name)
-            refuse_broken(metrics["broken"], config.max_broken, rolled_out, "rl", f"step {step} ({trajectories})")
-            run.measure.check(metrics.get("judge/unjudged"), config.max_unjudged, f"step {step}")
+            run.check(metrics, rolled_out, f"step {step} ({trajectories})")
+
+            # Validate the weights after the update. Nothing of it reaches the training.
+            metrics |= validate(step + 1, total)
             known = known or require(metrics, config.checkpoint_best)
 
             # Checkpoint, which is written beside the next steps.
@@ -374,6 +369,15 @@ def _train(run: _Training) -> None:
             bar.advance(f"{phase.name}: reward {metrics.get('reward', float('nan')):.3f}")
     saver.finish()
     updates.require(config.allow_no_update)
+
+
+def _stream(run: _Training) -> Stream:
+    """Rolls out, measures every trajectory, and rewards every group, each as soon as it is finished."""
+    config, policy = run.config, run.policy
+    parts = (policy, run.family.chat, run.worlds, config.limits, run.measure)
+    claims = Claims(run.images, run.worlds.sandbox.verify, run.measure)
+    room = None if policy.cache_tokens is None else Admission(policy.cache_tokens, config.limits.max_tokens)
+    return Stream(*parts, clock=policy.clock, lockstep=config.lockstep_turns, claims=claims, admission=room)
 
 
 def _round(run: _Training, step: int, number: int) -> RoundRequest:
@@ -400,14 +404,14 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
     return RoundRequest(group, prompts, phase.reward, prefetch if more else None)
 
 
-def _update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
-    from vtcli.engines.learner.throughput import device_peak, peak_memory, throughput
-
-    begin, before = time.perf_counter(), peak_memory("rollout")
-    metrics = learner.update(rows, loss)
-    seconds, peak = time.perf_counter() - begin, device_peak(learner.backend.dtype)
-    speed = throughput(metrics["row_tokens"], seconds, learner.weight_count, learner.world, peak)
-    return metrics | speed | before | peak_memory("learn") | {"time/learn_s": seconds}
+def _validator(run: _Training) -> Validator:
+    """Validates with one form and one reward over the whole run: those of the last phase, or of ``validate.form``."""
+    config, form = run.config, run.config.validate.form
+    last = [phase for phase in config.phases if form in (None, phase.form)][-1]
+    rows = (run.held_out, last.form, last.reward, config.tasks, config.bad_rows, run.images, run.worlds.offer)
+    asked = HeldOut(config.validate, *rows, config.sampling, config.seed)
+    parts = (run.loop, _stream(run), run.phases, run.retention, run.stage, run.check)
+    return Validator(asked, *parts, config.compress_logs)
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
@@ -434,11 +438,11 @@ def _require_agreement(run: _Training) -> None:
     require_at_start(check, sampled, log)
 
 
-def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Training:
+def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], start: Path) -> _Training:
     """Loads the model twice: the learner first, which joins the ranks, then the policy, on the learner's device."""
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.engines.learner.distributed import barrier
+    from vtcli.engines.learner.distributed import barrier, ranks
     from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
@@ -465,20 +469,14 @@ def _open(config: Config, stage: StageRun, data: Artifact, start: Path) -> _Trai
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
-    questions = {
-        form: _questions(config, data, form, images) for form in sorted({phase.form for phase in config.phases})
-    }
+    data, rows, questions = sets[0], ranks("the check of the rows"), dict[str, Questions]()
+    for form in sorted({phase.form for phase in config.phases}):
+        found = SampleSet(data, form, "train", images, config.bad_rows, rows)
+        questions[form] = choose(data, form, found, config.tasks, config.prompts_per_step)
     seen = (retention, images, view)
     return _Training(
-        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, EventLoop()
+        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, sets[1], EventLoop()
     )
-
-
-def _questions(config: Config, data: Artifact, form: str, images: ImageStore) -> Questions:
-    from vtcli.engines.learner.distributed import ranks
-
-    found = SampleSet(data, form, "train", images, config.bad_rows, ranks("the check of the rows"))
-    return choose(data, form, found, config.tasks, config.prompts_per_step)
 
 
 def _finish(run: _Training) -> Artifact:
@@ -487,14 +485,16 @@ def _finish(run: _Training) -> Artifact:
 
     folder = run.stage.work / "model"
     export_complete(run.learner, run.start, folder)
+    facts: dict[str, Any] = {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]}
     if (best := run.checkpoints.best()) is not None:
+        facts["best"] = {"metric": run.config.checkpoint_best, **score(best)}
         run.learner.load_checkpoint(best)
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
     for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl*"))]:
         shutil.copyfile(path, folder / path.name)
+    validation.collect(run.stage.work, folder)
     shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
     run.retention.collect(folder / "images", run.learner.world)
-    facts = {"steps": sum(run.lengths), "phases": [p.name for p in run.config.phases]}
     return run.stage.commit(folder, facts | recorded(run.config.job))

@@ -1,12 +1,15 @@
-"""vtcli synth: the dataset of a paper's tasks, or (with ``synth.demos``) demonstrations, generated with exact truth."""
+"""vtcli synth: the dataset of a paper's tasks, or demonstrations: of scripts that know the truth, or of a teacher."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,32 +21,68 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vtcli import judging
 from vtcli.config.bounds import at_least
 from vtcli.data import preview, sheet
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, Item
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
 from vtcli.data.parallel import ordered_map
-from vtcli.envs.card import BoundCard, read_card
+from vtcli.data.teachers.dialect import Calls
+from vtcli.engines.openai.ledger import Ledger
+from vtcli.engines.policies import Engine
+from vtcli.engines.teachers import report
+from vtcli.engines.teachers.card import (
+    BoundTeacher,
+    OpenTeacher,
+    TeacherCard,
+    TeacherInputs,
+    WriteCall,
+    read_teacher,
+)
+from vtcli.engines.teachers.distil import Distillation, Distiller
+from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
+from vtcli.engines.teachers.estimate import show as show_cost
+from vtcli.engines.teachers.rows import write_rows
+from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
+from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
+from vtcli.envs.imitate import NO_RUNNER
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
 from vtcli.envs.produce import Chunk, produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
+from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.table import find_family
-from vtcli.protocols import Pixels
+from vtcli.families.calls import format_call
+from vtcli.families.family import Family
+from vtcli.families.table import find_family, open_family
+from vtcli.protocols import Pixels, Signal
+from vtcli.rollout.loop import refuse_broken
+from vtcli.rollout.threads import EventLoop
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
+from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits
-from vtcli.store.records import Demo
+from vtcli.store.images import ImageLimits, ImageStore, Sizing
+from vtcli.store.records import Demo, SampleSet
 
 Row = tuple[Sample | Demo, list[bytes]]
-RUNTIME = ("synth.workers", "synth.merge")
+RUNTIME_KEYS = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
+
+TAUGHT_FROM = ("images", "prompt", "env", "families", "teacher", "signals", "judge", "judging")
+"""Sections that demonstrations of a teacher depend on, beside ``synth.distil``."""
+
+TAUGHT_RUNTIME = (
+    *(f"synth.distil.{key}" for key in ("data", "concurrency", "dry_run", "expect", "max_broken", "max_unjudged")),
+    *("synth.distil.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+    *(f"teacher.{key}" for key in ("url", "key_env", "cache", "patience", "device")),
+)
+"""The keys among them that do not change what is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +108,37 @@ class Config:
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
     preview: int = 0  # write a page of so many rows of every file, and nothing else
+    teacher: BoundTeacher | None = None  # conf/teacher: who plays the policy on the rows of synth.distil.data
+    distil: Distillation = field(default_factory=Distillation)
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])  # facts by which a teacher is checked
+    judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    engine: Engine = field(default_factory=Engine)  # conf/engine, of a teacher that is a model of ours
 
     def __post_init__(self) -> None:
         at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
         card = read_card(self.env)
-        if self.demos:
+        if self.teacher is not None:
+            self._require_lesson()
+            _ = self.distil.errors and card.spoken
+        elif self.demos:
             _ = card.spoken  # or it is refused here
+
+    def _require_lesson(self) -> None:
+        """Raises ``ConfigError`` where a teacher has nothing to do, or more than it can."""
+        if self.distil.data is None:
+            raise ConfigError("teacher needs rows: give synth.distil.data=NAME@latest, a dataset artifact")
+        if self.shard or self.merge or self.preview:
+            raise ConfigError("a teacher works on whole datasets: leave out synth.shard, synth.merge and synth.preview")
+        if self.distil.keep.right == "answer_correct" and "answer" not in self.signals:
+            raise ConfigError("a teacher needs the signal 'answer', which says what is right: signals=all")
 
 
 def run(config: Config) -> Artifact | None:
     """Makes the artifact; a run that was killed keeps the files that it had finished. A preview makes none."""
+    if config.teacher is not None:
+        return _distil(config, read_teacher(config.teacher))
     kind = "demos" if config.demos else "dataset"
     data, notes = counted(config.data, config.merge) if config.demos is None else (config.data, [])
     sys.stderr.writelines(f"note: {note}\n" for note in notes)
@@ -93,6 +151,7 @@ def run(config: Config) -> Artifact | None:
         else ("data", "synth", "scale")
     )
     made_from = {key: config.job.get(key) for key in keys}
+    made_from["synth"] = {key: value for key, value in (made_from["synth"] or {}).items() if key != "distil"}
     if config.demos:
         made_from["family"] = config.model.get("family")
     parts = _parts(config)
@@ -106,7 +165,7 @@ def run(config: Config) -> Artifact | None:
         refs = shards.newest(store, whole.name, refs, made_from, config.seed)
     parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
     files = {} if parents else inputs(parts)  # shards were made from them
-    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME, files, "anew")) as stage:
+    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME_KEYS, files, "anew")) as stage:
         if stage.reused:
             return stage.reused
         with sandbox_until_here():
@@ -283,3 +342,145 @@ def _good(generate: Generate, seed: int, count: int) -> Iterator[Item]:
     for number in range(count):
         with suppress(RowProblem):
             yield generate(seed=seed, item=number, split="train")
+
+
+# Demonstrations of a teacher
+
+
+def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
+    """Demonstrations that a teacher played on the rows of a dataset. A dry run says what it will cost, and makes none.
+
+    Raises:
+        InputError: rows or a model that cannot be used, or nothing that is kept.
+        EngineError: an endpoint that is gone, or too many broken tries.
+    """
+    settings = RunSettings.of(config.job, "demos")
+    store = ArtifactStore(settings.home)
+    data = store.resolve(config.distil.data or "", "dataset")
+    source = source_model(store, teacher.weights) if teacher.weights else None
+    family = open_family(source.path, config.families) if source else None
+    if config.distil.dry_run:
+        _dry_run(config, teacher, data)
+        return None
+    made_from: dict[str, Any] = {key: config.job.get(key) for key in TAUGHT_FROM}
+    made_from["synth"] = {"distil": (config.job.get("synth") or {}).get("distil")}
+    made_from["family"] = config.model.get("family")
+    parents = [data, *(source.parents if source else [])]
+    scope = Scope(
+        (*TAUGHT_RUNTIME, *(source.location_keys("teacher") if source else ())), source.files if source else {}
+    )
+    with open_run(settings, "synth", "demos", made_from, parents, scope) as stage:
+        if stage.reused:
+            report.show(json.loads((stage.reused.path / "distillation.json").read_text()))
+            return stage.reused
+        images = ImageStore(stage.work / "images", _sizing(config, family))
+        samples = _lessons(config, data, images)
+        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
+        measure = SignalMeter(config.signals.values(), config.judge, images, settings.home)
+        ledger = Ledger(teacher.price, config.distil.budget)
+        claims = Claims(images, worlds.sandbox.verify, measure)
+        distiller = Distiller(
+            config.distil, config.seed, images, worlds, measure, claims, ledger, stage.work / "attempts.jsonl"
+        )
+        inputs = TeacherInputs(
+            images, settings.home, config.distil.limits, ledger, _writer(worlds.card), config.engine, config.images,
+            family,
+        )  # fmt: skip
+        samples = [worlds.offer(sample) for sample in samples]
+        with EventLoop() as loop:
+            loop.run(_play(distiller, samples, teacher, inputs))
+        return _taught(config, source.name if source else teacher.name, data, distiller, samples, stage)
+
+
+async def _play(distiller: Distiller, samples: Sequence[Sample], teacher: TeacherCard, inputs: TeacherInputs) -> None:
+    """Plays the rows; sandbox and judge are started with the teacher, if anything is left to be asked."""
+
+    async def opened() -> OpenTeacher:
+        await distiller.worlds.start()
+        await distiller.measure.start()
+        return await teacher.open(inputs)
+
+    try:
+        await distiller.play(samples, opened)
+    finally:
+        await distiller.measure.close()
+        await distiller.worlds.close()
+
+
+def _sizing(config: Config, family: Family | None) -> Sizing:
+    """The resize that the demonstrations are shown with: that of the family which learns from them.
+
+    Raises:
+        ConfigError: a teacher of another family, to which coordinates would mean something else.
+    """
+    if not config.model.get("family"):
+        raise ConfigError("model.family is not given: name the family that the demonstrations are for")
+    learner = find_family(str(config.model["family"]), config.families)
+    if family is not None and not isinstance(family, learner):
+        raise ConfigError(
+            f"the teacher is a {family.name}, and the demonstrations are for model.family={config.model['family']}, "
+            "which sees images in other sizes. Choose a teacher of that family, or serve it and give teacher=endpoint."
+        )
+    return learner.sizing(config.images)
+
+
+def _lessons(config: Config, data: Artifact, images: ImageStore) -> list[Sample]:
+    found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
+    sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
+    count = min(len(found), config.distil.rows or len(found))
+    if not count:
+        raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
+    return [found.load(index) for index in range(count)]
+
+
+def _writer(card: EnvCard) -> WriteCall:
+    """Writes a call in the environment's syntax, where it has one for native tools."""
+    return card.dialect.write if isinstance(card.dialect, Calls) else format_call
+
+
+def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
+    """Prints the cost, from the length of some prompts. Nothing is asked, and no sandbox is started."""
+    card, prompt = read_card(config.env), read_prompt(config.prompt)
+    with tempfile.TemporaryDirectory() as folder:
+        images = ImageStore(folder, _sizing(config, None))
+        found = SampleSet(data, "answer", config.distil.split, images, config.bad_rows)
+        count = min(len(found), config.distil.rows or len(found))
+        shown = [card.offer(found.load(index)) for index in range(0, count, max(1, count // PROMPTS))]
+        lengths = asyncio.run(prompt_lengths(shown, card, EnvInputs(images, prompt, NO_RUNNER)))
+    if not lengths:
+        raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
+    cost = estimate(config.distil, count, lengths)
+    show_cost(cost, teacher.name, teacher.price, config.distil.budget, config.distil)
+
+
+def _taught(
+    config: Config, name: str, data: Artifact, distiller: Distiller, samples: Sequence[Sample], stage: StageRun
+) -> Artifact:
+    """Write the artifact's files from the finished tries, commit them, and print the tables."""
+    settings = config.distil
+    where = f"synth ({data.ref})"
+    refuse_broken(
+        distiller.broken.total() / max(distiller.tries, 1),
+        settings.max_broken,
+        distiller.examples,
+        "synth.distil",
+        where,
+    )
+    unjudged = distiller.unjudged / distiller.judged if distiller.judged else None
+    distiller.measure.check(unjudged, settings.max_unjudged, "synth.distil")
+    found = distiller.outcomes(samples)
+    said = report.account({"data": data.ref, "teacher": name}, found, distiller)
+    report.show(said)
+    if not said["kept"]:
+        raise InputError(
+            f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for what the "
+            "teacher said. Loosen synth.distil.keep, raise synth.distil.tries, or choose another teacher."
+        )
+    folder = stage.work / "artifact"
+    shutil.rmtree(folder, ignore_errors=True)
+    counts = write_rows(folder, found, distiller, _sizing(config, None), config.sheet)
+    report.write(folder, said, found, distiller)
+    parquet.write_card(folder)
+    stage.tracker.metrics({"kept": float(said["kept"]), "money": said["money"], "tries": float(said["tries"])}, 0)
+    kept = {key: said[key] for key in ("types", "dropped_rows", "tries", "usage", "money", "teacher")}
+    return stage.commit(folder, {"rows": counts} | kept)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
-from vtcli.report import build, content, folder, plots, tables
+from vtcli.report import build, content, folder, pages, plots, tables
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored, Stop
 from vtcli.store.images import ImageStore
@@ -50,6 +53,17 @@ def data(tmp_path: Path) -> tuple[ReportData, ImageStore]:
     ), store
 
 
+def page_of(data: ReportData, store: ImageStore) -> str:
+    return build.html(data, tables.all_tables(data.series, data.seed), build.inline(data.shown, store))
+
+
+def called(path: Path, name: str) -> Any:
+    """What a script beside the page hands to the viewer's function."""
+    text = path.read_text()
+    assert text.startswith(f"vtcli.{name}(")
+    return json.loads(f"[{text[len(name) + 7 : -2]}]")
+
+
 class Page(HTMLParser):
     """Collects what a browser would run or fetch."""
 
@@ -83,7 +97,7 @@ def test_page_is_self_contained_and_escapes_everything(data: tuple[ReportData, I
 
 
 def test_page_shows_calls_on_their_image_and_truth(data: tuple[ReportData, ImageStore]) -> None:
-    text = build.html(*data)
+    text = page_of(*data)
     # Image 0 is 112 px, three times as large on the page; the call's box in view pixels; the truth's 20..60, 30..70.
     assert 'viewBox="0 0 112 112" width="336" height="336"' in text
     assert '<g class="call">' in text
@@ -92,28 +106,51 @@ def test_page_shows_calls_on_their_image_and_truth(data: tuple[ReportData, Image
     assert '<rect x="20.00" y="30.00" width="40.00" height="40.00"/>' in text
     assert "came back: image 1" in text
     assert text.count("<details class=") == 5
+    assert '<a href="#zoom-test-000000-answer-0" class="mono">' in text
     assert "tool global" in text
     assert "expected" in text
 
 
-def test_page_keeps_its_size(data: tuple[ReportData, ImageStore], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_grows_too_large_has_its_trajectories_beside_it(
+    data: tuple[ReportData, ImageStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report, store = data
-    noise = np.random.default_rng(0).integers(0, 256, (112, 112, 3), dtype=np.uint8)
-    sample = make_sample(store, pixels=noise)
-    big = make_scored(make_trajectory(sample, ["<answer>K</answer>"], store), {"answer_correct": 1}, {"answer": 1.0})
     monkeypatch.setattr(build, "MAX_BYTES", 60_000)
-    from dataclasses import replace
+    monkeypatch.setattr(pages, "PAGE", 2)
+    text = build.build(tmp_path / "out", report, store)[0].read_text()
+    assert "<details" not in text
+    assert '<script defer src="pages/list.js"></script>' in text
+    assert "script-src &#39;sha256-" in text
+    size, entries = called(tmp_path / "out" / "pages" / "list.js", "list")
+    assert (size, len(entries)) == (2, 5)
+    assert entries[0]["id"] == report.shown[0].trajectory.id
+    assert {key: entries[0][key] for key in ("outcome", "operations", "parts", "calls")} == {
+        "outcome": "wrong",
+        "operations": ["zoom in"],
+        "parts": {"answer": 0.0, "format": 0.0},
+        "calls": 2,
+    }
+    assert len(called(tmp_path / "out" / "pages" / "texts.js", "texts")[0]) == 5
+    at, bodies = called(tmp_path / "out" / "pages" / "2.js", "cards")
+    assert (at, len(bodies)) == (4, 1)
+    page = Page("".join(bodies))
+    assert not {"script", "img"} & set(page.tags)
+    pictures = [link for link in page.links if link.startswith("images/")]
+    assert pictures
+    assert all((tmp_path / "out" / link).is_file() for link in pictures)
+    assert not page.handlers
 
-    text = build.html(replace(report, shown=(*report.shown, big)), store)
-    assert "more were left out" in text
-    unused = set(re.findall(r'<image id="(\w+)"', text)) - set(re.findall(r'<use href="#(\w+)"', text))
-    assert not unused
+
+def test_a_sample_of_the_trajectories_is_called_one(data: tuple[ReportData, ImageStore]) -> None:
+    report, store = data
+    assert "A seeded sample of the 12 trajectories" in page_of(replace(report, measured=12), store)
+    assert "A seeded sample" not in page_of(replace(report, measured=5), store)
 
 
 def test_report_of_one_model_without_training_or_trajectories(tmp_path: Path) -> None:
     rows = (Row("a", "zoom", "answer", 0, "answered", accuracy=1.0), Row("b", "zoom", "answer", 0, "broken"))
     report = ReportData("t", {}, [], "", (Evaluation("m", "m:v1", rows),))
-    text = build.html(report, ImageStore(tmp_path))
+    text = page_of(report, ImageStore(tmp_path))
     assert "Training" not in text
     assert "Paired differences" not in text
     assert "<script" not in text
@@ -124,7 +161,7 @@ def test_large_pictures_are_scaled_down(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     sample = make_sample(store, pixels=make_pixels(0, 1400, 700))
     found = make_scored(make_trajectory(sample, ["<answer>K</answer>"], store), {}, None)
-    text = build.html(ReportData("t", {}, [], "", (), shown=(found,)), store)
+    text = page_of(ReportData("t", {}, [], "", (), shown=(found,)), store)
     assert "data:image/jpeg;base64," in text
     assert 'viewBox="0 0 1400 700" width="336" height="168"' in text
     assert "no verdict" in text
@@ -244,6 +281,7 @@ def test_choose_spreads_over_outcomes_and_is_seeded() -> None:
     assert kinds.count(("count", "right")) >= 2
     assert picked == content.choose(found, 8, seed=3)
     assert len(content.choose(found, 100, seed=0)) == 40
+    assert content.choose(found, None, seed=0) == tuple(found)
 
 
 def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
@@ -251,10 +289,10 @@ def test_an_image_that_a_run_did_not_keep_is_said_to_be_gone(
 ) -> None:
     report, store = data
     gone = report.shown[0].trajectory.images[1]
-    before = build.html(report, store).count('<svg class="picture"')
+    before = page_of(report, store).count('<svg class="picture"')
     store.path(gone.view).unlink()
     (store.root / "sampled.json").write_text('{"trajectories": ["t1"]}')
-    page = build.html(report, ImageStore(store.root))
+    page = page_of(report, ImageStore(store.root))
     assert "The run did not keep this image." in page
     assert page.count('<svg class="picture"') == before
     assert folder.image_notes(tmp_path) == (

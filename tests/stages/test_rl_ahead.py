@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import rl_world
-from rl_world import KilledError, lines, opened, turns
+from rl_world import KilledError, lines, opened, sleepy, turns
 
 from stages import rl as stage
 from vtcli.algo.optim import Backend
-from vtcli.engines.hf import HfPolicy
-from vtcli.engines.policies import Engine, open_policy
+from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError
 from vtcli.schema import Scored
 from vtcli.store import records
@@ -74,36 +73,13 @@ def test_a_turn_tells_the_weights_that_sampled_it(home: Path) -> None:
     assert max(line["mismatch_kl"] for line in lines(plain)) < 1e-6
 
 
-class SleepyPolicy(HfPolicy):
-    """Its weights are worth nothing after sleep, as vLLM's at level 2."""
-
-    asleep = False
-
-    async def complete(self, request: Any) -> Any:
-        assert not self.asleep
-        return await super().complete(request)
-
-    def sleep(self) -> None:
-        self.asleep = True
-        for parameter in self.model.parameters():
-            parameter.data.fill_(float("nan"))
-
-    def wake(self) -> None:
-        self.asleep = False
-
-
 @pytest.mark.slow
 def test_a_run_whose_engine_and_learner_sleep_is_the_same_bit_for_bit(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     awake = run(home, "awake", steps_ahead=0, backend=Backend(zero_stage=1))
 
-    def opened(engine: Engine, *given: Any) -> SleepyPolicy:
-        plain = open_policy(Engine("hf"), *given)
-        assert isinstance(plain, HfPolicy)
-        return SleepyPolicy(plain.model, plain.family, plain.view)
-
-    monkeypatch.setattr(stage, "open_policy", opened)
+    monkeypatch.setattr(stage, "open_policy", sleepy)
     settings = {"engine": Engine("vllm", sleep=2), "backend": Backend(zero_stage=1, sleep=True), "steps_ahead": 0}
     kept = stage.log_step
 

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 TWO_RANKS_RL = [*RL, "name=two", "rl.backend.zero_stage=3", "rl.backend.offload=weights", "rl.keep_images=5"]
+TWO_RANKS_RL += ["rl.validate.every=2", "rl.validate.prompts=3"]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,10 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
     halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
     assert [len(lines(half)) for half in halves] == [8, 4]  # 2 phases × 2 prompts and 1 prompt × group of 2
     assert sampled(*halves) == sampled(one / "trajectories.jsonl")
+    assert [line["step"] for line in lines(two / "validation.jsonl")] == [0, 2]
+    assert [line["validation/questions"] for line in lines(two / "validation.jsonl")] == [3, 3]
+    shares = [two / "validation" / f"00000{name}.jsonl" for name in ("0", "0-1", "2", "2-1")]
+    assert [len(lines(share)) for share in shares] == [2, 1, 2, 1]
     before, first, second = (
         load_file(home / name / "model.safetensors") for name in ("base/v1", "policy/v1", "two/v1")
     )

@@ -102,9 +102,12 @@ def checkpoint(work: Path, stage: str, number: str, env: dict[str, str]) -> None
 
 
 def requeued(number: str, env: dict[str, str]) -> None:
-    """Waits for a job to be pending for the second time, and spares it Slurm's two minutes before it may begin."""
+    """Waits for a job to be pending for the second time, and spares it most of Slurm's two minutes before it may begin.
+
+    A start in the very second of the job's end fails: slurmd takes the new credential for the revoked one.
+    """
     until(lambda: job(number, env)["JobState"] == "PENDING" and job(number, env)["Restarts"] == "1", "a requeue")
-    command("scontrol", "update", f"JobId={number}", "StartTime=now", env=env)
+    command("scontrol", "update", f"JobId={number}", "StartTime=now+4", env=env)
 
 
 def ended(numbers: Sequence[str], work: Path, env: dict[str, str]) -> None:

@@ -14,6 +14,8 @@ from fakes import native_card
 from stages import rl as stage
 from vtcli.algo.optim import Optim
 from vtcli.data.generators import rotflip
+from vtcli.engines.hf import HfPolicy
+from vtcli.engines.policies import Engine, open_policy
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Verdict
 from vtcli.store import records
@@ -32,12 +34,16 @@ def opened(home: Path) -> Iterator[Path]:
 
     with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
         for form in ("tool", "answer"):
-            rows = []
-            for i in range(4):
-                item = rotflip.generate(0, i, "train", rotflip.RotflipSize(), form=form)
-                sample = Sample(item.id, item.task, form, "train", "Turn it.", item.answer, (), item.tools, item.truth)
-                rows.append((sample, [encode_png(item.pixels)]))
-            records.write_samples(draft.path / f"{form}-train.parquet", rows)
+            for split in ("train", "validation"):
+                items = [rotflip.generate(0, i, split, rotflip.RotflipSize(), form=form) for i in range(4)]
+                rows = [
+                    (
+                        Sample(i.id, i.task, form, split, "Turn it.", i.answer, (), i.tools, i.truth),
+                        [encode_png(i.pixels)],
+                    )
+                    for i in items
+                ]
+                records.write_samples(draft.path / f"{form}-{split}.parquet", rows)
         draft.commit()
     sizes = tiny.TinyModel(
         vocab_size=400, hidden_size=48, layers=1, heads=2, kv_heads=1, intermediate_size=64,
@@ -91,3 +97,28 @@ def turns(made: Artifact) -> list[tuple[Any, ...]]:
 
 class KilledError(BaseException):
     """Nothing catches it."""
+
+
+class SleepyPolicy(HfPolicy):
+    """Its weights are worth nothing after sleep, as vLLM's at level 2."""
+
+    asleep = False
+
+    async def complete(self, request: Any) -> Any:
+        assert not self.asleep
+        return await super().complete(request)
+
+    def sleep(self) -> None:
+        self.asleep = True
+        for parameter in self.model.parameters():
+            parameter.data.fill_(float("nan"))
+
+    def wake(self) -> None:
+        self.asleep = False
+
+
+def sleepy(engine: Engine, *given: Any) -> SleepyPolicy:
+    """Stands in for ``open_policy``."""
+    plain = open_policy(Engine("hf"), *given)
+    assert isinstance(plain, HfPolicy)
+    return SleepyPolicy(plain.model, plain.family, plain.view)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
+from vtcli.config.bounds import OutOfBounds
+from vtcli.protocols import Advantage
 from vtcli.schema import Credit, Group, Scored, Stop
 
 EPSILON = 1e-6
@@ -57,6 +60,17 @@ def turn_level(
 
 GROUP_RELATIVE = (group_mean, turn_level)
 """They compare the trajectories of a group: where there is one only, it gets no gradient."""
+
+
+def refuse_single(advantage: Advantage, group_size: int) -> None:
+    """Raises ``OutOfBounds`` for groups of one under an advantage that compares the members of a group."""
+    function = advantage.func if isinstance(advantage, functools.partial) else advantage
+    if group_size == 1 and function in GROUP_RELATIVE:
+        raise OutOfBounds(
+            "group_size",
+            f"must be at least 2 for the advantage {getattr(function, '__name__', function)}, which compares the "
+            "rollouts of a question, got 1.",
+        )
 
 
 def _early_turns(member: Scored) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """Tests of claims about images that code made, on finished trajectories.
 
 An image of code carries the operations that its process claims, and the sha256 of the picture that they started from.
-Whoever needs certainty asks for a test: a reward that reads a signal which rests on claims (``signals.claimed``), or a
-judge that looks at what code showed. The sandbox then does the operations again; without a question, it does not.
+Who needs certainty asks for a test: a reward that reads a signal of claims (``signals.claimed``), or a judge that looks
+at what code showed. The sandbox then does the operations again; without a question, it does not.
 """
 
 from __future__ import annotations

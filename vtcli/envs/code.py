@@ -176,7 +176,7 @@ class CodeEnv:
 
     async def _store(self, produced: OutputImage, images: Sequence[ImageRef], index: int | None) -> ImageRef:
         """Encoding takes a while and is done beside the event loop. The picture that the chain started from is kept by
-        its content, with its size where it was a view: ``envs.claims`` tests the claim where somebody asks."""
+        its content, with its size where it was a view. ``envs.claims`` tests the claim where somebody asks."""
         how, given = transform(produced, index), self.sample.images if index is None else images
         start = start_of(produced, index)
         if start is not None and 0 <= start < len(given):

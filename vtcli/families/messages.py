@@ -30,10 +30,12 @@ class Demonstration(Protocol):
     def messages(self) -> Sequence[Mapping[str, str]]: ...
     @property
     def images(self) -> Sequence[ImageRef]: ...
+    @property
+    def unlearnt(self) -> Sequence[int]: ...
 
 
 def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:
-    """One demonstration as a row with a mask on the assistant's tokens only.
+    """One demonstration as a row with a mask on the assistant's tokens only, without those of ``unlearnt`` messages.
 
     Raises:
         InputError: roles in an order that no rollout has, or no assistant turn (an empty mask).
@@ -44,10 +46,11 @@ def encode_demo(demo: Demonstration, chat: Chat) -> TrainRow:
     images = list(demo.images)
     taken = messages[0]["content"].count(PLACEHOLDER)
     segments: list[tuple[Sequence[int], bool]] = [(chat.prompt(system, messages[0]["content"], images[:taken]), False)]
-    for message in messages[1:]:
+    first = len(demo.messages) - len(messages)
+    for place, message in enumerate(messages[1:], start=first + 1):
         role, content = message["role"], message["content"]
         if role == "assistant":
-            segments.append((chat.encode_turn(content), True))
+            segments.append((chat.encode_turn(content), place not in demo.unlearnt))
             continue
         count = content.count(PLACEHOLDER)
         here, taken = images[taken : taken + count], taken + count

@@ -17,8 +17,9 @@ def images(
     max_pixels: int | None = None,
     max_aspect: float = MAX_ASPECT_RATIO,
 ) -> list[str | None]:
-    """Drops rows with an image whose shorter or longer side, area, or aspect (longer over shorter side) is outside the
-    bounds, which belong to what stays. Qwen's processors take no aspect above 200, so the default drops what
+    """Drops rows with an image whose shorter or longer side, area, or aspect (longer by shorter side) is out of bounds.
+
+    The bounds themselves stay. Qwen's processors take no aspect above 200, so the default drops what
     rl refuses.
     """
 

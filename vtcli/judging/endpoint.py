@@ -14,7 +14,7 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -48,7 +48,7 @@ class Patience:
         times = (self.timeout_s, self.deadline_s, self.backoff_s)
         if min(self.concurrency, self.attempts, self.give_up) < 1 or min(times) <= 0:
             raise ConfigError(
-                f"judge: {self} cannot work; concurrency, attempts and give_up must be at least 1, the times above 0"
+                f"{self} cannot work; concurrency, attempts and give_up must be at least 1, the times above 0"
             )
 
 
@@ -60,17 +60,22 @@ class Reply:
     why: str = ""
     status: int = 0
     finish: str = ""
+    message: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the whole of it: its tool calls, its reasoning
+    usage: Mapping[str, Any] = field(default_factory=dict[str, Any])  # tokens, as the server counted them
+    stopped_by: str = ""  # the stop string that ended it, where the server says so (vLLM)
 
 
 class Endpoint:
-    """A chat-completions URL. One event loop must own ``open`` and every question."""
+    """A chat-completions URL. One event loop must own ``open`` and every question. ``section`` is the part of the
+    configuration that it is from, "judge" or "teacher", for messages."""
 
-    def __init__(self, url: str, key_env: str, patience: Patience) -> None:
+    def __init__(self, url: str, key_env: str, patience: Patience, section: str = "judge") -> None:
         if key_env and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key_env):
             raise ConfigError(
-                "judge.key_env is the name of an environment variable, not the key, which would be stored"
+                f"{section}.key_env is the name of an environment variable, not the key, which would be stored"
             )
-        self.url = completions_url(url)
+        self.url = completions_url(url, section)
+        self._section = section
         self._patience = patience
         self._key_env, self._key = key_env, os.environ.get(key_env, "") if key_env else ""
         self._session: aiohttp.ClientSession | None = None
@@ -98,8 +103,9 @@ class Endpoint:
         self._silent = 0 if reply.status else self._silent + 1
         if self._silent >= self._patience.give_up:
             raise EngineError(
-                f"the judge at {self.url} is gone: {self._silent} questions in a row had no reply (last: {reply.why}). "
-                "Start it again, or set judge.url to where it is, and run the same command again."
+                f"the {self._section} at {self.url} is gone: {self._silent} questions in a row had no reply (last: "
+                f"{reply.why}). Start it again, or set {self._section}.url to where it is, and run the same command "
+                "again."
             )
         return reply
 
@@ -127,9 +133,9 @@ class Endpoint:
 
     def _too_short(self, spent_s: float) -> str:
         return (
-            f" and {spent_s:.{0 if spent_s >= 10 else 1}f} s in all: a slow judge needs more than "
-            f"judge.patience.timeout_s={self._patience.timeout_s:g} for a reply and "
-            f"judge.patience.deadline_s={self._patience.deadline_s:g} for a question"
+            f" and {spent_s:.{0 if spent_s >= 10 else 1}f} s in all: a slow {self._section} needs more than "
+            f"{self._section}.patience.timeout_s={self._patience.timeout_s:g} for a reply and "
+            f"{self._section}.patience.deadline_s={self._patience.deadline_s:g} for a question"
         )
 
     async def _once(self, body: Mapping[str, Any], limit_s: float) -> tuple[Reply, bool, float | None]:
@@ -152,7 +158,7 @@ class Endpoint:
         again = status in (408, 429) or (status >= 500 and status != NOT_IMPLEMENTED)
         text = self._safe(data[:300].decode("utf-8", "replace").strip())
         return (
-            Reply(None, f"status {status}{_hint(status, self._key_env)}: {text}", status),
+            Reply(None, f"status {status}{_hint(status, self._key_env, self._section)}: {text}", status),
             again,
             retry_after(headers),
         )
@@ -161,12 +167,13 @@ class Endpoint:
         """The text of a completion."""
         try:
             value: Any = json.loads(data[:MAX_REPLY_BYTES])
-            choices = cast("list[Any]", value["choices"])
-            content, finish = choices[0]["message"]["content"], str(choices[0].get("finish_reason") or "")
+            choice = cast("dict[str, Any]", cast("list[Any]", value["choices"])[0])
+            message, finish = cast("dict[str, Any]", choice["message"]), str(choice.get("finish_reason") or "")
+            content: Any = message["content"] if "tool_calls" not in message else message.get("content")
         except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
             kind = "HTML" if data.lstrip()[:1] == b"<" else "no chat completion"
             start = self._safe(data[:120].decode("utf-8", "replace"))
-            hint = "judge.url must lead to an OpenAI-compatible API and usually ends in /v1"
+            hint = f"{self._section}.url must lead to an OpenAI-compatible API and usually ends in /v1"
             return Reply(None, f"the endpoint answered with {kind} ({start!r}); {hint}", 200)
         if isinstance(content, list):  # as content parts
             parts = cast("list[Any]", content)
@@ -174,7 +181,10 @@ class Endpoint:
         if content is not None and not isinstance(content, str):
             return Reply(None, "the completion's content is no text", 200)
         cut = ", cut off at its token limit" if finish == "length" else ""
-        return Reply(content or "", cut, 200, finish)
+        usage: Any = value.get("usage")
+        counted = cast("dict[str, Any]", usage) if isinstance(usage, dict) else dict[str, Any]()
+        by = choice.get("stop_reason")
+        return Reply(content or "", cut, 200, finish, message, counted, by if isinstance(by, str) else "")
 
     def _safe(self, text: str) -> str:
         """The text without the key, in case a server repeats it."""
@@ -184,7 +194,7 @@ class Endpoint:
 _NO_LIMIT = aiohttp.ClientTimeout(total=None)  # the limit is ours, around the whole exchange
 
 
-def completions_url(url: str) -> str:
+def completions_url(url: str, section: str = "judge") -> str:
     """The URL to post to, from one such as ``http://host:8000/v1``. Raises ``ConfigError`` for a malformed URL, or one
     with a secret."""
     try:
@@ -194,23 +204,24 @@ def completions_url(url: str) -> str:
         parts, known = None, False
     if parts is None or not known:
         raise ConfigError(
-            f"judge.url must be the base URL of an OpenAI-compatible API, such as http://localhost:8000/v1; got {url!r}"
+            f"{section}.url must be the base URL of an OpenAI-compatible API, such as http://localhost:8000/v1; got "
+            f"{url!r}"
         )
     if parts.username or parts.password or parts.query:
         raise ConfigError(
-            "judge.url holds a user, a password or a query, which would be stored with every run; put the key into the "
-            "environment variable that judge.key_env names"
+            f"{section}.url holds a user, a password or a query, which would be stored with every run; put the key "
+            f"into the environment variable that {section}.key_env names"
         )
     base = url.rstrip("/")
     return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
 
 
-def _hint(status: int, key_env: str) -> str:
+def _hint(status: int, key_env: str, section: str) -> str:
     """The usual meaning of a status, as advice."""
     if status in (401, 403):
-        return f" (set the environment variable {key_env or 'that judge.key_env names'} to a valid key)"
+        return f" (set the environment variable {key_env or f'that {section}.key_env names'} to a valid key)"
     if status in (404, 405) or 300 <= status < 400:
-        return " (check judge.url, which usually ends in /v1, and judge.model)"
+        return f" (check {section}.url, which usually ends in /v1, and {section}.model)"
     return ""
 
 

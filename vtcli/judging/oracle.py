@@ -99,8 +99,10 @@ class Oracle:
         return max((self.sight.best(images, index, targets) for index in shown), default=NONE)
 
     def _reply(self, case: Case) -> float:
-        """The score of a whole reply on the scale of CodeV's released code: 0 where no call has made an image, else
-        that of the best one, 1, .75 or .25."""
+        """The score of a whole reply on the scale of CodeV's released code.
+
+        It is 0 where no call has made an image, else that of the best one: 1, .75 or .25.
+        """
         made = [index for result in case.trajectory.results for index in result.images]
         return {FULL: 1.0, PARTLY: 0.75, NONE: 0.25}[self._evidence(case, made)] if made else 0.0
 

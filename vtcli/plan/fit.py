@@ -49,8 +49,11 @@ def estimate(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
 
 
 def advised(plan: Plan) -> Plan:
-    """The plan with the layout that fits and costs least: with the same limits and machines if there is one, else with
-    a lower ``rl.limits.max_tokens``, else with more machines."""
+    """The plan with the layout that fits and costs least.
+
+    It has the same limits and machines if such a layout exists, else a lower ``rl.limits.max_tokens``, else more
+    machines.
+    """
     for work, nodes in _roomier(plan):
         then = cheapest(plan.arch, work, plan.layout, replace(plan.cluster, nodes=nodes), plan.constants)
         if then is not None:

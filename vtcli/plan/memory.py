@@ -128,10 +128,12 @@ def layer_values(arch: Architecture, layout: Layout) -> float:
     """Bytes per token that one decoder layer keeps for its backward pass.
 
     Counted on transformers' layer through ``saved_tensors_hooks`` (tests/plan/test_memory.py): 6 hidden, 2 query, 2
-    key-value and 4 intermediate vectors, and in bf16 one hidden vector in fp32 (RMSNorm).
+    key-value and 4 intermediate vectors, and in bf16 one hidden vector in fp32 (RMSNorm). Each of a token's experts
+    keeps 4 intermediate vectors, and its input and output.
     """
     t = arch.text
-    values = 6 * t.hidden + 2 * t.q + 2 * t.kv + 4 * t.intermediate
+    mlp = 4 * t.intermediate + (2 * t.hidden if t.experts else 0)
+    values = 6 * t.hidden + 2 * t.q + 2 * t.kv + t.chosen * mlp
     return layout.bytes * values + (4 * t.hidden if layout.dtype == "bfloat16" else 0)
 
 
@@ -242,8 +244,11 @@ def features(arch: Architecture, work: Workload, layout: Layout, cluster: Cluste
 
 
 def checkpoint_copy(parameters: float, learnt: float, layout: Layout, cluster: Cluster) -> float:
-    """Bytes of the copies on the first machine: the weights, by its first rank (ZeRO-3: each its shard), and the
-    optimiser's states, by each rank its own (without ZeRO by the first)."""
+    """Bytes of the copies on the first machine.
+
+    Its first rank copies the weights (ZeRO-3: each its shard), and each rank its own states of the optimiser (without
+    ZeRO the first copies all).
+    """
     ranks, world = cluster.per_node - layout.serving, layout.learners(cluster)
     share = ranks / world
     weights = layout.bytes * parameters * (share if layout.zero_stage == 3 else 1)

@@ -1,24 +1,26 @@
-"""``report.html``, self-contained, and ``report.md``: the same numbers for a browser and for a terminal or a diff."""
+"""``report.html``, self-contained up to a size, and ``report.md``: the same numbers for a terminal or a diff."""
 
 from __future__ import annotations
 
-from importlib import resources
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from vtcli.algo.rows import pick, summarise
+from vtcli.algo.rows import pick
 from vtcli.protocols import Images
-from vtcli.report import plots, tables, viewer
+from vtcli.report import pages, plots, tables, templates, viewer
 from vtcli.report.content import ReportData
+from vtcli.schema import Scored
 from vtcli.store import disk
+from vtcli.store.images import ImageStore, image_file
 
 MAX_BYTES = 5_000_000
-"""Of the page. Trajectories that would pass it are left out, and the page says how many."""
+"""Of a page with its trajectories inside. With more, they lie in ``pages/`` and ``images/`` beside it."""
 
 
-def build(folder: Path, data: ReportData, images: Images) -> tuple[Path, Path]:
+def build(folder: Path, data: ReportData, images: ImageStore) -> tuple[Path, Path]:
     """Write the report into ``folder``.
 
     Args:
@@ -31,60 +33,74 @@ def build(folder: Path, data: ReportData, images: Images) -> tuple[Path, Path]:
         InputError: the folder cannot be written, or an image is missing.
     """
     page, text = folder / "report.html", folder / "report.md"
-    disk.write_atomic(page, html(data, images).encode())
-    disk.write_atomic(text, markdown(data).encode())
+    found = tables.all_tables(data.series, data.seed)
+    inside = inline(data.shown, images)
+    if inside is None:
+        pages.write(folder, data.shown, viewer.PictureFiles(_kept(folder, images)))
+    disk.write_atomic(page, html(data, found, inside).encode())
+    disk.write_atomic(text, markdown(data, found).encode())
     return page, text
 
 
-def html(data: ReportData, images: Images) -> str:
-    """The page. Everything that a model or a data set wrote is escaped by the template."""
-    album, cards = viewer.Album(images), list[viewer.Card]()
-    spent = 0
-    for scored in data.shown:
-        card = viewer.card(scored, album, len(cards))
+def inline(found: Sequence[Scored], images: Images) -> tuple[viewer.Album, list[viewer.Card]] | None:
+    """The cards of a self-contained page and their pictures; None where they are too large for one."""
+    album, cards, spent = viewer.Album(images), list[viewer.Card](), 0
+    for scored in found:
+        card = viewer.card(scored, album)
         spent += 4000 + sum(3 * len(str(step.text)) + 900 * len(step.shots) for step in card.steps)
-        if cards and album.size + spent > MAX_BYTES * 0.8:
-            break
+        if album.size + spent > MAX_BYTES * 0.8:
+            return None
         cards.append(card)
-    found = tables.all_tables(data.series, data.seed)
+    return album, cards
+
+
+def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
+    """Finds the file of an image in the report's folder, where it is put if need be."""
+
+    def find(sha: str) -> Path | None:
+        place, source = image_file(folder / "images", sha), images.path(sha)
+        if not place.exists():
+            if not source.exists():
+                return None
+            with disk.checked(place, "copy an image to"):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, place)
+        return place
+
+    return find
+
+
+def html(data: ReportData, found: Sequence[tables.Table], inside: tuple[viewer.Album, list[viewer.Card]] | None) -> str:
+    """The page; without ``inside`` it lists what ``pages.write`` wrote. Everything that a model or a data set wrote is
+    escaped by the template."""
+    album, cards = inside or (None, [])
     headline = [t for t in found if t.title in ("Before and after", "Paired differences")]
     curves = _curves(data)
     sections = [("result", "Result"), ("training", "Training"), ("tables", "Tables")]
     sections += [("trajectories", "Trajectories"), ("origin", "Where this comes from")]
-    hidden = {"training": not curves, "trajectories": not cards}
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("report.html.j2"))
-    return template.render(
+    hidden = {"training": not curves, "trajectories": not data.shown}
+    beside = " 'self' file:" if inside is None else ""
+    return templates.render(
+        "report.html.j2",
         data=data,
-        style=Markup(_asset("style.css")),  # noqa: S704  our own file
-        script=Markup(_asset("browse.js")),  # noqa: S704  our own file
-        album=_used(album, cards),
+        policy="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+        f"img-src data:{beside}; script-src {templates.digest(templates.asset('browse.js'))}{beside}",
+        paged=inside is None,
+        album=album.uris if album else {},
         sections=[s for s in sections if not hidden.get(s[0])],
         figures=_figures(data),
         headline=[*headline, *data.extra],
         rest=[t for t in found if t not in headline],
         curves=curves,
         cards=cards,
-        omitted=len(data.shown) - len(cards),
-        filters={
-            "task": sorted({c.task for c in cards}),
-            "question": sorted({c.form for c in cards}),
-            "outcome": sorted({c.outcome for c in cards}),
-        },
     )
-
-
-def _used(album: viewer.Album, cards: list[viewer.Card]) -> dict[str, tuple[str, int, int]]:
-    """The pictures that the cards on the page refer to: the last card may have been left out."""
-    shots = [shot for card in cards for shot in (*card.start, *(s for step in card.steps for s in step.shots))]
-    text = "".join(str(shot.svg) for shot in shots)
-    return {key: value for key, value in album.uris.items() if f"#{key}" in text}
 
 
 def _figures(data: ReportData) -> list[Markup]:
     """Accuracy, tool reward and calls of every model with their intervals."""
     figures: list[Markup] = []
     for title, form, measure in tables.used_headlines(data.series, data.seed, tables.MAIN):
-        lines = [(e.label, pick(summarise(e.rows, data.seed), form, measure)) for e in data.series]
+        lines = [(e.label, pick(tables.summaries_of(e, data.seed), form, measure)) for e in data.series]
         figures.append(plots.intervals(title, [(n, e) for n, e in lines if e is not None], measure != "calls"))
     return figures
 
@@ -94,12 +110,12 @@ def _curves(data: ReportData) -> list[Markup]:
     return [plots.curve(c, data.training.phases, last) for c in data.training.curves]
 
 
-def markdown(data: ReportData) -> str:
+def markdown(data: ReportData, found: Sequence[tables.Table]) -> str:
     """The facts, all tables, the ends of the training curves, lineage and commands."""
     parts = [f"# {data.title}\n"]
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)
-    parts.extend(tables.to_markdown(t) for t in (*data.extra, *tables.all_tables(data.series, data.seed)))
+    parts.extend(tables.to_markdown(t) for t in (*data.extra, *found))
     if data.training.curves:
         rule = "| metric | first step | last step | steps |\n| --- | --: | --: | --: |"
         lines = [
@@ -114,7 +130,3 @@ def markdown(data: ReportData) -> str:
     if data.commands:
         parts.append("### Commands\n\n```\n" + "\n".join(data.commands) + "\n```\n")
     return "\n".join(parts)
-
-
-def _asset(name: str) -> str:
-    return (resources.files("vtcli.report") / "page" / name).read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vtcli.report.tables import Table
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """The rows of one model on the held-out questions."""
+    """The rows of one model on the held-out questions. Compared by identity, as the rows are many."""
 
     label: str  # "before", "after phase 1", ...
     source: str  # the model artifact, NAME:vN
@@ -59,7 +59,8 @@ class ReportData:
     lineage: str  # text, one artifact a line
     series: Sequence[Evaluation]
     training: Training = field(default_factory=Training)
-    shown: Sequence[Scored] = ()  # trajectories to browse
+    shown: Sequence[Scored] = ()  # trajectories to browse, in the order of the list
+    measured: int = 0  # trajectories that there are; more than are shown: those are a seeded sample
     seed: int = 0  # of the resampling
     notes: Sequence[str] = field(default_factory=tuple[str, ...])
     extra: Sequence[Table] = ()  # of benchmarks, before the other tables
@@ -69,8 +70,9 @@ CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy"
 """Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 
 
-def read_training(points: Sequence[Mapping[str, object]]) -> Training:
+def read_training(points: Sequence[Mapping[str, object]], more: str | None = None) -> Training:
     """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
+    Drawn are ``CURVES``, and metrics whose names begin with ``more``.
 
     A missing or non-finite value is a gap, not zero.
     """
@@ -84,9 +86,11 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
         if phase is not None and (not phases or phases[-1].name != str(phase)):
             phases.append(CurvePhase(str(phase), step))
         for key, value in point.items():
-            if key.rsplit("/", 1)[-1] in CURVES and isinstance(value, int | float) and np.isfinite(value):
+            drawn = key.rsplit("/", 1)[-1] in CURVES or (more is not None and key.startswith(more))
+            if drawn and isinstance(value, int | float) and np.isfinite(value):
                 found.setdefault(key, []).append((step, float(value)))
-    order = sorted(found, key=lambda key: (CURVES.index(key.rsplit("/", 1)[-1]), key))
+    places = {name: place for place, name in enumerate(CURVES)}
+    order = sorted(found, key=lambda key: (places.get(key.rsplit("/", 1)[-1], len(places)), key))
     curves = [Curve(key, tuple(s for s, _ in found[key]), tuple(x for _, x in found[key])) for key in order]
     return Training(tuple(curves), tuple(phases))
 
@@ -104,8 +108,11 @@ def outcome(scored: Scored) -> str:
     return "right" if value >= 0.5 else "wrong"
 
 
-def choose(found: Sequence[Scored], count: int, seed: int) -> tuple[Scored, ...]:
-    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed."""
+def choose(found: Sequence[Scored], count: int | None, seed: int) -> tuple[Scored, ...]:
+    """Up to ``count`` trajectories to look at, spread evenly over form, task and outcome; the same for a seed. All of
+    them, in their order, for ``count`` None."""
+    if count is None:
+        return tuple(found)
     rng = np.random.default_rng(seed)
     piles: dict[tuple[str, str, str], list[Scored]] = {}
     for i in rng.permutation(len(found)):

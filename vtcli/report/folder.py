@@ -2,22 +2,24 @@
 
 ``trajectories.jsonl`` has every scored trajectory, ``images/`` their pictures by hash. ``series.json`` lists the
 models, oldest first, with the file of each one's rows (``series/00.jsonl``, ...). ``metrics.json`` holds every mean and
-comparison that follows from the rows.
+comparison that follows from the rows. ``probe.jsonl`` has a probe's continuations, ``probe.json`` their figures.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.rows import Row, Summary, compare, summarise
+from vtcli.algo.rows import Row, Summary, compare
 from vtcli.errors import InputError
+from vtcli.probes import effects
+from vtcli.probes.causal import Continuation
 from vtcli.report.content import Evaluation, Training, read_training
-from vtcli.report.tables import HEADLINES
-from vtcli.schema import Scored
+from vtcli.report.tables import HEADLINES, summaries_of
+from vtcli.schema import Scored, Trajectory
 from vtcli.store import codec, disk, records
 from vtcli.store.images import SAMPLED, ImageStore
 
@@ -25,7 +27,12 @@ from vtcli.store.images import SAMPLED, ImageStore
 def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:
     """Write all trajectories and copy every image that they refer to. Raises ``InputError`` for disk trouble."""
     records.append(folder / "trajectories.jsonl", found)
-    for sha in sorted({sha for s in found for ref in s.trajectory.images for sha in (ref.full, ref.view)}):
+    save_images(folder, (s.trajectory for s in found), images)
+
+
+def save_images(folder: Path, found: Iterable[Trajectory], images: ImageStore) -> None:
+    """Copy every image that the trajectories refer to. Raises ``InputError`` for disk trouble."""
+    for sha in sorted({sha for t in found for ref in t.images for sha in (ref.full, ref.view)}):
         source = images.path(sha)
         target = folder / "images" / source.relative_to(images.root)
         with disk.checked(target, "copy an image to"):
@@ -61,9 +68,7 @@ def load_series(folder: Path) -> tuple[Evaluation, ...]:
 
 def metrics(series: Sequence[Evaluation], seed: int) -> dict[str, Any]:
     """Every summary of every model, and each model against the first and against the one before it."""
-    models = [
-        {"label": e.label, "source": e.source, "summaries": codec.encode(summarise(e.rows, seed))} for e in series
-    ]
+    models = [{"label": e.label, "source": e.source, "summaries": codec.encode(summaries_of(e, seed))} for e in series]
     pairs = sorted({(i, i + 1) for i in range(len(series) - 1)} | {(0, i) for i in range(1, len(series))})
     comparisons: list[dict[str, Any]] = []
     for i, j in pairs:
@@ -96,19 +101,44 @@ def flat(summaries: Sequence[Summary]) -> dict[str, float]:
     return values
 
 
-def load_training(model: Path) -> Training:
-    """The training curves of a model artifact: its ``metrics.jsonl``, one JSON object a step; nothing without one."""
-    path = model / "metrics.jsonl"
+def save_probe(
+    folder: Path, continued: Sequence[Continuation], found: effects.CausalResult, images: ImageStore
+) -> None:
+    """Write the continuations, their images and the figures. Raises ``InputError`` for disk trouble."""
+    records.append(folder / "probe.jsonl", continued)
+    save_images(folder, (c.trajectory for c in continued), images)
+    disk.write_atomic(folder / "probe.json", json.dumps(codec.encode(found), indent=1).encode())
+
+
+def load_probe(folder: Path) -> effects.CausalResult | None:
+    """The figures of a report's probe; None without one. Raises ``InputError`` for a damaged file."""
+    path = folder / "probe.json"
     if not path.is_file():
-        return Training()
+        return None
     with disk.checked(path, "read"):
-        lines = path.read_text(encoding="utf-8").splitlines()
+        data = path.read_bytes()
     try:
-        return read_training([json.loads(line) for line in lines if line.strip()])
-    except (ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path} is no training log, one JSON object a line ({error}). Train the model again."
-        ) from error
+        return codec.decode(effects.CausalResult, json.loads(data))
+    except ValueError as error:
+        raise InputError(f"{path} holds no figures of a probe ({error}). Make the report again.") from error
+
+
+def load_training(model: Path) -> Training:
+    """The training curves of a model artifact: its ``metrics.jsonl`` and ``validation.jsonl``, one JSON object a step;
+    nothing without them."""
+    points: list[dict[str, Any]] = []
+    for path in (model / "metrics.jsonl", model / "validation.jsonl"):
+        if not path.is_file():
+            continue
+        with disk.checked(path, "read"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+        try:
+            points += [dict(json.loads(line)) for line in lines if line.strip()]
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"{path} is no training log, one JSON object a line ({error}). Train the model again."
+            ) from error
+    return read_training(points)
 
 
 def image_notes(model: Path) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rich import box
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from vtcli.algo.metrics import Comparison, Estimate, holm
-from vtcli.algo.rows import compare, pick, summarise
+from vtcli.algo.rows import Summary, compare, pick, summarise
 from vtcli.report.content import Evaluation
 
 
@@ -108,6 +109,12 @@ def p_text(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
+@lru_cache(maxsize=32)
+def summaries_of(evaluation: Evaluation, seed: int) -> tuple[Summary, ...]:
+    """``summarise`` of its rows, which several tables and figures read."""
+    return summarise(evaluation.rows, seed)
+
+
 def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None) -> Table | None:
     """One line per model, the headline measures (``titles`` of them) with 95 % intervals; None without a model."""
     if not series:
@@ -115,8 +122,8 @@ def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | No
     columns = used_headlines(series, seed, titles)
     lines: list[tuple[Cell, ...]] = []
     for evaluation in series:
-        summaries = summarise(evaluation.rows, seed)
-        cells = [estimate_cell(pick(summaries, form, measure)) for _, form, measure in columns]
+        known = summaries_of(evaluation, seed)
+        cells = [estimate_cell(pick(known, form, measure)) for _, form, measure in columns]
         lines.append((Cell(evaluation.label, hint=evaluation.source, head=True), *cells))
     note = (
         "Mean over held-out questions with its 95 % interval: accuracy and calls of plain questions, tool reward of "
@@ -129,7 +136,7 @@ def used_headlines(
     series: Sequence[Evaluation], seed: int, titles: Sequence[str] | None = None
 ) -> list[tuple[str, str, str]]:
     """The headline columns (of these ``titles``) that at least one model has a value for."""
-    found = [summarise(e.rows, seed) for e in series]
+    found = [summaries_of(e, seed) for e in series]
     wanted = [c for c in HEADLINES if titles is None or c[0] in titles]
     return [c for c in wanted if any(pick(t, c[1], c[2]) is not None for t in found)]
 
@@ -155,7 +162,7 @@ def differences(series: Sequence[Evaluation], seed: int, titles: Sequence[str] |
 
 def by_task(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
     """Task by task, each model a line; None where no model was asked in this form."""
-    tables = [(e, [s for s in summarise(e.rows, seed) if s.form == form]) for e in series]
+    tables = [(e, [s for s in summaries_of(e, seed) if s.form == form]) for e in series]
     tasks = sorted({s.task for _, t in tables for s in t} - {"all"})
     if not tasks:
         return None
@@ -198,7 +205,7 @@ def task_differences(series: Sequence[Evaluation], form: str, seed: int) -> Tabl
 
 def shares(series: Sequence[Evaluation], what: str, seed: int) -> Table | None:
     """Shares of calls by tool (``what="tools"``), or of trajectories by stop reason (``what="stops"``)."""
-    tables = [(e, s) for e in series for s in summarise(e.rows, seed) if s.task == "all"]
+    tables = [(e, s) for e in series for s in summaries_of(e, seed) if s.task == "all"]
     counts: list[Mapping[str, int]] = [s.tools if what == "tools" else s.stops for _, s in tables]
     names = sorted({n for c in counts for n in c}, key=lambda n: -sum(c.get(n, 0) for c in counts))
     if not names:

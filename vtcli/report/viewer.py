@@ -6,19 +6,20 @@ import base64
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 from markupsafe import Markup, escape
 from PIL import Image
 
 from vtcli.protocols import Images
 from vtcli.report import overlay
-from vtcli.report.content import outcome
+from vtcli.report.listing import ListEntry, entry
 from vtcli.report.tables import number, short
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Scored
-from vtcli.store.images import ImageStore
+from vtcli.store.images import ImageStore, image_file
 
 SHOWN_PX = 336
 """Long side of a picture on the page: a 112-pixel view appears three times enlarged."""
@@ -29,22 +30,43 @@ STORED_PX = 640
 _TAGS = re.compile(r"(</?(?:think|answer|tool_call)>)")
 
 
+class Pictures(Protocol):
+    """Pictures of a page: those inside it, or files beside it."""
+
+    def element(self, ref: ImageRef) -> Markup | None: ...  # of SVG, for an image's view; None: it was not kept
+
+
 @dataclass
 class Album:
-    """Every picture of the page once, as data URI, in the order of first use; ``size`` in bytes."""
+    """Every picture of a self-contained page once, as data URI, in the order of first use; ``size`` in bytes."""
 
     images: Images
     uris: dict[str, tuple[str, int, int]] = field(default_factory=dict[str, tuple[str, int, int]])
     size: int = 0
 
-    def add(self, ref: ImageRef) -> str:
-        """The element id of an image's view."""
+    def element(self, ref: ImageRef) -> Markup | None:
+        if isinstance(self.images, ImageStore) and self.images.dropped([ref]):
+            return None
         key = f"i{ref.view[:16]}"
         if key not in self.uris:
             uri = data_uri(Image.fromarray(self.images.view(ref)))
             self.uris[key] = (uri, ref.view_width, ref.view_height)
             self.size += len(uri)
-        return key
+        return Markup('<use href="#{}"/>').format(key)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFiles:
+    """Pictures in ``images/`` beside the page. ``find`` gives the file of a hash, or None."""
+
+    find: Callable[[str], Path | None]
+
+    def element(self, ref: ImageRef) -> Markup | None:
+        if self.find(ref.view) is None:
+            return None
+        place = image_file(Path("images"), ref.view).as_posix()
+        size = Markup('width="{}" height="{}"').format(ref.view_width, ref.view_height)
+        return Markup('<image {} preserveAspectRatio="none" href="{}"/>').format(size, place)
 
 
 def data_uri(picture: Image.Image) -> str:
@@ -60,19 +82,19 @@ def data_uri(picture: Image.Image) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def picture(album: Album, ref: ImageRef, drawing: str, label: str) -> Markup:
+def picture(pictures: Pictures, ref: ImageRef, drawing: str, label: str) -> Markup:
     """An image at reading size with its drawing over it; a box that says so where the run did not keep the image."""
     w, h = ref.view_width, ref.view_height
     scale = min(3.0, SHOWN_PX / max(w, h))
-    if isinstance(album.images, ImageStore) and album.images.dropped([ref]):
+    shown = pictures.element(ref)
+    if shown is None:
         return Markup(  # noqa: S704  labels are escaped
             f'<svg class="picture" width="{SHOWN_PX}" height="60" role="img" aria-label="{escape(label)}">'
             '<text x="8" y="34">The run did not keep this image.</text></svg>'
         )
-    key = album.add(ref)
     return Markup(  # noqa: S704  labels are escaped
         f'<svg class="picture" viewBox="0 0 {w} {h}" width="{w * scale:.0f}" height="{h * scale:.0f}" role="img" '
-        f'aria-label="{escape(label)}"><use href="#{key}"/>{drawing}</svg>'
+        f'aria-label="{escape(label)}">{shown}{drawing}</svg>'
     )
 
 
@@ -97,14 +119,9 @@ class ViewerStep:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One trajectory on the page."""
+    """One trajectory on the page: its line in the list, and what it holds. Texts are whole."""
 
-    id: str
-    anchor: str
-    task: str
-    form: str
-    outcome: str
-    stop: str
+    entry: ListEntry
     question: str
     answer: str
     truth: str
@@ -114,28 +131,22 @@ class Card:
     total: str
     start: tuple[Shot, ...]
     steps: tuple[ViewerStep, ...]
-    calls: int
 
 
 def _part(name: str, value: float | None) -> tuple[str, str]:
     return name.replace("_", " "), "unjudged" if value is None else number(value)
 
 
-def card(scored: Scored, album: Album, number_on_page: int) -> Card:
-    """The page's view of one trajectory; its pictures go into the album."""
+def card(scored: Scored, pictures: Pictures) -> Card:
+    """The page's view of one trajectory."""
     t, verdict = scored.trajectory, scored.verdict
     truth = overlay.draw_truth(t.sample)
     start = [
-        Shot(picture(album, ref, truth if i == 0 else "", f"image {i}"), _size(i, ref))
+        Shot(picture(pictures, ref, truth if i == 0 else "", f"image {i}"), _size(i, ref))
         for i, ref in enumerate(t.sample.images)
     ]
     return Card(
-        id=t.sample.id,
-        anchor=f"t{number_on_page}",
-        task=t.sample.task,
-        form="tool" if t.sample.form == "tool" else "plain",
-        outcome=outcome(scored),
-        stop=str(t.stop).replace("_", " "),
+        entry=entry(scored),
         question=t.sample.question,
         answer=t.answer if t.answer is not None else "–",
         truth=t.sample.answer,
@@ -144,12 +155,11 @@ def card(scored: Scored, album: Album, number_on_page: int) -> Card:
         parts=tuple(_part(name, value) for name, value in verdict.parts.items()) if verdict else (),
         total=number(scored.reward) if scored.reward is not None else "no verdict",
         start=tuple(start),
-        steps=tuple(_steps(scored, album, truth)),
-        calls=len(t.results),
+        steps=tuple(_steps(scored, pictures, truth)),
     )
 
 
-def _steps(scored: Scored, album: Album, truth: str) -> list[ViewerStep]:
+def _steps(scored: Scored, pictures: Pictures, truth: str) -> list[ViewerStep]:
     t, steps, known = scored.trajectory, list[ViewerStep](), len(scored.trajectory.sample.images)
     for turn in t.turns:
         if not isinstance(turn, EnvTurn):
@@ -157,7 +167,7 @@ def _steps(scored: Scored, album: Album, truth: str) -> list[ViewerStep]:
             continue
         observation = turn.observation
         for result in observation.results:
-            shots = tuple(_shots(scored, album, result, known, truth))
+            shots = tuple(_shots(scored, pictures, result, known, truth))
             title = f"{short(result.name or 'unreadable call')} {arguments_text(result.arguments)}".strip()
             steps.append(ViewerStep("world", escape(result.message), str(result.status), title, shots))
         if not observation.results:
@@ -166,7 +176,7 @@ def _steps(scored: Scored, album: Album, truth: str) -> list[ViewerStep]:
     return steps
 
 
-def _shots(scored: Scored, album: Album, result: CallResult, known: int, truth: str) -> list[Shot]:
+def _shots(scored: Scored, pictures: Pictures, result: CallResult, known: int, truth: str) -> list[Shot]:
     """The image acted on with the call drawn on it, then what came back."""
     t = scored.trajectory
     parent = overlay.acted_on(result, t.images[:], known)
@@ -175,13 +185,13 @@ def _shots(scored: Scored, album: Album, result: CallResult, known: int, truth: 
     if parent is not None and (call or result.images):
         ref = t.images[parent]
         drawing = (truth if overlay.same_frame(t, parent) else "") + call
-        shown = picture(album, ref, drawing, f"image {parent} with the call")
+        shown = picture(pictures, ref, drawing, f"image {parent} with the call")
         shots.append(Shot(shown, f"{_size(parent, ref)}, the call on it"))
     for index in result.images:
         if index < len(t.images):
             made = t.images[index]
             below = truth if overlay.same_frame(t, index) else ""
-            shots.append(Shot(picture(album, made, below, f"image {index}"), f"came back: {_size(index, made)}"))
+            shots.append(Shot(picture(pictures, made, below, f"image {index}"), f"came back: {_size(index, made)}"))
     return shots
 
 

@@ -56,7 +56,7 @@ def tapo(
     """R = w_a r_acc + w_f r_fmt + w_t r_tool, one verdict per member; None for a broken rollout.
 
     A step that crosses a red line has r_t = ``red_line``. Any other step has its evidence score where the task needs
-    visual search, and 0 elsewhere ("we deliberately keep r_t close to zero") unless ``everywhere`` is set. Without a
+    visual search or ``everywhere`` is set. Elsewhere it has 0 ("we deliberately keep r_t close to zero"). Without a
     step r_tool is 0.
 
     Right, format kept, steps of evidence 1, 0.25 and a red line: 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 = 1.3417.

@@ -38,7 +38,7 @@ class LightGroup:
     """A group without tokens, texts, images and truths, and the number of tokens that the policy wrote in each member.
 
     ``group`` keeps the sample's id, task, form and split. A member keeps id, stop, seed, verdict, the signals that are
-    numbers, the ends and versions of its policy turns, and for each call its name, status and image indices.
+    numbers, and the ends and versions of its policy turns. Of each call it keeps name, status and image indices.
     """
 
     group: Group

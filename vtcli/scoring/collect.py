@@ -25,7 +25,8 @@ CHUNK = 500
 @dataclass(frozen=True, slots=True)
 class How:
     """Settings for measuring missing signals. They say which signals are measured, by which judge (None: the oracle),
-    how many trajectories at a time, which share may stay without a verdict, and where claims of code are tested."""
+    and how many trajectories at a time. They also say which share may stay without a verdict, and where claims of code
+    are tested."""
 
     home: Path
     judge: OpenJudge | None = None

@@ -14,6 +14,9 @@ from vtcli.config.bounds import OutOfBounds
 from vtcli.errors import ConfigError
 from vtcli.store import disk, records
 
+VALIDATED = "validation/"
+"""The beginning of the names of metrics that were measured on held-out questions, by the weights of a checkpoint."""
+
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -132,6 +135,12 @@ def checkpoint_interval(every: int | str, best: str | None) -> Interval:
     return interval
 
 
+def score(checkpoint: Path) -> dict[str, float]:
+    """The number of finished steps of a whole checkpoint, and its value."""
+    done = json.loads((checkpoint / "done.json").read_text())
+    return {"steps": done["steps"], "value": done["value"]}
+
+
 def files(folder: Path) -> list[Path]:
     """All files below a folder."""
     return [path for path in folder.rglob("*") if path.is_file()]
@@ -139,12 +148,14 @@ def files(folder: Path) -> list[Path]:
 
 def require(metrics: Mapping[str, float], name: str | None) -> bool:
     """True once the metric ``name``, by which checkpoints are compared, is known to exist. It is asked of each step
-    until then, so a misspelt name is reported early. A step that updated nothing lacks metrics and decides nothing.
+    until then, so a misspelt name is reported early. A step that updated nothing, or after which nothing was
+    validated, lacks metrics and decides nothing.
 
     Raises:
         ConfigError: there is no such metric.
     """
     known = name is None or name in metrics
-    if not known and metrics.get("updated"):
+    validated = any(key.startswith(VALIDATED) for key in metrics)
+    if not known and metrics.get("updated") and (validated or not str(name).startswith(VALIDATED)):
         raise ConfigError(f"checkpoint_best={name}: there is no such metric, but {', '.join(sorted(metrics))}")
     return known

@@ -1,7 +1,7 @@
 """sha256 of files that lie outside the store, computed again only where a file may have changed.
 
 What is known is kept in one JSON file: path to size, times and sha256. A file that was changed less than two seconds
-before it was hashed is not kept there, because a second change within the clock's tick would not be seen.
+before it was hashed is not kept there. A second change within the clock's tick would not be seen.
 """
 
 from __future__ import annotations

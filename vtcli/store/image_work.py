@@ -1,9 +1,9 @@
 """Threads for work on images: decoding, drawing, resizing, encoding, hashing, writing.
 
-A native tool's call takes 0.1 s at 0.8 megapixels and 0.5 s at 3 megapixels, most of it in libraries that release the
-interpreter's lock (Pillow, zlib, hashlib, numpy). In a thread it leaves the event loop to the other rollouts
-(docs/benchmarks.md). The number of threads is bounded, so that a thousand calls at once do not decode a thousand
-images at once.
+A native tool's call takes 0.1 s at 0.8 megapixels and 0.5 s at 3 megapixels. Most of it is spent in libraries that
+release the interpreter's lock (Pillow, zlib, hashlib, numpy). In a thread it leaves the event loop to the other
+rollouts (docs/benchmarks.md). The number of threads is bounded, so a thousand calls do not decode a thousand images
+at once.
 """
 
 from __future__ import annotations

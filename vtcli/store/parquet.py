@@ -85,6 +85,9 @@ LATER = frozenset({"videos"})
 
 DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
 
+UNLEARNT_SCHEMA = DEMO_SCHEMA.append(pa.field("unlearnt", pa.list_(pa.int64())))
+"""Demonstrations of a teacher that makes mistakes: the messages of a row that are shown and not imitated."""
+
 
 def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
     """Check and write ``rows`` of ``SAMPLE_SCHEMA`` or ``DEMO_SCHEMA``; return their number. The file is complete or
@@ -200,9 +203,11 @@ def _demo_problem(row: Mapping[str, Any], image_count: int) -> str | None:
             return f"it has a message with the role {message['role']!r}; roles are {', '.join(ROLES)}, content is text"
         if marker := CHAT_MARKER.search(message["content"]):
             return f"a message contains the chat marker {marker.group()}, which could forge a turn or an image"
-    if not any(message["role"] == "assistant" for message in messages):
-        return "it has no assistant message to learn from"
-    return None
+    turns = {number for number, message in enumerate(messages) if message["role"] == "assistant"}
+    unlearnt = set(row.get("unlearnt") or ())
+    if not unlearnt <= turns:
+        return f"unlearnt is {sorted(unlearnt)}; its assistant messages are {sorted(turns)}"
+    return None if turns - unlearnt else "it has no assistant message to learn from"
 
 
 @contextmanager
@@ -254,6 +259,10 @@ class ParquetTable:
         group, offset = self._places[index]
         with self._guard, _readable(self.path):
             return self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
+
+    def images(self, index: int) -> list[bytes]:
+        """The images of one row, encoded."""
+        return [image["bytes"] for image in self.row(index, "images")["images"] or ()]
 
     def _read(self, group: int, *columns: str) -> pa.Table:
         return self._file.read_row_group(group, columns=list(columns) or None)

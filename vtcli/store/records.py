@@ -72,7 +72,7 @@ def read(path: Path, *kinds: type[T]) -> Iterator[T]:
     with disk.checked(path, "read"), path.open("rb") as file:
         for number, line in enumerate(_lines(file, path), start=1):
             if line.endswith(b"\n"):
-                yield _parse_line(line, kinds, f"{path}, line {number}")
+                yield parse(line, kinds, f"{path}, line {number}")
 
 
 def torn(path: Path) -> bool:
@@ -94,7 +94,8 @@ def _line(item: Any) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": value}) + "\n"
 
 
-def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
+def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
+    """The object of one line, of one of ``kinds``. Raises ``InputError``, which says ``where``, for any other."""
     try:
         envelope = json.loads(line)
         version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]
@@ -138,6 +139,7 @@ class Demo:
     messages: tuple[Mapping[str, str], ...]
     tools: tuple[Mapping[str, Any], ...]
     images: tuple[ImageRef, ...] = ()  # filled in by ``DemoSet.load``
+    unlearnt: tuple[int, ...] = ()  # indices of assistant messages that are shown and not imitated: failed calls
 
 
 def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]], data_source: str = "vtcli") -> int:
@@ -155,9 +157,10 @@ def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]],
     )
 
 
-def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]]) -> int:
-    """As ``write_samples``, for demonstrations."""
-    return parquet.write(path, parquet.DEMO_SCHEMA, (_demo_row(demo, pngs) for demo, pngs in demos))
+def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]], unlearnt: bool = False) -> int:
+    """As ``write_samples``, for demonstrations. ``unlearnt`` says whether the file has a column for such turns."""
+    schema = parquet.UNLEARNT_SCHEMA if unlearnt else parquet.DEMO_SCHEMA
+    return parquet.write(path, schema, (_demo_row(demo, pngs, unlearnt) for demo, pngs in demos))
 
 
 def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path) -> dict[str, Any]:
@@ -184,13 +187,13 @@ def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path
     }
 
 
-def _demo_row(demo: Demo, pngs: Sequence[bytes]) -> dict[str, Any]:
+def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, Any]:
     return {
         "id": demo.id,
         "messages": [dict(message) for message in demo.messages],
         "images": [{"bytes": png, "path": None} for png in pngs],
         "tools": json.dumps(codec.encode(demo.tools)),
-    }
+    } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
 
 class SampleSet:
@@ -286,7 +289,8 @@ class DemoSet:
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
         refs = _store_images(row, self._store, self._table.path)
-        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs)
+        unlearnt = tuple(row.get("unlearnt") or ())
+        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs, unlearnt)
 
 
 def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:

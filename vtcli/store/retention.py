@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,13 +54,18 @@ class StepFolders:
     work: Path
     every: bool
     step: int = 0
+    apart: bool = False  # images are those of a validation, in a folder of their own
 
     def place(self, sha: str) -> Path:
         """The file that an image is written to."""
+        if self.apart:
+            return image_file(self.held_out, sha)
         return image_file(self.work / "images" if self.every else self._folder(self.step), sha)
 
     def find(self, sha: str) -> Path:
         """The file of an image, in the newest folder that has it: another rank may be one step ahead."""
+        if self.apart and (path := image_file(self.held_out, sha)).exists():
+            return path
         for step in range(self.step + 1, self.step - RECENT, -1):
             if (path := image_file(self._folder(step), sha)).exists():
                 return path
@@ -67,7 +73,7 @@ class StepFolders:
 
     def stays(self, sha: str) -> bool:
         """Returns True if an image lies in a folder that the step after this one still has."""
-        if self.every:
+        if self.every or self.apart:
             return self.place(sha).exists()
         return any(image_file(self._folder(step), sha).exists() for step in (self.step, self.step - 1))
 
@@ -77,6 +83,11 @@ class StepFolders:
         for folder in (self.work / "steps").glob("[0-9]*"):
             if int(folder.name) <= done - RECENT and int(folder.name) not in stay:
                 submit(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    @property
+    def held_out(self) -> Path:
+        """The folder of the images of a validation, which goes with it."""
+        return self.work / "held-out"
 
     def _folder(self, step: int) -> Path:
         return self.work / "steps" / f"{step:06d}"
@@ -109,6 +120,20 @@ class Retention:
     def begin(self, step: int) -> None:
         """From now on images are those of ``step``."""
         self.folders.step = step
+
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Inside the block images are those of a validation. All ranks have done with them when it ends well.
+
+        A sample that a thread loads ahead for training may be stored among them; it is stored again when its step
+        comes.
+        """
+        self.folders.apart = True
+        try:
+            yield
+        finally:
+            self.folders.apart = False
+        shutil.rmtree(self.folders.held_out, ignore_errors=True)
 
     def saving(self, steps: int) -> None:
         """A checkpoint after ``steps`` steps is being written."""

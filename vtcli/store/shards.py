@@ -25,8 +25,11 @@ def name_of(whole: str, shard: str) -> str:
 
 
 def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str, Any], seed: int) -> list[str]:
-    """The references of shards 1/total to total/total of an artifact: the newest that were made with this configuration
-    and seed, so that sweeps may share a name. Raises ``InputError`` with the command that makes what is missing."""
+    """The references of shards 1/total to total/total of an artifact.
+
+    They are the newest of this configuration and seed, so sweeps may share a name. Raises ``InputError`` with the
+    command that makes what is missing.
+    """
     if total < 1:
         raise ConfigError(f"synth.merge={total}: expected the number of shards, or a list of them")
     refs: dict[str, str] = {}

@@ -1,5 +1,7 @@
-"""Drawing on arrays: OpenCV for anti-aliased shapes, Pillow for text, with fonts that are shipped by matplotlib so that
-the bytes do not depend on the fonts of the machine."""
+"""Drawing on arrays: OpenCV for anti-aliased shapes, Pillow for text.
+
+Fonts are those that matplotlib ships, so the bytes do not depend on the fonts of the machine.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Frames to the bytes of a video file: the same frames give the same bytes, in every process and on every machine.
 
 FFV1 is lossless, computes with whole numbers only, and is made here by one thread; Matroska is told to write neither
-the time of day nor random ids. So a video of a data set is known by its sha256, and a frame that code fetches is the
-very picture that the generator drew. 24 frames of 112 x 112 pixels with even ground are some 15 kB.
+the time of day nor random ids. So a video of a data set is known by its sha256. A frame that code fetches is the
+picture that the generator drew. 24 frames of 112 x 112 pixels with even ground are some 15 kB.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Mover:
 def generate(seed: int, item: int, split: str, size: MovingSize, *, form: str = "answer") -> Item:
     """The video ``item`` of ``split``. Chance is one over the number of places, or of colours.
 
-    Its truth names the frames that show the answer: ``frame`` is the one at the very second, ``frames`` all of that
+    Its truth names the frames that show the answer. ``frame`` is the one at the very second, ``frames`` all of that
     second in which the shape rests.
     """
     del form

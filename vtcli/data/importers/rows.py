@@ -195,8 +195,10 @@ def _chosen(source: sources.Source, preset: str | None, own: str, split: str) ->
 
 
 def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tuple[str, texts.Message]:
-    """The question's text, and the message that it was asked in: its markers count, also where the text alone stands in
-    a column of its own."""
+    """The question's text, and the message that it was asked in.
+
+    The message's markers count, also where the text alone stands in a column of its own.
+    """
     value = texts.chat_of(first(row, columns.question))
     if value is None:
         raise place_problem(place, "no question", f" has no question. {EXPECTED}")

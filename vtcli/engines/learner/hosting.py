@@ -1,7 +1,7 @@
 """The learner's states in host memory and back on the device, while an engine generates there: DeepSpeed's own moves.
 
 DeepSpeed 0.19.8 moves what it owns at ZeRO stages 1 and 2. At stage 3 it moves optimiser states of its own FusedAdam
-only, which must be compiled, and misplaces the weights as soon as some are frozen; ``Backend`` refuses that stage.
+only, which must be compiled. It misplaces the weights as soon as some are frozen; ``Backend`` refuses that stage.
 Parameters without a gradient, which DeepSpeed does not own, and the reference model move here.
 """
 

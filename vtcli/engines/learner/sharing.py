@@ -4,7 +4,7 @@ A step ends on all ranks together, so the rank with the most tokens decides its 
 prompts, before anyone knows how long they become. Each mini-batch is one step, and is shared out on its own.
 
 Rows travel with their ids and numbers, over gloo. Images do not: every rank reads them from one folder that all ranks
-share, a run's ``work/images``, where they are complete before a row names them.
+share, a run's ``work/images``. They are complete there before a row names them.
 """
 
 from __future__ import annotations

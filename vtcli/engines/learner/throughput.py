@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 
+from vtcli.algo.losses import LossConfig
 from vtcli.plan.hardware import GPUS
+from vtcli.schema import TrainRow
+
+if TYPE_CHECKING:
+    from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
 FLOPS_PER_WEIGHT = 6
 """Of a token: a multiplication and an addition forward, and twice as many backward (PaLM, arXiv 2204.02311, app. B)."""
@@ -49,3 +58,12 @@ def peak_memory(phase: str) -> dict[str, float]:
     most = torch.cuda.max_memory_reserved() / 2**30
     torch.cuda.reset_peak_memory_stats()
     return {f"memory/{phase}_gib": most}
+
+
+def timed_update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
+    """The learner's update, whose metrics it returns with its speed and the peak memory before and in it."""
+    begin, before = time.perf_counter(), peak_memory("rollout")
+    metrics = learner.update(rows, loss)
+    seconds, peak = time.perf_counter() - begin, device_peak(learner.backend.dtype)
+    speed = throughput(metrics["row_tokens"], seconds, learner.weight_count, learner.world, peak)
+    return metrics | speed | before | peak_memory("learn") | {"time/learn_s": seconds}

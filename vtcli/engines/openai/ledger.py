@@ -1,0 +1,114 @@
+"""Tokens and money of the replies of one run: prices, what was spent, and a budget that is never exceeded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from vtcli.config.bounds import above, at_least
+from vtcli.errors import EngineError
+
+MILLION = 1_000_000
+
+
+class BudgetSpentError(EngineError):
+    """The next request could cost more than what is left. What was finished is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Money for a million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "input", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a whole run, resumed parts included; None: no limit."""
+
+    tokens: int | None = None  # input and output together
+    money: float | None = None  # in the currency of the price
+
+    def __post_init__(self) -> None:
+        above(0, self, "tokens", "money")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of requests, and how many requests they were; ``estimated`` of them were not counted by the server."""
+
+    input: int = 0
+    output: int = 0
+    requests: int = 0
+    cached: int = 0  # of the requests: answered from the file of replies, and not paid again
+    estimated: int = 0
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.input + other.input,
+            self.output + other.output,
+            self.requests + other.requests,
+            self.cached + other.cached,
+            self.estimated + other.estimated,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.input + self.output
+
+    def money(self, price: Price) -> float:
+        return (self.input * price.input + self.output * price.output) / MILLION
+
+
+@dataclass
+class Ledger:
+    """Counts what requests cost, by rollout. Replies from the cache count as well: they were paid for by this run
+    before it was interrupted, or by another, and a budget is about all that the result cost."""
+
+    price: Price = field(default_factory=Price)
+    budget: Budget = field(default_factory=Budget)
+    spent: TokenUsage = field(default_factory=TokenUsage)
+    by_rollout: dict[int, TokenUsage] = field(default_factory=dict[int, TokenUsage])
+    _held: TokenUsage = field(default_factory=TokenUsage)  # at most, by the requests that are open
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def add(self, rollout: int, usage: TokenUsage) -> None:
+        """Counts a reply."""
+        self.spent += usage
+        self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
+
+    @asynccontextmanager
+    async def hold(self, most: TokenUsage) -> AsyncGenerator[None]:
+        """Sets aside what a request may cost at most, for as long as it is open. Waits while open requests might use
+        the budget up.
+
+        Raises:
+            BudgetSpentError: it does not fit, and no other request is open.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._fits(most) or not self._held.requests)
+            if not self._fits(most):
+                raise BudgetSpentError(
+                    f"the budget is spent: {self.spent.tokens} tokens, {self.spent.money(self.price):.4f} "
+                    f"{self.price.currency}; the next request may need {most.tokens} tokens"
+                )
+            self._held += most
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._held += TokenUsage(-most.input, -most.output, -most.requests)
+                self._changed.notify_all()
+
+    def _fits(self, most: TokenUsage) -> bool:
+        """True if the request fits even if all open ones cost the most that they may."""
+        total = self.spent + self._held + most
+        tokens, money = self.budget.tokens, self.budget.money
+        return (tokens is None or total.tokens <= tokens) and (money is None or total.money(self.price) <= money)

@@ -1,0 +1,105 @@
+"""Cost of a distillation, before anything is asked: from the length of the prompts, and the limits.
+
+A trajectory of ``calls`` calls makes ``calls + 1`` requests. Each sends the prompt, and all turns and observations
+before it, again. So with a prompt of P tokens, turns of A and observations of O, request number n (from 0) reads
+P + n (A + O) tokens and writes A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
+from vtcli.engines.teachers.distil import Distillation
+from vtcli.envs.card import EnvCard, EnvInputs
+from vtcli.schema import Sample
+
+PROMPTS = 32
+"""Prompts whose length is measured, evenly spread over the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLength:
+    """Tokens of one prompt, and those of its images among them."""
+
+    tokens: int
+    image_tokens: int
+
+
+async def prompt_lengths(samples: Sequence[Sample], card: EnvCard, inputs: EnvInputs) -> list[PromptLength]:
+    """The lengths of the prompts of samples as the environment opens them. No code is run."""
+    chat, found = TextChat(), list[PromptLength]()
+    for sample in samples:
+        system, question = await card.open(sample, inputs).reset()
+        pictures = sum(map(chat.image_tokens, sample.images))
+        found.append(PromptLength(len(chat.prompt(system, question, sample.images)), pictures))
+    return found
+
+
+def trajectory(prompt: float, turn: float, observation: float, calls: float, room: float) -> TokenUsage:
+    """Tokens of one trajectory with at most ``room`` tokens of context.
+
+    >>> trajectory(100, 10, 20, 2, 1000)
+    TokenUsage(input=390, output=30, requests=3, cached=0, estimated=0)
+    """
+    read = said = 0.0
+    requests = 0
+    while requests <= calls:
+        here = prompt + requests * (turn + observation)
+        if here >= room:
+            break
+        read, said, requests = read + here, said + min(turn, room - here), requests + 1
+    return TokenUsage(round(read), round(said), requests)
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Of a whole distillation: what is expected, and the most that the limits allow."""
+
+    rows: int
+    tries: int
+    expected: TokenUsage  # one try of every row
+    most: TokenUsage  # every try of every row goes to its limits
+
+
+def estimate(settings: Distillation, rows: int, prompts: Sequence[PromptLength]) -> CostEstimate:
+    """The cost of ``rows`` rows whose prompts are like these."""
+    mean = sum(p.tokens for p in prompts) / len(prompts)
+    picture = sum(p.image_tokens for p in prompts) / len(prompts)
+    limits, expect = settings.limits, settings.expect
+    usual = min(expect.turn_tokens, limits.max_turn_tokens)
+    one = trajectory(mean, usual, expect.observation_tokens + picture, expect.calls, limits.max_tokens)
+    turn = min(limits.max_turn_tokens, limits.max_tokens)
+    all_of_it = trajectory(mean, turn, expect.observation_tokens + picture, limits.max_turns, limits.max_tokens)
+    return CostEstimate(rows, settings.tries, _times(one, rows), _times(all_of_it, rows * settings.tries))
+
+
+def _times(usage: TokenUsage, count: int) -> TokenUsage:
+    return TokenUsage(usage.input * count, usage.output * count, usage.requests * count)
+
+
+def show(found: CostEstimate, teacher: str, price: Price, budget: Budget, settings: Distillation) -> None:
+    """Prints the estimate, and how it was made, on standard error."""
+    console = Console(stderr=True)
+    table = Table("", "requests", "tokens in", "tokens out", price.currency, title=f"{teacher}: {found.rows} rows")
+    priced = price.input > 0 or price.output > 0
+    for name, usage in (("expected, one try a row", found.expected), ("at most, by the limits", found.most)):
+        money = f"{usage.money(price):.2f}" if priced else "no teacher.price"
+        table.add_row(name, f"{usage.requests}", f"{usage.input}", f"{usage.output}", money)
+    console.print(table)
+    expect, limits = settings.expect, settings.limits
+    console.print(
+        f"Expected: {expect.calls:g} calls and an answer, {expect.turn_tokens} tokens a turn (synth.distil.expect). "
+        f"At most: {limits.max_turns} calls, {limits.max_turn_tokens} tokens a turn, {limits.max_tokens} in all "
+        f"(synth.distil.limits), and {found.tries} tries a row. Every request sends what came before it again. Prompts "
+        "were measured: four bytes of text are a token, and 28 x 28 pixels of an image. Nothing was asked.",
+        highlight=False,
+    )
+    limit = [f"{budget.tokens} tokens"] if budget.tokens else []
+    limit += [f"{budget.money:g} {price.currency}"] if budget.money else []
+    console.print(f"Budget: {' and '.join(limit) or 'none (synth.distil.budget)'}.", highlight=False)

@@ -1,0 +1,83 @@
+"""Account of the rows that a teacher was asked, for people and programs: ``distillation.json``, ``dropped.jsonl``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from vtcli.engines.openai.ledger import Price
+from vtcli.engines.teachers.distil import Distiller, RowOutcome
+from vtcli.store import codec, disk
+
+
+def account(facts: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> dict[str, Any]:
+    """The content of ``distillation.json``. A dropped row counts under the reason of its last try."""
+    whys = Counter(why for o in found for a in o.attempts if (why := distiller.why(a)))
+    price, spent = distiller.ledger.price, distiller.ledger.spent
+    return dict(facts) | {
+        "rows": len(found),
+        "kept": sum(o.chosen is not None for o in found),
+        "types": dict(Counter(o.kind for o in found if o.kind)),
+        "dropped_rows": dict(Counter(o.why for o in found if o.why).most_common()),
+        "tries": distiller.tries,
+        "dropped_tries": dict(whys.most_common()),
+        "broken_tries": dict(distiller.broken.most_common()),
+        "stopped": distiller.stopped or None,
+        "usage": codec.encode(spent),
+        "price": codec.encode(price),
+        "money": spent.money(price),
+    }
+
+
+def write(folder: Path, said: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> None:
+    """Writes the report, and a line for every dropped row with what the teacher said. Raises ``InputError`` for disk
+    trouble."""
+    disk.write_atomic(folder / "distillation.json", (json.dumps(said, indent=1) + "\n").encode())
+    lines = [
+        {
+            "id": outcome.sample.id,
+            "why": outcome.why,
+            "answer": outcome.sample.answer,
+            "tries": [
+                {
+                    "number": attempt.number,
+                    "why": distiller.why(attempt),
+                    "turns": [turn.text for turn in attempt.trajectory.policy_turns],
+                    "results": [f"{r.status}: {r.message}" for r in attempt.trajectory.results],
+                }
+                for attempt in outcome.attempts
+            ],
+        }
+        for outcome in found
+        if outcome.chosen is None
+    ]
+    disk.write_atomic(folder / "dropped.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def show(said: Mapping[str, Any]) -> None:
+    """Prints the counts and the cost on standard error."""
+    console = Console(stderr=True)
+    table = Table("rows", "", title=f"{said['teacher']} on {said['data']}: {said['kept']} of {said['rows']} rows kept")
+    for name, count in said["types"].items():
+        table.add_row(f"kept: {name}", str(count))
+    for why, count in said["dropped_rows"].items():
+        table.add_row(f"dropped: {why}", str(count))
+    console.print(table)
+    usage = said["usage"]
+    console.print(
+        f"{said['tries']} tries, {usage['requests']} requests ({usage['cached']} answered before), "
+        f"{usage['input']} tokens in, {usage['output']} out{_money(said['money'], Price(**said['price']))}",
+        highlight=False,
+    )
+    if said["stopped"]:
+        console.print(f"{said['stopped']}. Raise synth.distil.budget: what is paid is not paid again.", highlight=False)
+
+
+def _money(amount: float, price: Price) -> str:
+    return f", {amount:.4f} {price.currency}" if price.input or price.output else ""

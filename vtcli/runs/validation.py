@@ -1,0 +1,240 @@
+"""Validation inside RL: held-out questions at the weights of a step, without a trace in what is trained.
+
+Rollouts of validation have a collector, an admission, seeds and a folder of images of their own, and the global random
+generators are put back. So a run learns the same weights with and without it, bit for bit, and its ``metrics.jsonl`` is
+the same. Figures go to ``validation.jsonl`` and the tracker, by the number of updates that the weights have had.
+Trajectories go to ``validation/000012.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from vtcli.algo.metrics import estimate
+from vtcli.algo.monitor import describe
+from vtcli.config.bounds import OutOfBounds, at_least, within
+from vtcli.engines.phases import Phases
+from vtcli.errors import ConfigError, InputError
+from vtcli.protocols import Ranks, Reward, Sampling
+from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
+from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, derive_seed
+from vtcli.rollout.stream import Stream
+from vtcli.rollout.threads import Runs
+from vtcli.runs.run import StageRun
+from vtcli.schema import Credit, Group, Sample, Trajectory
+from vtcli.signals.measuring import unjudged_share
+from vtcli.store import disk, records
+from vtcli.store.artifacts import Artifact
+from vtcli.store.checkpoints import VALIDATED, Interval
+from vtcli.store.images import ImageStore
+from vtcli.store.records import SampleSet
+from vtcli.store.retention import Retention
+from vtcli.store.videos import portable
+
+LOG, FOLDER = "validation.jsonl", "validation"
+"""Names in the model artifact: figures, one line a validation; and the folder of trajectories."""
+
+OF_GROUPS = ("frac_reward_zero_std", "reward_std")
+"""Metrics of training that say how much a group has to teach. Validation leaves them out."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """``rl.validate``: which questions, how often, and how answers are drawn. One form and one reward hold for the
+    whole run, so that values of a curve can be compared."""
+
+    every: int = 0  # steps, and after the last one; 0: no validation
+    data: str | None = None  # dataset artifact; None: the one that is trained on
+    split: str = "validation"
+    form: str | None = None  # None: the form of the last phase
+    prompts: int | None = 64  # evenly spread over the split; None: all
+    samples_per_question: int = 1
+    temperature: float = 0.0  # greedy; above it with the top_k, top_p, min_p and spans of training
+    at_start: bool = True  # also of the weights that the run begins with
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "every")
+        at_least(1, self, "samples_per_question", "prompts")
+        within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
+        if self.samples_per_question > 1 and self.temperature == 0:
+            raise OutOfBounds("samples_per_question", "above 1 needs a temperature above 0: greedy answers are equal.")
+
+    def due(self, updates: int, total: int) -> bool:
+        """Returns True if the weights after ``updates`` of ``total`` updates are validated."""
+        if not self.every:
+            return False
+        return self.at_start if updates == 0 else updates % self.every == 0 or updates == total
+
+    def require(self, forms: Sequence[str], checkpoint_every: int | str, best: str | None) -> None:
+        """Checks what it has to do with the phases' ``forms`` and with the choice of the best checkpoint.
+
+        Raises:
+            ConfigError: a form without a phase; the best is chosen by validation, and no checkpoint would have one.
+        """
+        if self.form not in (None, *forms):
+            raise ConfigError(
+                f"rl.validate.form={self.form}: no phase has that form, only {', '.join(sorted(set(forms)))}"
+            )
+        if best is None or not best.startswith(VALIDATED):
+            return
+        steps = Interval.read(checkpoint_every).steps or 1
+        if not self.every:
+            raise ConfigError(f"rl.checkpoint_best={best} needs validation: set rl.validate.every, say to {steps}")
+        if self.every % steps and steps % self.every:
+            raise ConfigError(
+                f"rl.checkpoint_best={best} chooses among validated checkpoints, but of rl.checkpoint_every={steps} "
+                f"and rl.validate.every={self.every} neither is a multiple of the other: make one of them so"
+            )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The questions of a run's validations, the same each time, and how they are asked and scored. ``offer`` gives a
+    sample the run's tools; ``sampling`` is that of training."""
+
+    settings: Validation
+    data: Artifact
+    form: str
+    reward: Reward
+    tasks: Sequence[str] | None
+    bad_rows: Literal["error", "skip"]
+    images: ImageStore
+    offer: Callable[[Sample], Sample]
+    sampling: Sampling
+    seed: int
+
+    def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]:
+        """A collector's request. At every step it asks for the same samples and seeds: weights alone differ.
+
+        Raises:
+            InputError: no such questions, or rows that cannot be used.
+        """
+        settings = self.settings
+        samples = SampleSet(self.data, self.form, settings.split, self.images, self.bad_rows, ranks)
+        places = self._places(samples)
+        drawn = replace(self.sampling, temperature=settings.temperature) if settings.temperature else Sampling(0.0)
+        seed = derive_seed(self.seed, "validation")
+
+        def group(place: int) -> GroupRequest:
+            return GroupRequest(self.offer(samples.load(places[place])), settings.samples_per_question, seed, drawn)
+
+        return lambda step, number: RoundRequest(group, len(places), self.reward)
+
+    def _places(self, samples: SampleSet) -> list[int]:
+        """``prompts`` of the samples, evenly spread over those of ``tasks``, or of all."""
+        found = samples.tasks() if self.tasks is not None else []
+        kept = [i for i, task in enumerate(found) if task in (self.tasks or ())] if found else [*range(len(samples))]
+        if not kept:
+            raise InputError(
+                f"{self.data.ref} has no row of {self.form}-{self.settings.split} of the tasks "
+                f"{self.tasks or 'that it may have'}, which rl.validate is to ask."
+            )
+        count = min(len(kept), self.settings.prompts or len(kept))
+        return [kept[i * len(kept) // count] for i in range(count)]
+
+
+def no_credit(groups: Sequence[Group]) -> list[list[Credit]]:
+    """Nothing is learnt from validation."""
+    return [[None] * len(group.members) for group in groups]
+
+
+@dataclass
+class Validator:
+    """Validates the policy of a run. All ranks make one and call it together; they share the questions out.
+
+    ``check`` raises where rollouts are worth nothing: it is told metrics, trajectories, and what was rolled out.
+    """
+
+    asked: HeldOut
+    loop: Runs
+    stream: Stream
+    phases: Phases
+    retention: Retention
+    stage: StageRun
+    check: Callable[[Mapping[str, float], Sequence[Trajectory], str], None]
+    compress: bool = False
+    _collector: Collector | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        from vtcli.engines.learner.distributed import ranks
+
+        if self.asked.settings.every:
+            request = self.asked.request(ranks("the check of held-out rows"))
+            everyone = ranks("the rollouts of validation of all ranks")
+            self._collector = Collector(self.loop, self.stream, request, no_credit, Fill(0), everyone)
+
+    def __call__(self, updates: int, total: int) -> dict[str, float]:
+        """Validates the weights after ``updates`` of ``total`` updates. Returns what it stored; nothing where none is
+        due. It ends in the learner's turn."""
+        from vtcli.engines.learner.distributed import random_state, set_random_state
+
+        if self._collector is None or not self.asked.settings.due(updates, total):
+            return {}
+        begin, state, rank = time.perf_counter(), random_state(), self._collector.ranks.rank
+        self.phases.generate(updates)
+        with self.retention.apart():
+            batch = self._collector.collect(updates)
+        self.phases.learn()
+        set_random_state(state)  # a plug point may have drawn from them
+        trajectories = self._store(batch, updates, rank)
+        found = figures(batch)
+        rolled_out = [scored.trajectory for scored in batch.scored]
+        self.check(found, rolled_out, f"validation after {updates} updates ({trajectories})")
+        named = {f"{VALIDATED}{name}": value for name, value in found.items()}
+        named["time/validate_s"] = time.perf_counter() - begin
+        if rank == 0:
+            with disk.checked(self.stage.work / LOG, "append to"), (self.stage.work / LOG).open("a") as file:
+                file.write(json.dumps({"step": updates, **named}) + "\n")
+            self.stage.tracker.metrics(named, updates)
+        return named
+
+    def _store(self, batch: StepBatch, updates: int, rank: int) -> Path:
+        """Writes this rank's trajectories, in place of those of an attempt that was interrupted."""
+        name = f"{updates:06d}{f'-{rank}' if rank else ''}.jsonl"
+        plain, small = (self.stage.work / FOLDER / f"{name}{ending}" for ending in ("", ".zst"))
+        plain.unlink(missing_ok=True)
+        small.unlink(missing_ok=True)
+        path = small if self.compress else plain
+        records.append(path, [portable(scored) for scored in batch.scored])
+        return path
+
+
+def figures(batch: StepBatch) -> dict[str, float]:
+    """Means over the rollouts of all ranks, by the names that they have in training.
+
+    ``questions`` is their number. ``accuracy`` is the mean over the ``accuracy_questions`` that have one, with its 95 %
+    interval from ``accuracy_low`` to ``accuracy_high``.
+    """
+    groups = list(batch.everyone.values())
+    found = describe(groups, [count for each in batch.light.values() for count in each.tokens])
+    found["questions"] = float(len(groups))
+    right = [share for group in groups if (share := _right(group)) is not None]
+    if right:
+        accuracy = estimate(right, seed=0)
+        found |= {"accuracy": accuracy.value, "accuracy_questions": float(accuracy.n)}
+        if accuracy.low is not None and accuracy.high is not None:
+            found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
+    if (unjudged := unjudged_share(m.signals for group in groups for m in group.members)) is not None:
+        found["judge/unjudged"] = unjudged
+    return {name: value for name, value in found.items() if name not in OF_GROUPS}
+
+
+def _right(group: Group) -> float | None:
+    """The share of right answers among the scored rollouts of one question."""
+    values = [m.signals.values.get("answer_correct") for m in group.members if m.reward is not None]
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def collect(work: Path, target: Path) -> None:
+    """Puts figures and trajectories of a finished run into the folder of its artifact."""
+    if (work / LOG).exists():
+        shutil.copyfile(work / LOG, target / LOG)
+        shutil.copytree(work / FOLDER, target / FOLDER, dirs_exist_ok=True)
