@@ -169,7 +169,7 @@ def test_vllm_gets_an_image_by_one_placeholder_and_may_not_resize_it(family: Fam
 def test_an_unknown_type_is_one_error_that_says_how_to_add_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "brand_new_vl"}))
     told = (
-        r"model_type 'brand_new_vl'; known: qwen2_5_vl, .*qwen2_vl, .*qwen3_vl.*\..*"
+        r"model_type 'brand_new_vl'; known: .*qwen2_5_vl, .*qwen2_vl, .*qwen3_vl.*\..*"
         r"\+families\.brand_new_vl=mypkg\.family\.MyFamily"
     )
     with pytest.raises(ConfigError, match=told):
@@ -179,7 +179,7 @@ def test_an_unknown_type_is_one_error_that_says_how_to_add_it(tmp_path: Path) ->
 def test_a_text_only_model_is_refused_as_such(tmp_path: Path) -> None:
     config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"text-only model \(qwen3\).*of a known kind: qwen2_5_vl, .*qwen3_vl"):
+    with pytest.raises(InputError, match=r"text-only model \(qwen3\).*of a known kind: .*qwen2_5_vl, .*qwen3_vl"):
         open_family(tmp_path)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from vtcli.families.generic.chat import GenericChat
 from vtcli.families.generic.processor import PIXELS
 from vtcli.schema import ImageRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,9 @@ class GenericVllm:
             if at > len(token_ids) - len(wanted):
                 raise ValueError("an image's tokens do not stand in the row")
         return at
+
+    def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return found
 
     def pixels(self, found: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         """The images' values, flat."""
