@@ -105,7 +105,8 @@ def test_at_real_scales_data_are_made_and_models_are_named() -> None:
         commands("eval", "+recipe=codev", "scale=node", "data=mine:v1")
 
 
-def test_what_nothing_makes_is_refused_with_the_key() -> None:
+def test_what_nothing_makes_is_refused_with_the_key(home: Path) -> None:
+    keep_base(home)  # it writes calls, not code
     with pytest.raises(ConfigError, match=r"rl.model: needs a value.*\(thyme; tiny_base teaches native\)"):
         commands("rl", "+recipe=thyme", "scale=tiny", "data=mine:v1")
     with pytest.raises(ConfigError, match=r"give sft.data=NAME:vN. `vtcli sft \+recipe=tiny_base scale=tiny` makes"):
@@ -124,8 +125,8 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
     assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
     assert "a sweep shares its inputs" in refused("seed=0,1", "--multirun")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "this is one of several ranks" in refused()
+    monkeypatch.setenv("RANK", "0")
+    assert "this is a rank of torchrun or srun" in refused()
 
 
 class Children:

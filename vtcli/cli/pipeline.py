@@ -174,6 +174,12 @@ class _Search:
     def _find(self, product: Product) -> str:
         makers = self._makers(product)
         words, values = makers[0]
+        taught, asked = _language(values), _language(self.request.values)
+        if product is BASE and taught != asked and self.request.plan.scale == TINY:
+            raise ConfigError(
+                f"{self.key}: needs a value. No recipe teaches a tiny model this environment ({asked[1]}; "
+                f"{chosen(words)} teaches {taught[1]}). Give {self.key}=… as NAME:vN or a folder"
+            )
         found, passed_over = newest(self.store, self._wanted(product, [chosen(words) for words, _ in makers], values))
         self.inputs.notes += passed_over[:2]
         if found is not None:
@@ -249,13 +255,6 @@ class _Search:
                     f" `vtcli sft +recipe={maker} scale=tiny` makes its model in miniature." if scale == TINY else ""
                 )
                 raise ConfigError(f"{none} Demonstrations of this recipe are yours: give {self.key}=NAME:vN.{taught}")
-        if product is BASE and request.trains:
-            words, values = self._makers(BASE)[0]
-            if _language(values) != _language(request.values):
-                raise ConfigError(
-                    f"{none} No recipe teaches a tiny model this environment ({_language(request.values)[1]}; "
-                    f"{chosen(words)} teaches {_language(values)[1]}). Give {self.key}=… as NAME:vN or a folder"
-                )
         if product is DATA and not request.trains:
             raise ConfigError(f"{none} This recipe makes demonstrations. Give {self.key}=NAME:vN")
 
@@ -299,8 +298,8 @@ def why_not_here(request: CommandRequest) -> str | None:
     """A reason why this process makes nothing; None where it may."""
     if not request.values["make_missing"]:
         return "make_missing=false"
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return "this is one of several ranks, and one process makes them"
+    if "RANK" in os.environ:  # a child would join the rendezvous of its parent
+        return "this is a rank of torchrun or srun, and one process without them makes inputs"
     return "a sweep shares its inputs" if request.plan.multirun else None
 
 
