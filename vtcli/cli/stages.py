@@ -85,7 +85,7 @@ def run_stage(stage: str, argv: list[str]) -> None:
     for job in compose.jobs(plan):
         if plan.only_prints:
             continue
-        if stage in ON_ACCELERATOR:
+        if stage in ON_ACCELERATOR and (job.values.get(stage) or {}).get("policy") != "endpoint":
             machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
         _build(stage, argv, job)
         compose.located(job, partial(RunSettings.of, job.values, stage))
