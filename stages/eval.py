@@ -7,7 +7,8 @@ import inspect
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,12 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.probes import effects
+from vtcli.probes.causal import CausalProbe, ProbePlanner
+from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, published, tables
+from vtcli.report import causal as causal_tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
@@ -122,6 +127,7 @@ class Config:
     images: ImageLimits = field(default_factory=ImageLimits)
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
+    probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
@@ -140,6 +146,13 @@ class Config:
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
                 raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
+            if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
+                raise ConfigError("probe.continuations > 1 needs eval.temperature > 0: greedy ones are all the same")
+        if self.probe and (self.policy != "model" or self.tools == "none" or "answer" not in self.forms):
+            raise ConfigError(
+                "probe=causal continues a model's answers after a tool's picture: it needs eval.policy=model, "
+                f"eval.tools=offered and the form answer; got {self.policy}, {self.tools}, {list(self.forms)}"
+            )
 
     def require_questions(self) -> None:
         """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
@@ -204,11 +217,9 @@ def run(config: Config) -> Artifact:
         measure = SignalMeter(_signals(config), config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
-            found = loop.run(_Rollouts(config, stage, family, images, worlds, measure, claims).collect(samples))
-        refuse_no_room([s.trajectory for s in found], config.limits, "eval.limits.max_tokens")
-        _check_broken(found, config, stage)
-        measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
-        return _finish(config, stage, source.name if source else config.model, parents, found, images)
+            rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
+            found, probe = loop.run(rollouts.collect(samples))
+        return _finish(config, stage, source.name if source else config.model, parents, _Results(found, probe, images))
 
 
 def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
@@ -275,8 +286,8 @@ class _Rollouts:
     def chat(self) -> Chat:
         return TextChat() if self.family is None else self.family.chat
 
-    async def collect(self, samples: Mapping[Key, Sample]) -> list[Scored]:
-        """Scored trajectories in the order of the questions.
+    async def collect(self, samples: Mapping[Key, Sample]) -> tuple[list[Scored], ProbeRun | None]:
+        """Scored trajectories in the order of the questions, and the continuations of the probe.
 
         Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
         unless it broke; what its judge left without a verdict is measured again. The reward comes last: it is
@@ -296,7 +307,7 @@ class _Rollouts:
             found[trajectory.id] = scored
 
         try:
-            if unjudged or left:
+            if unjudged or left or config.probe:
                 await self.worlds.start()
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
                 await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
@@ -304,16 +315,41 @@ class _Rollouts:
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
                 keep(trajectory, signals)
-            if left:
-                await self._roll_out(left, keep)
-            scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
-            return [member for group in scored for member in group]
+            async with AsyncExitStack() as opened:  # the model, once for trajectories and continuations
+                stream = await opened.enter_async_context(self._stream(left)) if left else None
+                if stream is not None:
+                    await self._draw("eval", stream, left, keep)
+                scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
+                members = [member for group in scored for member in group]
+                _check(members, config, self.stage, self.measure)
+                return members, await self._continue(opened, stream, samples, members) if config.probe else None
         finally:
             await self.measure.close()
             await self.worlds.close()
 
-    async def _roll_out(self, requests: Sequence[RolloutRequest], keep: Callable[[Trajectory, Signals], None]) -> None:
-        """Loads the model and streams. Heavy libraries are imported here."""
+    async def _continue(
+        self, opened: AsyncExitStack, stream: Stream | None, samples: Mapping[Key, Sample], found: Sequence[Scored]
+    ) -> ProbeRun:
+        """The continuations of the probe, stored and resumed as trajectories are."""
+        config, path = self.config, self.stage.work / "probe.jsonl"
+        assert config.probe is not None
+        planner = ProbePlanner(config.probe, config.seed, self.images, samples, lambda task: config.asked(task)[1])
+        probe = ProbeRun(planner, found, path)
+        if left := await probe.requests():
+            conditions = ", ".join(probe.conditions)
+            sys.stderr.write(f"probe: {len(probe.sources)} trajectories × {conditions}: {len(left)} continuations\n")
+            if stream is None:
+                stream = await opened.enter_async_context(self._stream(()))
+            await self._draw("probe", replace(stream, measure=self.measure.answers, claims=None), left, probe.keep)
+            whole = [row.trajectory for row in probe.rows]
+            broken = [t for t in whole if t.stop is Stop.BROKEN]
+            refuse_broken(len(broken) / len(whole), config.max_broken, broken, "eval", f"eval, its probe ({path})")
+            self.measure.check(probe.unjudged, config.max_unjudged, "eval, its probe")
+        return probe
+
+    @asynccontextmanager
+    async def _stream(self, requests: Sequence[RolloutRequest]) -> AsyncGenerator[Stream]:
+        """Loads the model, for as long as the context is open. Heavy libraries are imported here."""
         config, chat, family, card = self.config, self.chat, self.family, self.worlds.card
         opened: TrainedPolicy | None = None
         other: OpenBaseline | None = None
@@ -333,16 +369,8 @@ class _Rollouts:
         places = None if room is None else Admission(room, config.limits.max_tokens)
         measure = self.measure if other is None else self._measured_as_texts
         parts = (policy, chat, self.worlds, config.limits, measure)
-        stream = Stream(*parts, clock=clock, claims=self.claims, admission=places)
-        total = len(requests)
         try:
-            with StepBar("eval", total, 0) as bar:
-
-                def finished(trajectory: Trajectory, signals: Signals) -> None:
-                    keep(trajectory if other is None else without_tokens(trajectory), signals)
-                    bar.advance("trajectories")
-
-                await stream.each(requests, finished, config.concurrency)
+            yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
         finally:
             if opened is not None:
                 await compute(opened.close)
@@ -354,6 +382,22 @@ class _Rollouts:
         """Signals of trajectories of an endpoint, whose ids stand for texts only."""
         return await self.measure([without_tokens(trajectory) for trajectory in trajectories])
 
+    async def _draw(
+        self,
+        title: str,
+        stream: Stream,
+        requests: Sequence[RolloutRequest],
+        keep: Callable[[Trajectory, Signals], None],
+    ) -> None:
+        """Rolls out and measures, with a bar."""
+        with StepBar(title, len(requests), 0) as bar:
+
+            def finished(trajectory: Trajectory, signals: Signals) -> None:
+                keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
+                bar.advance("trajectories")
+
+            await stream.each(requests, finished, self.config.concurrency)
+
     async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
         """The group's trajectories with their verdicts, by id."""
         members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
@@ -361,14 +405,25 @@ class _Rollouts:
         return sorted(scored, key=lambda s: s.trajectory.id)
 
 
-def _check_broken(found: Sequence[Scored], config: Config, stage: StageRun) -> None:
-    """Says how many rollouts broke and why; too many of them end the run."""
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """Everything that was rolled out."""
+
+    found: list[Scored]
+    probe: ProbeRun | None
+    images: ImageStore
+
+
+def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: SignalMeter) -> None:
+    """Says how many rollouts broke and why; too many of them, or of trajectories without a verdict, end the run."""
     rolled_out = [s.trajectory for s in found]
+    refuse_no_room(rolled_out, config.limits, "eval.limits.max_tokens")
     broken = [t for t in rolled_out if t.stop is Stop.BROKEN]
     where = f"eval ({stage.work / 'trajectories.jsonl'})"
     refuse_broken(len(broken) / len(rolled_out), config.max_broken, broken, "eval", where)
     if broken:
         sys.stderr.write(f"{len(broken)} of {len(rolled_out)} rollouts broke. {why_broken(broken)}\n")
+    measure.check(unjudged_share(s.signals for s in found), config.max_unjudged, "eval")
 
 
 def _benchmark_results(
@@ -394,19 +449,12 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
 
 
-def _finish(
-    config: Config,
-    stage: StageRun,
-    model: str,
-    parents: Mapping[str, Artifact],
-    found: list[Scored],
-    images: ImageStore,
-) -> Artifact:
+def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, Artifact], rolled: _Results) -> Artifact:
     """Write the artifact's files from what was found, commit them, and print the table."""
-    out = stage.work / "report"
+    found, images, out = rolled.found, rolled.images, stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
-    before = folder.load_series(parents["report"].path) if "report" in parents else ()
+    before: Sequence[content.Evaluation] = folder.load_series(parents["report"].path) if "report" in parents else ()
     label = config.label or (config.policy if config.policy == "oracle" else model)
     series = (
         *before,
@@ -419,6 +467,12 @@ def _finish(
     if measured:
         plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
         disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
+    extra = [] if beside is None else [beside]
+    probed = rolled.probe.result() if rolled.probe else None
+    if rolled.probe and probed:
+        folder.save_probe(out, rolled.probe.rows, probed, images)
+        earlier = folder.load_probe(parents["report"].path) if "report" in parents else None
+        extra += causal_tables.tables([*([(before[-1].label, earlier)] if earlier else []), (label, probed)])
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
@@ -430,13 +484,14 @@ def _finish(
         measured=len(found),
         notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
-        extra=(beside,) if beside else (),
+        extra=extra,
     )
     build.build(out, report, images)
     figures = folder.flat(summarise(series[-1].rows, config.seed)) | results.headlines(measured)
+    figures |= effects.flat(probed) if probed else {}
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
     tables.show(series, config.seed)
-    tables.print_all(() if beside is None else (beside,))
+    tables.print_all(extra)
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact

@@ -8,18 +8,36 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
+from vtcli.benchmarks import files
+from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config.bounds import shares
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import open_family
-from vtcli.filters import account, applying
-from vtcli.filters.applying import Decided, Subset
+from vtcli.filters import account, applying, pairs
+from vtcli.filters.applying import (
+    HASHED,
+    HELD_OUT,
+    MEASURED,
+    MESSAGES,
+    PLAIN,
+    ROLLED,
+    SAMPLES,
+    Decided,
+    Measure,
+    Subset,
+)
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
+from vtcli.filters.hashing import HashMeter, StoredHashes
+from vtcli.filters.reading import messages_of, samples_of
+from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
@@ -32,11 +50,19 @@ from vtcli.schema import Sample
 from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import codec, disk, parquet, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.images import ImageLimits, ImageStore, as_given
+from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
 from vtcli.store.records import SampleSet
 
 RUNTIME_KEYS = (
-    *("filter.data", "filter.rollouts.concurrency", "filter.max_broken", "filter.max_unjudged", "filter.device"),
+    *(
+        "filter.data",
+        "filter.against",
+        "filter.benchmarks_in",
+        "filter.rollouts.concurrency",
+        "filter.max_broken",
+        "filter.max_unjudged",
+        "filter.device",
+    ),
     *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
 """These change nothing in what is kept."""
@@ -58,6 +84,10 @@ class Config:
     model: str | None = None  # the policy of pass rates: model artifact, folder or hub name
     forms: tuple[str, ...] = ("answer", "tool")
     splits: tuple[str, ...] = ("train",)
+    against: tuple[str, ...] = ()  # dataset and demos artifacts whose rows have to stay unseen
+    against_splits: tuple[str, ...] = ("validation", "test")  # of them
+    benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, the same
+    benchmarks_in: str | None = None  # folder with local copies of their files
     rollouts: Rollouts = field(default_factory=Rollouts)
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
@@ -79,7 +109,8 @@ class Config:
                 "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
             )
         shares(self, "max_broken", "max_unjudged")
-        needy = applying.needs_rollouts(self.rules)
+        self._require_references()
+        needy = applying.needs(self.rules, *ROLLED)
         if needy and not self.model:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs rollouts of a policy: give model=NAME@latest, say base@latest"
@@ -87,6 +118,24 @@ class Config:
         if needy and "answer" not in self.signals:
             raise ConfigError(
                 f"filter.rules.{needy[0]} needs the signal 'answer', which says what is right: signals=all"
+            )
+
+    def _require_references(self) -> None:
+        comparing = applying.needs(self.rules, HELD_OUT)
+        if self.against and not comparing:
+            raise ConfigError(
+                f"filter.against={list(self.against)}, and no rule of {', '.join(self.rules)} compares with it: "
+                "filter=contamination does"
+            )
+        if comparing and not (self.against or self.benchmark):
+            raise ConfigError(
+                f"filter.rules.{comparing[0]} needs what has to stay unseen: give benchmark=[vstar,…] with "
+                "filter.benchmarks_in=FOLDER, or filter.against=[NAME:vN]"
+            )
+        if comparing and self.benchmark and not self.benchmarks_in:
+            raise ConfigError(
+                "filter.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as "
+                "the environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
             )
 
 
@@ -103,28 +152,49 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data)
     if data.kind not in ("dataset", "demos"):
         store.resolve(config.data, "dataset")  # says what is needed
-    needy = applying.needs_rollouts(config.rules)
+    needy = applying.needs(config.rules, *ROLLED)
     if needy and data.kind == "demos":
         raise InputError(
             f"filter.rules.{needy[0]} rolls questions out, and {data.ref} holds demonstrations: give a dataset, "
             f"or leave the rule out (~filter.rules.{needy[0]})"
         )
     source = source_model(store, config.model) if needy and config.model else None
-    parents = [data, *(source.parents if source else [])]
+    against = [store.resolve(ref) for ref in config.against]
+    for artifact in against:
+        if artifact.kind not in ("dataset", "demos"):
+            store.resolve(artifact.ref, "dataset")
+    facts, folder = store.root / ".facts", Path(config.benchmarks_in or "")
+    benchmarks = config.benchmark if applying.needs(config.rules, HELD_OUT) else {}
+    copies = {
+        f"benchmark/{name}/{path.name}": path
+        for name, one in benchmarks.items()
+        for path in files.locate(folder, name, one)[1]
+    }
+    parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
-    scope = Scope(free, source.files if source else {})
+    scope = Scope(free, (source.files if source else {}) | copies)
     with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
         if stage.reused:
             account.show(json.loads((stage.reused.path / "filter.json").read_text()))
             return stage.reused
         tables = _tables(config, data)
         rows = [row for table in tables.values() for row in facts_of(table)]
-        rolling = _Rollouts(config, stage, data, source)
+        rolling, held = _Rollouts(config, stage, data, source), ReferenceReader(facts, against, config.against_splits)
+        held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
+        hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
+        measures: dict[str, Measure] = {
+            MEASURED: rolling,
+            PLAIN: partial(rolling, offered=False),
+            HASHED: hashes,
+            HELD_OUT: held,
+            MESSAGES: lambda rows, decided: messages_of(tables, rows),
+            SAMPLES: lambda rows, decided: samples_of(tables, rows),
+        }
         try:
-            found = applying.apply(config.rules, rows, rolling, config.rollouts.k)
+            found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
             rolling.close()
-        return _finish(config, stage, (data, source), tables, found)
+        return _finish(config, stage, (data, source), tables, found, held)
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -152,62 +222,65 @@ class _Rollouts:
         self.family = open_family(source.path, config.families) if source else None
         sizing = self.family.sizing(config.images) if self.family else as_given
         self.images = ImageStore(stage.work / "images", sizing)
-        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
+        card = read_card(config.env)
+        self.worlds = {
+            offered: Worlds(card, config.prompt, self.images, config.sandbox, offered=offered)
+            for offered in (True, False)
+        }
         signals = [config.signals["answer"]] if source else []
         self.measure = SignalMeter(signals, config.judge, self.images, stage.store.root)
         self.loop = EventLoop()
         self.policy: TrainedPolicy | None = None
-        self.player: Player | None = None
+        self.players: dict[bool, Player] = {}
         self._open = False
 
-    def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> PassRates:
+    def __call__(self, rows: Sequence[RowFacts], decided: Decided, offered: bool = True) -> PassRates:
+        """``offered=False``: of rollouts without tools."""
         assert self.source is not None
         if not self._open:
             self.loop.__enter__()
             self._open = True
         sets = {name: self._samples(name) for name in {row.file for row in rows if row.form == "answer"}}
-        stored = StoredRates(
-            self.stage.store.root
-            / ".facts"
-            / "pass_rate"
-            / f"{_measurement(self.config, self.stage, self.source)}.jsonl"
-        )
+        config, measurement = self.config, _measurement(self.config, self.stage, self.source, offered)
+        stored = StoredRates(self.stage.store.root / ".facts" / "pass_rate" / f"{measurement}.jsonl")
 
         def load(row: RowFacts) -> Sample:
-            return self.worlds.offer(sets[row.file].load(row.index))
+            return self.worlds[offered].offer(sets[row.file].load(row.index))
 
-        config = self.config
-        rates = self.loop.run(PassRateMeter(config.rollouts, config.seed, stored, load, self._start)(rows, decided))
-        self._check(rates)
+        meter = PassRateMeter(config.rollouts, config.seed, stored, load, partial(self._start, offered))
+        rates = self.loop.run(meter(rows, decided))
+        self._check(rates, self.players.get(offered))
         return rates
 
     def _samples(self, name: str) -> SampleSet:
         form, _, split = name.partition("-")
         return SampleSet(self.data, form, split, self.images, self.config.bad_rows)
 
-    async def _start(self) -> Player:
-        if self.player is None:
-            await self.worlds.start()
+    async def _start(self, offered: bool) -> Player:
+        if offered not in self.players:
+            await self.worlds[offered].start()
             await self.measure.start()
-            facts = self.worlds.facts | self.measure.facts
+            facts = self.worlds[offered].facts | self.measure.facts
             self.stage.tracker.tags({key: str(value) for key, value in facts.items()})
-            self.player = await compute(self._load)
-        return self.player
+            self.players[offered] = await compute(partial(self._load, offered))
+        return self.players[offered]
 
-    def _load(self) -> Player:
-        """Heavy libraries are imported here."""
+    def _load(self, offered: bool) -> Player:
+        """Heavy libraries are imported here; with and without tools, the model is loaded once."""
         assert self.family is not None
         config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
-        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
-        return Player(self.policy, self.family.chat, self.worlds, config.limits, self.measure, config.rollouts.right)
+        if self.policy is None:
+            self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        worlds = self.worlds[offered]
+        return Player(self.policy, self.family.chat, worlds, config.limits, self.measure, config.rollouts.right)
 
-    def _check(self, rates: PassRates) -> None:
+    def _check(self, rates: PassRates, player: Player | None) -> None:
         """Too many rollouts without a verdict end the run."""
         outcomes = [outcome for rate in rates.values() for outcome in rate.outcomes]
         if not outcomes:
             return
         broken, unjudged = outcomes.count("broken"), outcomes.count("unjudged")
-        where, player = f"filter ({self.data.ref})", self.player
+        where = f"filter ({self.data.ref})"
         if player and player.roomless and player.rollouts == len(player.roomless):
             refuse_no_room(player.roomless, self.config.limits, "filter.limits.max_tokens")
         refuse_broken(broken / len(outcomes), self.config.max_broken, player.broken if player else [], "filter", where)
@@ -218,14 +291,15 @@ class _Rollouts:
             return
         try:
             self.loop.run(self.measure.close())
-            self.loop.run(self.worlds.close())
+            for worlds in self.worlds.values():
+                self.loop.run(worlds.close())
             if self.policy is not None:
                 self.policy.close()
         finally:
             self.loop.__exit__(None, None, None)
 
 
-def _measurement(config: Config, stage: StageRun, source: ModelSource) -> str:
+def _measurement(config: Config, stage: StageRun, source: ModelSource, offered: bool) -> str:
     """Returns a file's name made of everything that a pass rate depends on, except its question."""
     job = codec.encode(config.job)
     sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
@@ -235,6 +309,7 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource) -> str:
         (sections.get(section) or {}).pop(name, None)
     limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
     own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
+    own += [] if offered else ["without tools"]
     value = [_weights(stage, source), outside_code(targets(sections)), sections, own]
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -252,6 +327,7 @@ def _finish(
     inputs: tuple[Artifact, ModelSource | None],
     tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
+    held: ReferenceReader,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
     data, source = inputs
@@ -272,6 +348,13 @@ def _finish(
             shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
     parquet.write_card(out)
     account.write(out, found, said)
+
+    def shown(source: str, id: str) -> Sequence[bytes]:  # noqa: A002, as in the records
+        table = tables.get(source)
+        return table.images(table.ids.index(id)) if table else held.shown(source, id) or ()
+
+    if (matched := pairs.picture(found, shown)) is not None:
+        disk.write_atomic(out / "pairs.png", encode_png(matched))
     counts = {name: sum(row.file == name for row in found.kept) for name in tables}
     dropped = {step.name: len(step.dropped) for step in found.steps}
     stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)

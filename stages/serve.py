@@ -29,8 +29,9 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.serve.agent import Agent, Bounds
-from vtcli.serve.app import LOOPBACK, Service, application
+from vtcli.serve.app import Service, application
 from vtcli.serve.history import History, TrajectoryLog
+from vtcli.serve.hosts import LOOPBACK
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import RequestLimits
 from vtcli.store.artifacts import Artifact, ArtifactStore

@@ -71,7 +71,7 @@ from vtcli.store.images import ImageLimits, ImageStore, Sizing
 from vtcli.store.records import Demo, SampleSet
 
 Row = tuple[Sample | Demo, list[bytes]]
-RUNTIME = ("synth.workers", "synth.merge")
+RUNTIME_KEYS = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
 
 TAUGHT_FROM = ("images", "prompt", "env", "families", "teacher", "signals", "judge", "judging")
@@ -121,6 +121,7 @@ class Config:
         card = read_card(self.env)
         if self.teacher is not None:
             self._require_lesson()
+            _ = self.distil.errors and card.spoken
         elif self.demos:
             _ = card.spoken  # or it is refused here
 
@@ -164,7 +165,7 @@ def run(config: Config) -> Artifact | None:
         refs = shards.newest(store, whole.name, refs, made_from, config.seed)
     parents = shards.in_order([store.resolve(ref, kind) for ref in refs], made_from, config.seed)
     files = {} if parents else inputs(parts)  # shards were made from them
-    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME, files, "anew")) as stage:
+    with open_run(settings, "synth", kind, made_from, parents, Scope(RUNTIME_KEYS, files, "anew")) as stage:
         if stage.reused:
             return stage.reused
         with sandbox_until_here():
@@ -385,9 +386,10 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
             images, settings.home, config.distil.limits, ledger, _writer(worlds.card), config.engine, config.images,
             family,
         )  # fmt: skip
+        samples = [worlds.offer(sample) for sample in samples]
         with EventLoop() as loop:
-            loop.run(_play(distiller, [worlds.offer(sample) for sample in samples], teacher, inputs))
-        return _taught(config, teacher, data, distiller, [worlds.offer(sample) for sample in samples], stage)
+            loop.run(_play(distiller, samples, teacher, inputs))
+        return _taught(config, source.name if source else teacher.name, data, distiller, samples, stage)
 
 
 async def _play(distiller: Distiller, samples: Sequence[Sample], teacher: TeacherCard, inputs: TeacherInputs) -> None:
@@ -452,12 +454,7 @@ def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
 
 
 def _taught(
-    config: Config,
-    teacher: TeacherCard,
-    data: Artifact,
-    distiller: Distiller,
-    samples: Sequence[Sample],
-    stage: StageRun,
+    config: Config, name: str, data: Artifact, distiller: Distiller, samples: Sequence[Sample], stage: StageRun
 ) -> Artifact:
     """Write the artifact's files from the finished tries, commit them, and print the tables."""
     settings = config.distil
@@ -472,7 +469,7 @@ def _taught(
     unjudged = distiller.unjudged / distiller.judged if distiller.judged else None
     distiller.measure.check(unjudged, settings.max_unjudged, "synth.distil")
     found = distiller.outcomes(samples)
-    said = report.account({"data": data.ref, "teacher": teacher.name}, found, distiller)
+    said = report.account({"data": data.ref, "teacher": name}, found, distiller)
     report.show(said)
     if not said["kept"]:
         raise InputError(

@@ -25,6 +25,7 @@ MANY_PARAMETERS: dict[str, str] = {
     "vtcli/data/importers/rows.py::generate": "keyword-only, filled in by conf/data",
     "vtcli/engines/teachers/endpoint.py::card": "keyword-only, filled in by conf/teacher",
     "vtcli/algo/select.py::filter_and_rank": "keyword-only, filled in by conf/select",
+    "vtcli/filters/contamination.py::against": "keyword-only, filled in by conf/filter",
     "vtcli/families/varlen.py::varlen_ref": "has the signature of torch's varlen_attn, for which it stands in",
     "vtcli/engines/learner/deepspeed.py::DeepSpeedLearner.__init__": "keyword-only, filled in by the stages",
 }

@@ -1,56 +1,189 @@
-"""A command without its inputs names the commands that make them, in order."""
+"""A command without its inputs: which commands make them, what is refused, and how the commands are run."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vtcli.cli.pipeline import made_by
-from vtcli.cli.stages import run_stage
+from vtcli.cli import pipeline, stages, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError
+from vtcli.store.artifacts import ArtifactStore
 
-RECIPES = compose.options("recipe")
+
+def commands(stage: str, *argv: str) -> list[str]:
+    """The planned commands without what they cost, the command itself included."""
+    plan = compose.plan(stage, argv)
+    request = pipeline.CommandRequest.of(plan, argv, next(compose.jobs(plan)).values)
+    assert request is not None
+    listed = pipeline.listed(request, pipeline.resolve(request), own=True)
+    return [line.partition("    #")[0].strip() for line in listed.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VTCLI_HOME", str(tmp_path / "artifacts"))
+    return tmp_path / "artifacts"
+
+
+def keep(home: Path, name: str, recipe: str, **details: Any) -> None:
+    with ArtifactStore(home).draft(name, overrides=(f"+recipe={recipe}",), seed=0, **details) as draft:
+        (draft.path / "content").write_text(name)
+        draft.commit()
+
+
+def keep_data(home: Path) -> None:
+    keep(home, "data", "toolsrl", kind="dataset", stage="synth", config={"scale": "tiny"})
+
+
+def keep_base(home: Path) -> None:
+    config = {"scale": "tiny", "model": {"family": "qwen2_5_vl"}}
+    keep(home, "base", "tiny_base", kind="model", stage="sft", config=config)
 
 
 def test_rl_from_nothing_by_hand() -> None:
-    found = made_by("rl", ["+recipe=toolsrl", "seed=3"], {"scale": "tiny"}, RECIPES)
-    assert found == [
-        "vtcli synth +recipe=tiny_base name=demos scale=tiny seed=3",
-        "vtcli sft +recipe=tiny_base sft.data=demos@latest name=base scale=tiny seed=3",
-        "vtcli synth +recipe=toolsrl name=data scale=tiny seed=3",
-        "vtcli rl +recipe=toolsrl seed=3 rl.data=data@latest",
+    assert commands("rl", "+recipe=toolsrl", "scale=tiny", "seed=3", "rl.group_size=4") == [
+        "vtcli synth +recipe=toolsrl seed=3 name=data scale=tiny",
+        "vtcli synth +recipe=tiny_base seed=3 name=demos scale=tiny",
+        "vtcli sft +recipe=tiny_base seed=3 name=base scale=tiny sft.data=demos@latest",
+        "vtcli rl +recipe=toolsrl scale=tiny seed=3 rl.group_size=4 rl.data=data@latest rl.model=base@latest",
     ]
-    assert (
-        made_by("rl", ["recipe=codev"], {"scale": "node"}, RECIPES)[0]
-        == "vtcli synth +recipe=codev name=data scale=node"
-    )
 
 
-@pytest.mark.parametrize("recipe", ["toolsrl", "codev", "codevision", "codedance", "pyvision_image", "pyvision_video"])
-@pytest.mark.parametrize("scale", ["tiny", "paper"])
-def test_every_printed_command_composes(recipe: str, scale: str) -> None:
-    for command in made_by("rl", [f"+recipe={recipe}", f"scale={scale}"], {"scale": scale}, RECIPES):
-        stage, *words = shlex.split(command)[1:]
-        job = compose.load(stage, words)
-        if stage != "synth":
-            assert job.values[stage]["data"].endswith("@latest")
+def test_eval_from_nothing_trains_first() -> None:
+    """Data of a recipe that builds upon another are the other's; every section goes to the stage that reads it."""
+    found = commands("eval", "recipe=grpo_accuracy", "scale=tiny", "rl.group_size=4", "sft.epochs=1", "eval.shown=1")
+    assert found == [
+        "vtcli synth +recipe=toolsrl name=data scale=tiny",
+        "vtcli synth +recipe=tiny_base name=demos scale=tiny",
+        "vtcli sft +recipe=tiny_base sft.epochs=1 name=base scale=tiny sft.data=demos@latest",
+        "vtcli rl +recipe=grpo_accuracy rl.group_size=4 name=policy scale=tiny rl.data=data@latest "
+        "rl.model=base@latest",
+        "vtcli eval recipe=grpo_accuracy scale=tiny rl.group_size=4 sft.epochs=1 eval.shown=1 eval.data=data@latest "
+        "eval.model=policy@latest",
+    ]
+
+
+def test_what_is_there_is_taken(home: Path) -> None:
+    keep_data(home)
+    keep_base(home)
+    keep(home, "data", "codev", kind="dataset", stage="synth", config={"scale": "tiny"})
+    assert commands("rl", "+recipe=toolsrl", "scale=tiny") == [
+        "vtcli rl +recipe=toolsrl scale=tiny rl.data=data:v1 rl.model=base:v1"
+    ]
+    assert len(commands("rl", "+recipe=toolsrl", "scale=tiny", "data=mine:v1")) == 1
+    assert len(commands("rl", "+recipe=toolsrl", "scale=tiny", "seed=1")) == 4  # these are of seed 0
+    assert commands("rl", "+recipe=toolsrl", "scale=tiny", "model=tiny_qwen3")[:2] == [
+        "vtcli synth +recipe=tiny_base model=tiny_qwen3 name=demos scale=tiny",
+        "vtcli sft +recipe=tiny_base model=tiny_qwen3 name=base scale=tiny sft.data=demos@latest",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("stage", "argv"),
-    [("rl", ["+recipe=toolsrl", "rl.data=mine:v1"]), ("rl", ["data=mine:v1"]), ("eval", ["+recipe=toolsrl"])],
+    ("recipe", "maker"),
+    [
+        ("toolsrl", "tiny_base"),
+        ("codev", "tiny_codev"),
+        ("grpo_consistency", "tiny_codev"),
+        ("deepeyes", "tiny_base"),
+        ("tiny_codev", "tiny_codev"),
+        ("pyvision_video", "tiny_pyvision_video"),
+    ],
 )
-def test_nothing_is_said_of_inputs_that_are_named_or_not_ours(stage: str, argv: list[str]) -> None:
-    assert made_by(stage, argv, {"scale": "tiny"}, RECIPES) == []
+def test_which_recipe_makes_the_tiny_model(recipe: str, maker: str) -> None:
+    assert pipeline.taught_by(recipe) == maker
 
 
-def test_the_error_names_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VTCLI_HOME", str(tmp_path))
-    with pytest.raises(ConfigError) as caught:
-        run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
-    text = str(caught.value)
-    assert text.startswith("rl.data: needs a value") and "vtcli sft +recipe=tiny_base sft.data=demos@latest" in text
-    assert not list(tmp_path.iterdir())
+def test_at_real_scales_data_are_made_and_models_are_named() -> None:
+    assert commands("rl", "+recipe=codev", "scale=node") == [
+        "vtcli synth +recipe=codev name=data scale=node",
+        "vtcli rl +recipe=codev scale=node rl.data=data@latest",  # its model is the recipe's
+    ]
+    with pytest.raises(ConfigError, match=r"eval.model: needs a value, .* Give eval.model=… as NAME:vN, a folder"):
+        commands("eval", "+recipe=codev", "scale=node", "data=mine:v1")
+
+
+def test_what_nothing_makes_is_refused_with_the_key(home: Path) -> None:
+    keep_base(home)  # it writes calls, not code
+    with pytest.raises(ConfigError, match=r"rl.model: needs a value.*\(thyme; tiny_base teaches native\)"):
+        commands("rl", "+recipe=thyme", "scale=tiny", "data=mine:v1")
+    with pytest.raises(ConfigError, match=r"give sft.data=NAME:vN. `vtcli sft \+recipe=tiny_base scale=tiny` makes"):
+        commands("sft", "+recipe=toolsrl", "scale=tiny")
+
+
+def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*more: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", *more])
+        assert not home.exists()
+        return str(caught.value)
+
+    text = refused("make_missing=false")
+    assert text.startswith("rl.data: needs a value (make_missing=false)")
+    assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
+    assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
+    assert "a sweep shares its inputs" in refused("seed=0,1", "--multirun")
+    monkeypatch.setenv("RANK", "0")
+    assert "this is a rank of torchrun or srun" in refused()
+
+
+class Children:
+    """Stands for the processes of steps, and for the run of the command itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: str | None = None) -> None:
+        self.ran: list[list[str]] = []
+        self.fails = fails
+        monkeypatch.setattr(steps, "run", self.step)
+        monkeypatch.setattr(compose, "run", self.command)
+
+    def step(self, argv: list[str]) -> tuple[int, str]:
+        self.ran.append(argv)
+        return (7, "") if argv[0] == self.fails else (0, f"made-{len(self.ran)}:v5")
+
+    def command(self, plan: compose.CommandPlan, work: object) -> list[str]:
+        self.ran.append([plan.stage, *plan.overrides])
+        return []
+
+
+def test_each_step_reads_what_the_steps_before_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    children = Children(monkeypatch)
+    stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
+    data, demos, base, own = children.ran
+    assert [data[0], demos[0], base[0], own[0]] == ["synth", "synth", "sft", "rl"]
+    assert base[-1] == "sft.data=made-2:v5"
+    assert {"rl.data=made-1:v5", "rl.model=made-3:v5"} <= set(own)
+
+
+def test_a_step_that_fails_ends_the_command_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    children = Children(monkeypatch, fails="sft")
+    with pytest.raises(SystemExit) as end:
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
+    assert end.value.code == 7
+    assert [argv[0] for argv in children.ran] == ["synth", "synth", "sft"]
+    assert "step 3 of 3 has failed with exit code 7" in capsys.readouterr().err
+
+
+def test_a_mistake_ends_the_command_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    children = Children(monkeypatch)
+    with pytest.raises(ConfigError, match=r"sft\.epochs"):
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "sft.epochs=0"])
+    with pytest.raises(ConfigError, match="group_size"):
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "rl.group_size=1"])
+    assert children.ran == []
+
+
+def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_data(home)
+    keep_base(home)
+    children = Children(monkeypatch)
+    stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "make_missing=false"])
+    assert {"rl.data=data:v1", "rl.model=base:v1"} <= set(children.ran[0])
+    said = capsys.readouterr().err
+    assert "rl.data=data:v1, the newest dataset of +recipe=toolsrl (seed 0, " in said
+    assert "rl.model=base:v1, the newest base model of +recipe=tiny_base (seed 0, " in said

@@ -30,10 +30,20 @@ SIZES: dict[str, dict[str, Any]] = {
         **{"vocab_size": 420, "hidden_size": 48, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 1, "vision_heads": 2, "vision_intermediate_size": 48},
     },
+    "qwen2_vl": {
+        **{"vocab_size": 420, "hidden_size": 48, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 2, "vision_heads": 2, "vision_intermediate_size": 64},
+    },
     "qwen3_vl": {
         **{"vocab_size": 420, "hidden_size": 48, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
         **{"vision_positions": 36, "vision_deepstack": 2, "initializer_range": 0.1},
+    },
+    "qwen3_vl_moe": {
+        **{"vocab_size": 420, "hidden_size": 48, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"vision_positions": 36, "vision_deepstack": 2, "initializer_range": 0.1},
+        **{"experts": 4, "experts_per_token": 2, "expert_intermediate_size": 32},
     },
 }
 """Of the smallest version of each family; one that is missing here fails the first test."""
@@ -153,7 +163,8 @@ def test_vllm_gets_an_image_by_one_placeholder_and_may_not_resize_it(family: Fam
 def test_an_unknown_type_is_one_error_that_says_how_to_add_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "brand_new_vl"}))
     told = (
-        r"model_type 'brand_new_vl'; known: qwen2_5_vl, .*qwen3_vl\..*\+families\.brand_new_vl=mypkg\.family\.MyFamily"
+        r"model_type 'brand_new_vl'; known: qwen2_5_vl, .*qwen2_vl, .*qwen3_vl.*\..*"
+        r"\+families\.brand_new_vl=mypkg\.family\.MyFamily"
     )
     with pytest.raises(ConfigError, match=told):
         open_family(tmp_path)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
 from vtcli.filters import account, applying, duplicates, lengths, pass_rate, sizes
-from vtcli.filters.facts import Outcome, PassRate, PassRates, RowFacts
+from vtcli.filters.facts import Match, Outcome, PassRate, PassRates, RowFacts
 
 ROW = RowFacts("answer-train", 0, "a", "answer", "How many?", "3", ((100, 50),), ("m1",), "c1")
 
@@ -49,7 +49,9 @@ def test_of_equal_images_and_question_the_first_stays() -> None:
         replace(ROW, id="c", media=("m2",)),
         replace(ROW, id="d", question="Which?"),
     ]
-    assert duplicates.exact(rows) == [None, "as a in answer-train", None, None]
+    found = duplicates.exact(rows)
+    assert found == [None, Match("as a in answer-train", "answer-train", "a"), None, None]
+    assert str(found[1]) == "as a in answer-train"
 
 
 def test_codevs_bound_drops_eight_of_eight_alone() -> None:
@@ -61,6 +63,12 @@ def test_codevs_bound_drops_eight_of_eight_alone() -> None:
     assert kept == [False] + [True] * 7 + [False]
 
 
+def test_without_tools_a_question_may_never_be_right() -> None:
+    rows, found = rates(["wrong"] * 8, ["right"] + ["wrong"] * 7, ["broken"], [])
+    why = pass_rate.without_tools(rows, plain_rates=found)
+    assert why == [None, "right in 1 of 8, outside 0..0", None, None]
+
+
 def test_without_a_verdict_a_question_stays_and_broken_rollouts_are_no_wrong_ones() -> None:
     rows, found = rates(["broken", "unjudged"], ["broken", "right", "right"], ["broken", "wrong"])
     assert pass_rate.mixed(rows, pass_rates=found) == [None, "right in all of 2", "wrong in all of 1"]
@@ -70,13 +78,18 @@ def test_without_a_verdict_a_question_stays_and_broken_rollouts_are_no_wrong_one
 def test_each_rule_sees_what_the_one_before_it_kept() -> None:
     rows = [ROW, replace(ROW, id="b", answer=""), replace(ROW, id="c", answer="")]
     rules = {"answer": lengths.answer, "duplicates": duplicates.exact}
-    found = applying.apply(rules, rows, no_rollouts, 8)
+    found = applying.apply(rules, rows, {"pass_rates": no_rollouts}, 8)
     assert [(s.name, s.seen, len(s.dropped)) for s in found.steps] == [("answer", 3, 2), ("duplicates", 1, 0)]
-    turned = applying.apply(dict(reversed(rules.items())), rows, no_rollouts, 8)
+    turned = applying.apply(dict(reversed(rules.items())), rows, {"pass_rates": no_rollouts}, 8)
     assert [(s.name, s.seen, len(s.dropped)) for s in turned.steps] == [("duplicates", 3, 2), ("answer", 1, 0)]
     said = account.account(turned, {"data": "d:v1", "policy": None})
     assert (said["rows"], said["kept"]) == (3, 1)
-    assert said["rules"][0]["examples"][0] == {"file": "answer-train", "id": "b", "why": "as a in answer-train"}
+    assert said["rules"][0]["examples"][0] == {
+        "file": "answer-train",
+        "id": "b",
+        "why": "as a in answer-train",
+        "as": {"source": "answer-train", "id": "a"},
+    }
 
 
 def test_a_rule_that_cannot_work_is_named() -> None:
@@ -85,9 +98,14 @@ def test_a_rule_that_cannot_work_is_named() -> None:
 
     rules: dict[str, Any] = {"upside": partial(pass_rate.band, min_rate=0.9, max_rate=0.1)}
     with pytest.raises(ConfigError, match=r"filter.rules.upside: .*min_rate=0.9 to max_rate=0.1"):
-        applying.apply(rules, [ROW], measure, 1)
+        applying.apply(rules, [ROW], {"pass_rates": measure}, 1)
+    both: dict[str, Any] = {"both": lambda rows, pass_rates, plain_rates: [None]}
+    with pytest.raises(
+        ConfigError, match=r"filter.rules.both: it looks at pass_rates and plain_rates: expected a rule"
+    ):
+        applying.apply(both, [ROW], {"pass_rates": measure, "plain_rates": measure}, 1)
     with pytest.raises(ConfigError, match=r"filter.rules.lazy answered for 0 of 1 rows"):
-        applying.apply({"lazy": lambda rows: []}, [ROW], measure, 1)
+        applying.apply({"lazy": lambda rows: []}, [ROW], {"pass_rates": measure}, 1)
 
 
 @given(
@@ -107,6 +125,6 @@ def test_an_early_end_never_changes_the_verdict(outcomes: list[Outcome], one: fl
     def whole(rows: Sequence[RowFacts], decided: applying.Decided) -> PassRates:
         return {ROW.key: PassRate(ROW.content, tuple(outcomes))}
 
-    early = applying.apply({"rate": rule}, [ROW], measure, 8)
+    early = applying.apply({"rate": rule}, [ROW], {"pass_rates": measure}, 8)
     if "broken" not in outcomes[asked[0] :]:
-        assert early.kept == applying.apply({"rate": rule}, [ROW], whole, 8).kept
+        assert early.kept == applying.apply({"rate": rule}, [ROW], {"pass_rates": whole}, 8).kept

@@ -13,16 +13,23 @@ import yaml
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.families.table import find_family
 from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMETERS = {  # as the hub shows for the safetensors of <name>-Instruct; for Qwen3-VL-2B, 4B and 32B counted here
+PARAMETERS = {  # as the hub shows for <name>-Instruct; of Qwen2-VL-72B and all Qwen3-VL but 8B counted here
+    "Qwen2-VL-2B": 2_208_985_600,
+    "Qwen2-VL-7B": 8_291_375_616,
+    "Qwen2-VL-72B": 73_405_560_320,
     "Qwen2.5-VL-3B": 3_754_622_976,
     "Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen2.5-VL-32B": 33_452_718_336,
@@ -30,6 +37,8 @@ PARAMETERS = {  # as the hub shows for the safetensors of <name>-Instruct; for Q
     "Qwen3-VL-2B": 2_127_532_032,
     "Qwen3-VL-4B": 4_437_815_808,
     "Qwen3-VL-8B": 8_767_123_696,
+    "Qwen3-VL-30B-A3B": 31_070_754_032,
+    "Qwen3-VL-235B-A22B": 235_670_022_896,
     "Qwen3-VL-32B": 33_357_390_064,
 }
 
@@ -55,8 +64,16 @@ def config_of(arch: Architecture) -> dict[str, Any]:
 def real(arch: Architecture) -> Any:
     """transformers' model, without memory for its weights."""
     with torch.device("meta"):
+        if arch.text.experts:
+            own = config_of(arch)
+            own["text_config"] |= dict(moe_intermediate_size=arch.text.intermediate, num_experts=arch.text.experts)
+            own["text_config"] |= dict(num_experts_per_tok=arch.text.chosen)
+            return Qwen3VLMoeForConditionalGeneration(Qwen3VLMoeConfig(**own))
         if arch.text.qk_norm:
             return Qwen3VLForConditionalGeneration(Qwen3VLConfig(**config_of(arch)))
+        if not arch.vision.gated:
+            own = config_of(arch) | dict(vision_config=dict(hidden_size=arch.vision.out))
+            return Qwen2VLForConditionalGeneration(Qwen2VLConfig(**own))
         return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config_of(arch)))
 
 
@@ -67,7 +84,7 @@ def test_parameters_equal_the_real_models_and_the_hubs_count(name: str) -> None:
     assert arch.vision.parameters == sum(p.numel() for p in model.model.visual.parameters())
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny_qwen3"])
+@pytest.mark.parametrize("name", ["tiny", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe"])
 def test_the_tiny_architecture_has_exactly_the_parameters_of_the_model_that_is_built(name: str, tmp_path: Path) -> None:
     chosen = yaml.safe_load((ROOT / "conf" / "model" / f"{name}.yaml").read_text())
     sizes, kind = chosen["architecture"], find_family(chosen["family"])
@@ -94,7 +111,27 @@ def test_older_files_have_the_text_sizes_on_top_and_leave_out_defaults(tmp_path:
 def test_hub_names_and_their_fine_tunes_are_known() -> None:
     assert known("Qwen/Qwen2.5-VL-7B-Instruct") is KNOWN["Qwen2.5-VL-7B"]
     assert known("someone/qwen2.5-vl-72b-instruct-sft") is KNOWN["Qwen2.5-VL-72B"]
-    assert known("Qwen/Qwen2-VL-7B") is None
+    assert known("Qwen/Qwen2-VL-7B-Instruct") is KNOWN["Qwen2-VL-7B"]
+    assert known("Qwen/Qwen-VL") is None
+
+
+def test_a_mixture_of_experts_counts_what_computes_a_token() -> None:
+    found = {name: arch.active_parameters / 1e9 for name, arch in KNOWN.items() if arch.text.experts}
+    assert found == pytest.approx({"Qwen3-VL-30B-A3B": 3.9, "Qwen3-VL-235B-A22B": 22.8}, abs=0.1)
+    dense = KNOWN["Qwen3-VL-8B"]
+    assert dense.active_parameters == dense.parameters
+    text = KNOWN["Qwen3-VL-30B-A3B"].text
+    assert text.sides("q_proj") == (2048, 4096)
+    with pytest.raises(ConfigError, match=r"'up_proj' is none of q_proj, k_proj, v_proj, o_proj$"):
+        text.sides("up_proj")
+
+
+def test_layers_without_experts_among_others_are_not_counted_wrongly(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl_moe", "vision_config": {"hidden_size": 1152}}
+    config["text_config"] = config_of(KNOWN["Qwen3-VL-30B-A3B"])["text_config"] | {"mlp_only_layers": [0]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="some of its layers have no experts"):
+        from_folder(tmp_path)
 
 
 def test_tokens_are_those_of_the_resized_view() -> None:

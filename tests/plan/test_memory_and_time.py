@@ -13,6 +13,8 @@ import torch
 from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3VLMoeTextConfig
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeTextSparseMoeBlock
 
 from vtcli.algo.optim import Backend
 from vtcli.engines.hf import load_model
@@ -126,6 +128,30 @@ def test_a_layers_activations_are_what_autograd_keeps(dtype: str) -> None:
     arch, layout = from_folder(folder), Layout(0, dtype)
     assert layer_values(arch, layout) == pytest.approx((more_text - text) / 128, rel=0.03)
     assert block_values(arch, layout) == pytest.approx((more_vision - vision) / 64, rel=0.03)
+
+
+def test_each_of_a_tokens_experts_keeps_what_autograd_keeps() -> None:
+    def block(chosen: int) -> float:
+        sizes = dict(hidden_size=64, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=chosen)
+        config = Qwen3VLMoeTextConfig(**sizes, experts_implementation="grouped_mm")  # as a model is loaded
+        layer, seen = Qwen3VLMoeTextSparseMoeBlock(config), dict[int, tuple[int, torch.Tensor]]()
+        own = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                seen[storage.data_ptr()] = (storage.nbytes(), tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            assert layer(torch.randn(1, 128, 64, requires_grad=True)).requires_grad
+        return sum(size for size, _ in seen.values()) / 128
+
+    def counted(chosen: int) -> float:
+        text = replace(KNOWN["Qwen3-VL-30B-A3B"].text, hidden=64, intermediate=32, experts=8, chosen=chosen)
+        return layer_values(replace(KNOWN["Qwen3-VL-30B-A3B"], text=text), Layout(0, "float32"))
+
+    assert counted(4) - counted(2) == pytest.approx(block(4) - block(2), rel=0.06)  # and a few places of the sort
 
 
 def test_products_of_matrices_are_those_that_torch_counts() -> None:

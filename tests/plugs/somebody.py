@@ -9,13 +9,15 @@ import numpy as np
 
 from vtcli.data.generators.item import Item, item_id, stream
 from vtcli.data.teachers.scripted import Act, Percept, TaskScript
+from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.teachers.card import OpenTeacher, TeacherCard
 from vtcli.envs.card import EnvCard
 from vtcli.envs.syntax import CallSyntax
 from vtcli.errors import ToolError
 from vtcli.families.calls import parse_answer
 from vtcli.protocols import DecodedTurn, Syntax, ToolOutput
 from vtcli.rewards import broken, need, verdict
-from vtcli.schema import Call, CallResult, Observation
+from vtcli.schema import Call, CallResult, Completion, Observation
 from vtcli.tools.arguments import schema
 
 NAMES = ("letters",)  # of the signal
@@ -148,6 +150,30 @@ def near(sample, text):
 
 
 # A signal, a reward, an advantage, a selection and a loss.
+
+
+# A teacher that says one thing to everybody.
+
+
+class Parrot:
+    version = 0
+
+    def __init__(self, chat, says):
+        self.chat, self.says = chat, says
+
+    async def complete(self, request):
+        ids = self.chat.encode_turn(self.says)
+        return Completion(ids, (0.0,) * len(ids), "stop")
+
+
+def parrot(*, says):
+    async def opened(inputs):
+        async def close():
+            return None
+
+        return OpenTeacher(Parrot(TextChat(), says), TextChat(), close)
+
+    return TeacherCard("parrot", opened)
 
 
 async def letters(trajectory):

@@ -71,6 +71,7 @@ synth:
 """,
     "select/mine.yaml": "# @package rl.select\n_target_: somebody.last_alone\nleast: 2\n",
     "loss/mine.yaml": "# @package rl.loss\nsurrogate: {_target_: somebody.constant, height: 3.0}\n",
+    "teacher/mine.yaml": "_target_: somebody.parrot\nsays: <answer>fine</answer>\n",
     "filter/mine.yaml": "rules:\n  digit: {_target_: somebody.without, digit: '1'}\n",
     "advantage/mine.yaml": "# @package _global_\nrl:\n  advantage: {_target_: somebody.centred, scale: 2.0}\n",
 }
@@ -289,6 +290,17 @@ def test_a_filter_rule_drops_what_it_says_and_is_part_of_the_identity(own: Path,
         rows = pq.read_table(artifact.path / f"{form}-train.parquet").to_pylist()
         assert [row["id"] for row in rows] == ["zoom-train-000000"]
     assert "somebody" in artifact.manifest.identity["code"]
+
+
+def test_a_teacher_of_ones_own_plays_the_rows_of_a_dataset(own: Path, home: Path) -> None:
+    words = ["scale=tiny", "teacher=mine", "synth.distil.data=data:v1", "name=taught", "synth.distil.validation=0"]
+    words += ["+signals.letters._target_=somebody.letters", "+synth.distil.keep.right=letters"]
+    artifact = synth.run(made(synth.Config, "synth", own, home, *words, "synth.distil.keep.min_calls=0"))
+    assert artifact is not None and "somebody" in artifact.manifest.identity["code"]
+    talks = pq.read_table(artifact.path / "train.parquet").column("messages").to_pylist()
+    assert [talk[-1] for talk in talks] == [{"role": "assistant", "content": "<answer>fine</answer>"}] * 2
+    with pytest.raises(ConfigError, match=r"teacher: somebody.no_card returned a .*conf/teacher/endpoint.yaml"):
+        synth.run(made(synth.Config, "synth", own, home, *words, "teacher._target_=somebody.no_card", "~teacher.says"))
 
 
 def test_the_oracle_refuses_tasks_without_a_script_before_it_plays(own: Path, home: Path) -> None:

@@ -16,9 +16,9 @@ from vtcli.config.binding import bind
 from vtcli.errors import InputError
 from vtcli.judging.oracle import open_judge
 from vtcli.schema import Signals, Trajectory
-from vtcli.scoring.missing import Completer, names_of, needs_judge
+from vtcli.scoring.missing import Completer, needs_judge
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED, answer, consistency, evidence, usage
+from vtcli.signals import JOINED, answer, consistency, evidence, names_of, usage
 from vtcli.signals import format as format_rule
 from vtcli.store.images import ImageStore
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
 import json
 import os
 import signal
@@ -16,12 +19,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from fakes import native_card
+from PIL import Image
 
 from stages import eval as evaluation
 from stages import filter as stage
+from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.config import compose
 from vtcli.errors import ConfigError, EngineError, InputError
-from vtcli.filters import duplicates, lengths, pass_rate, sizes
+from vtcli.filters import contamination, duplicates, hashing, lengths, pass_rate, sizes, turns, verifiable
 from vtcli.filters.rolling import Rollouts
 from vtcli.rollout.loop import Limits, RolloutRequest
 from vtcli.schema import Sample, Scored, Stop, Trajectory
@@ -155,6 +160,40 @@ def test_rows_without_a_model_and_the_files_that_come_out(home: Path, capfd: pyt
     assert stage.run(config(home, "rows", rules=ROWS, model=None)).ref == made.ref  # reused
 
 
+def test_a_near_copy_goes_and_its_hash_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A photograph, once more as a JPEG; the two pictures without structure are equal alone."""
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
+    photo = Image.fromarray(noise).resize((96, 96), Image.Resampling.BICUBIC)
+    png, jpeg = io.BytesIO(), io.BytesIO()
+    photo.save(png, "PNG")
+    photo.save(jpeg, "JPEG", quality=40)
+    again = dataclasses.replace(sample("again"), question=" how many in first ")
+    shown = [(sample("first"), [png.getvalue()]), (again, [jpeg.getvalue()]), (sample("flat"), [picture(3)])]
+    with ArtifactStore(tmp_path).draft("data", "dataset", seed=0, stage="synth") as draft:
+        records.write_samples(draft.path / "answer-train.parquet", shown)
+        draft.commit()
+    made = stage.run(config(tmp_path, "near", rules=ROWS | {"near": duplicates.near}, model=None))
+    assert ids(made) == ["first", "flat"]
+    (gone,) = lines(made.path / "dropped.jsonl")
+    assert (gone["rule"], gone["id"], gone["as"]) == ("near", "again", {"source": "answer-train", "id": "first"})
+    stored = {line["sha256"]: line["hash"] for line in lines(made.path / "facts" / "image_hash.jsonl")}
+    assert list(stored) == [hashlib.sha256(data[0]).hexdigest() for _, data in shown]
+    monkeypatch.setattr(hashing, "image_hash", None)  # a second rule finds them all
+    assert (made.path / "pairs.png").is_file()
+    stricter = {"near": partial(duplicates.near, max_bits=0)}
+    assert ids(stage.run(config(tmp_path, "near", rules=ROWS | stricter, model=None)))[0] == "first"
+
+
+def test_a_row_that_shows_a_held_out_image_goes(home: Path) -> None:
+    """The test question's picture is that of q0 and of the row that has it twice."""
+    rules = {"contamination": contamination.against, "answer": lengths.answer}
+    made = stage.run(config(home, "unseen", rules=rules, model=None, against=("data:v1",)))
+    assert ids(made) == ["q1", "q2", "narrow", "q3", "q4", "q5"]
+    first, _, mute = lines(made.path / "dropped.jsonl")
+    assert (first["id"], first["as"], mute["id"]) == ("q0", {"source": "data:v1/answer-test", "id": "t0"}, "mute")
+    assert [parent.ref for parent in made.manifest.parents] == ["data:v1"]
+
+
 def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = count_rollouts(monkeypatch)
     made = stage.run(config(home, "mixed"))
@@ -191,6 +230,43 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
     assert again == {name: fact["outcomes"] for name, fact in facts.items()}
 
 
+async def by_tools(trajectory: Trajectory) -> Mapping[str, Any]:
+    """q1 and q3 need no tool; of the others, q0 and q2 are right where tools are on offer."""
+    right = ("q0", "q1", "q2") if trajectory.sample.tools else ("q1", "q3")
+    return {"answer_correct": int(trajectory.sample.id in right)}
+
+
+def test_questions_that_need_the_tool(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ["filter=needs_tool", "scale=tiny", "data=data:v1", "model=model:v1"]
+    rules = compose.build(stage.Config, compose.load("filter", argv)).rules
+    asked = count_rollouts(monkeypatch)
+    for early in (False, True):
+        changes = {"signals": {"answer": by_tools}, "rollouts": Rollouts(k=2, early_stop=early), "seed": 20 + early}
+        made = stage.run(config(home, f"tool{early}", rules=rules, **changes))
+        assert ids(made) == ["q0", "q2"]
+        gone = {line["id"]: line["rule"] for line in lines(made.path / "dropped.jsonl")}
+        assert {name: gone[name] for name in ("q1", "q3", "q4", "q5")} == {
+            "q1": "without_tools", "q3": "without_tools", "q4": "with_tools", "q5": "with_tools",
+        }  # fmt: skip
+        plain = {line["id"]: line["rate"] for line in lines(made.path / "facts" / "pass_rate_without_tools.jsonl")}
+        assert plain == {f"q{n}": float(n in (1, 3)) for n in range(QUESTIONS)}
+        # Without tools six questions, with tools the four that are left. Early: one right rollout decides.
+        assert len(asked) == (2 * 6 + 2 * 4 if not early else (1 + 1 + 2 * 4) + (1 + 1 + 2 * 2))
+        asked.clear()
+
+
+def test_rules_of_turns_and_of_references_read_what_is_stored(home: Path) -> None:
+    """Both demonstrations that are there once have no tool turn; of the questions, all are of the rule counts."""
+    with pytest.raises(InputError, match="no row of demos:v1 stays"):
+        stage.run(config(home, "turns", data="demos:v1", rules={"turns": turns.tool_turns}))
+    made = stage.run(config(home, "turns", data="demos:v1", rules={"turns": turns.length, **ROWS}, model=None))
+    assert ids(made, "train") == ["d0", "d1"]
+    sure = stage.run(config(home, "sure", rules={"sure": verifiable.reference}, model=None))
+    assert {line["id"]: line["why"] for line in lines(sure.path / "dropped.jsonl")} == {
+        "mute": "its rule finds the reference '' wrong",
+    }
+
+
 def test_an_early_stop_keeps_the_same_rows_with_fewer_rollouts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"pass_rate": partial(pass_rate.band, max_rate=0.9)}
     asked = count_rollouts(monkeypatch)
@@ -225,7 +301,7 @@ def test_kill_loses_no_finished_question(home: Path, monkeypatch: pytest.MonkeyP
     script = KILLED.format(
         tests=str(here.parents[1] / "support"), root=str(here.parents[2]), file=str(here), home=str(home)
     )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=120)
+    ended = subprocess.run([sys.executable, "-c", script], check=False, env=dict(os.environ), timeout=600)
     assert ended.returncode == -signal.SIGKILL
     asked = count_rollouts(monkeypatch)
     made = stage.run(config(home, "killed", seed=7, rollouts=Rollouts(k=4, concurrency=1)))
@@ -277,6 +353,15 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
         config(home, "wrong", model=None)
     with pytest.raises(ConfigError, match=r"filter.rules is empty"):
         config(home, "wrong", rules={})
+    unseen = {"unseen": contamination.against}
+    with pytest.raises(ConfigError, match=r"filter.rules.unseen needs what has to stay unseen: give benchmark="):
+        config(home, "wrong", rules=unseen, model=None)
+    with pytest.raises(ConfigError, match=r"filter.benchmarks_in needs a value"):
+        config(
+            home, "wrong", rules=unseen, model=None, benchmark={"vstar": Benchmark("V", (Format("a"),), 1, ("exact",))}
+        )
+    with pytest.raises(ConfigError, match=r"and no rule of image, answer, duplicates compares with it"):
+        config(home, "wrong", rules=ROWS, model=None, against=("data:v1",))
     with pytest.raises(ConfigError, match="temperature 0"):
         Rollouts(k=8, temperature=0.0)
 
@@ -291,6 +376,9 @@ def test_the_recipes_have_their_papers_rules() -> None:
     assert codev["pass_rate"].func is pass_rate.band and codev["pass_rate"].keywords == {"max_rate": 0.9}
     assert codevision["pass_rate"].func is pass_rate.mixed
     assert "pass_rate" not in rules("toolsrl")
+    argv = ["filter=contamination", "scale=tiny", "data=d:v1", "benchmark=[vstar]", "filter.benchmarks_in=copies"]
+    composed = compose.build(stage.Config, compose.load("filter", argv))
+    assert list(composed.rules)[-2:] == ["near", "contamination"] and list(composed.benchmark) == ["vstar"]
     with pytest.raises(ConfigError, match="max_rat"):
         compose.build(
             stage.Config,

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,8 @@ adopt_ranks()
 shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
 place = os.environ.get("VTCLI_NODE_RANK") or os.environ["LOCAL_RANK"]
 names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-print(json.dumps([int(os.environ[name]) for name in names] + [int(place), shown[int(os.environ["LOCAL_RANK"])]]))
+facts = [int(os.environ[name]) for name in names] + [int(place), shown[int(os.environ["LOCAL_RANK"])]]
+os.write(1, (json.dumps(facts) + "\\n").encode())  # in one piece: several processes write to one pipe
 """
 
 pytestmark = pytest.mark.slurm
@@ -101,8 +103,10 @@ def test_srun_and_torchrun_give_the_same_ranks_on_two_nodes(env: dict[str, str],
     each = [*two, "--ntasks-per-node=2"]
     assert ranks(command(*each, "--gpus-per-node=2", sys.executable, script, env=env)) == expected
     assert ranks(command(*each, "--gpus-per-task=1", sys.executable, script, env=env)) == expected  # each sees one
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     launch = f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID"
-    launch += f" --master-addr=127.0.0.1 --master-port=29511 {script}"
+    launch += f" --master-addr=127.0.0.1 --master-port={port} {script}"
     by_torchrun = command(*two, "--ntasks-per-node=1", "--gpus-per-node=2", "bash", "-c", launch, env=env)
     assert ranks(by_torchrun) == expected
 

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import teacher_server as world
 import tiny_model
+from fakes import env_card
+from teacher_server import BOX
 
 from stages import synth as stage
 from vtcli.engines.openai.ledger import Budget, Price
+from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.engines.teachers import model
 from vtcli.engines.teachers.distil import Attempt
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.messages import encode_demo
 from vtcli.filters.demonstrations import Keep
+from vtcli.protocols import Request
+from vtcli.rollout.loop import Limits
+from vtcli.schema import Completion
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
@@ -224,6 +234,93 @@ def test_settings_that_cannot_work_are_refused(home: Path) -> None:
         stage.run(world.config(home, "nowhere"))
     with pytest.raises(ConfigError, match=r"teacher\.parameters may not set messages"):
         stage.run(world.config(home, "http://h/v1", "x", {"parameters": {"messages": []}}))
+
+
+def test_a_share_of_first_calls_is_made_to_fail_and_is_not_learnt(home: Path, tmp_path: Path) -> None:
+    def react(body: dict[str, Any], number: int) -> Any:
+        seen = [m for m in body["messages"][2:] if isinstance(m["content"], list)]
+        return world.said(world.ANSWER if seen else world.crop(BOX))
+
+    with world.JudgeServer(react) as server:
+        artifact = made(world.config(home, server.url, errors=0.5, keep=Keep(max_failed=1)))
+    told = said(artifact)
+    assert told["types"]["single_tool"] + told["types"]["error"] == len(NAMES) and 2 < told["types"]["error"] < 12
+    found, errors = demos(artifact, tmp_path), set[str]()
+    for index, name in enumerate(found.ids):
+        demo = found.load(index)
+        assert demo.unlearnt == ((2,) if name.endswith("error") else ())
+        errors |= {demo.messages[3]["content"][:24]} if demo.unlearnt else set()
+    assert len(errors) > 1 and all(text.startswith("Error: ") for text in errors)
+    with pytest.raises(ConfigError, match=r"synth.distil.errors=0.5 makes calls fail, and .*max_failed=0 drops"):
+        world.config(home, "http://h/v1", errors=0.5)
+
+
+def test_a_model_of_ours_is_a_teacher_in_the_same_loop(home: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """A scripted policy stands in for trained weights; chat, tools and rows are real."""
+    family = tiny_model.family()
+    with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
+        shutil.copytree(family.folder, draft.path, dirs_exist_ok=True)
+        draft.commit()
+
+    class Scripted:
+        version = 0
+
+        async def complete(self, request: Request) -> Completion:
+            turn = world.ANSWER if "<tool_response>" in family.chat.decode(request.token_ids).text else world.crop(BOX)
+            return await ScriptedPolicy(family.chat, [turn]).complete(request)
+
+        def close(self) -> None:
+            closed.append(True)
+
+    closed: list[bool] = []
+    monkeypatch.setattr(model, "open_policy", lambda *_: Scripted())
+    config = replace(
+        world.config(home, "http://h/v1", rows=2, limits=Limits(max_turns=3, max_tokens=2000, max_turn_tokens=400)),
+        teacher=partial(model.card, model="model@latest"),
+    )
+    artifact = made(config)
+    assert (said(artifact)["kept"], said(artifact)["teacher"], closed) == (2, "model:v1", [True])
+    assert {parent.ref for parent in artifact.manifest.parents} == {"data:v1", "model:v1"}
+    assert said(artifact)["usage"]["requests"] == 4 and said(artifact)["usage"]["output"] > 0
+    demo = demos(artifact, tmp_path).load(0)
+    assert [m["role"] for m in demo.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert demo.messages[2]["content"] == world.crop(BOX)
+
+
+CODE = {
+    "good": "result = image.crop((28, 28, 56, 56))",
+    "paints": "result = Image.new('RGB', (28, 28), 'red')",  # no crop, whatever it says of it
+    "fails": "result = picture.crop((28, 28, 56, 56))",
+}
+
+
+@pytest.mark.slow
+def test_code_of_a_teacher_is_run_and_its_operations_are_verified(tmp_path: Path) -> None:
+    home = tmp_path / "artifacts"
+    world.write_rows(home, [*CODE, "structured"])
+
+    def function(source: str) -> dict[str, Any]:
+        return {"name": "code_image_tool", "arguments": {"code": source, "description": "crop", "image_index": 0}}
+
+    def play(name: str) -> world.Behaviour:
+        calls = [f"<tool_call>{json.dumps(function(CODE[name]))}</tool_call>"]
+        calls += [f"<tool_call>{json.dumps(function(CODE['good']))}</tool_call>"] if name == "fails" else []
+        return world.turns(*calls, world.ANSWER)
+
+    own = function(CODE["good"])
+    call = {"type": "function", "function": {"name": own["name"], "arguments": json.dumps(own["arguments"])}}
+    plays = {name: play(name) for name in CODE} | {
+        "structured": lambda n: world.said(world.ANSWER) if n else world.said("", tool_calls=[call])
+    }
+    with world.server(plays) as server:
+        given = world.config(home, server.url, "code", keep=Keep(max_failed=1))
+        artifact = made(replace(given, env=partial(env_card, "codevision")))
+    told = said(artifact)
+    assert told["types"] == {"single_tool": 2, "error": 1}
+    assert told["dropped_rows"] == {"no crop shows a true box": 1}
+    found = demos(artifact, tmp_path)
+    failed = found.load(found.ids.index("fails-error"))
+    assert failed.unlearnt == (2,) and "NameError" in failed.messages[3]["content"]
 
 
 KILLED = """

@@ -22,6 +22,11 @@ from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, ImageStore
 
 SIZES: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {
+        **{"vocab_size": 420, "hidden_size": 96, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 2, "vision_heads": 2, "vision_intermediate_size": 64},
+        **{"max_positions": 512, "initializer_range": 0.1},
+    },
     "qwen2_5_vl": {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 1, "vision_heads": 2, "vision_intermediate_size": 48},
@@ -31,6 +36,12 @@ SIZES: dict[str, dict[str, Any]] = {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
         **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 512, "initializer_range": 0.1},
+    },
+    "qwen3_vl_moe": {
+        **{"vocab_size": 420, "hidden_size": 96, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
+        **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
+        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 512, "initializer_range": 0.1},
+        **{"experts": 4, "experts_per_token": 2, "expert_intermediate_size": 32},
     },
 }
 """Heads of 32 numbers: vLLM has no attention of 16 on a CPU."""

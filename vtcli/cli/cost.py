@@ -84,7 +84,7 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
     if found is None:
         raise ConfigError(
             f"model={name}: neither a folder, an artifact, nor a model whose sizes are known: {', '.join(KNOWN)} and "
-            "what is named after them. For another Qwen2.5-VL or Qwen3-VL give a folder with its config.json."
+            "what is named after them. For another Qwen-VL give a folder with its config.json."
         )
     return found
 

@@ -1,40 +1,364 @@
-"""Commands that make what a stage reads. Stages know nothing of each other; the command line knows their order."""
+"""The order of the stages: what each one reads, and which command makes it. The stages themselves know no other.
+
+An input that a command does not name is the newest artifact that was made for its recipe and scale. Where there is
+none, the commands that make it are listed, and ``vtcli.cli.stages`` runs them first.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 
-DEMOS, DATA, BASE = "demos", "data", "base"
-"""Names of the artifacts that the printed commands make and read."""
+from vtcli.cli.newest import Criteria, at, newest
+from vtcli.config import compose
+from vtcli.errors import ConfigError
+from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
+
+TINY = "tiny"
+"""The scale at which models are made from nothing; at others the first model is the user's or the recipe's."""
+
+ALWAYS = ("seed", "home", "tracker", "sandbox", "families")
+"""Sections of a command line that every command of a pipeline repeats."""
 
 
-def made_by(stage: str, argv: Sequence[str], values: Mapping[str, Any], recipes: Sequence[str]) -> list[str]:
-    """Commands that make the inputs of ``rl`` or ``sft`` which the command ``argv`` does not name, and then the command
-    itself; empty where nothing of ours makes them. ``values`` is the composed configuration, ``recipes`` are those
-    that exist.
+@dataclass(frozen=True)
+class Product:
+    """A kind of artifact of the pipeline. ``takes`` are the sections of a command line that its own command repeats."""
 
-    At scale tiny a recipe NAME has a base model of its own, ``tiny_NAME``, or shares ``tiny_base``. At other scales
-    the base model is the recipe's and demonstrations are the user's.
+    name: str  # of the artifact that is made
+    noun: str
+    kind: Kind
+    stage: str
+    takes: tuple[str, ...]
+    reads: Mapping[str, Product] = field(default_factory=dict[str, "Product"])  # by key of the stage's section
+
+
+DEMOS = Product("demos", "demonstrations", "demos", "synth", ("data", "synth", "model", "images", "env", "prompt"))
+DATA = Product("data", "dataset", "dataset", "synth", ("data", "synth"))
+BASE = Product("base", "base model", "model", "sft", ("sft", "model", "images"), {"data": DEMOS})
+POLICY = Product(
+    "policy",
+    "trained model",
+    "model",
+    "rl",
+    ("rl", "model", "images", "env", "prompt", "advantage", "select", "loss", "signals", "judge", "judging", "engine"),
+    {"data": DATA, "model": BASE},
+)
+READS: Mapping[str, Mapping[str, Product]] = {
+    "sft": {"data": DEMOS},
+    "rl": {"data": DATA, "model": BASE},
+    "eval": {"data": DATA, "model": POLICY},
+    "serve": {"model": POLICY},
+}
+"""Inputs of the stages whose inputs need not be named."""
+
+HOW = ("judge", "judging", "engine", "signals")
+"""Sections that a policy is trained or evaluated with: they do not decide whether a trained one fits."""
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """A command that makes one product. ``inputs`` are keys with an artifact, or with the product made before it."""
+
+    product: Product
+    words: tuple[str, ...]
+    inputs: Mapping[str, str]
+    cost: str
+
+    def argv(self, made: Mapping[str, str]) -> list[str]:
+        """Words after ``vtcli STAGE``; ``made`` has the artifacts of products by name, else the newest is meant."""
+        return [*self.words, *filled(self.inputs, made)]
+
+
+@dataclass
+class Inputs:
+    """Inputs that a command did not name: keys with an artifact, or with the product that ``steps`` make."""
+
+    found: dict[str, str] = field(default_factory=dict[str, str])
+    steps: list[PipelineStep] = field(default_factory=list[PipelineStep])
+    notes: list[str] = field(default_factory=list[str])  # which artifacts are taken, and which are not
+
+
+@dataclass(frozen=True)
+class CommandRequest:
+    """A command with unnamed inputs. ``words`` are its overrides as they were given."""
+
+    plan: compose.CommandPlan
+    recipe: str
+    words: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, plan: compose.CommandPlan, argv: Sequence[str], values: Mapping[str, Any]) -> CommandRequest | None:
+        """None where nothing of ours can be looked for: no recipe, several, or one that does not exist."""
+        if plan.recipe not in compose.options("recipe", plan.config_dir):
+            return None
+        return cls(plan, str(plan.recipe), tuple(word for word in argv if word not in plan.flags), values)
+
+    @property
+    def unnamed(self) -> dict[str, Product]:
+        """Keys of the stage's section that neither the command nor the recipe gives. A default of the form
+        ``base@latest`` gives none: it may be of another recipe."""
+        stage, found = self.plan.stage, dict[str, Product]()
+        if stage == "rl" and not self.trains:
+            return found
+        for key, product in leaves_out(self.plan).items():
+            value = at(self.values, f"{stage}.{key}")
+            given = value not in (None, compose.MISSING, f"{product.name}@latest")
+            if not given and not (key == "data" and stage == "eval" and self.values.get("benchmark")):
+                found[key] = BASE if product is POLICY and not self.trains else product
+        return found
+
+    @property
+    def trains(self) -> bool:
+        """True for a paper's recipe, false for one that makes a base model."""
+        return at(self.values, "rl.phases") != compose.MISSING
+
+    def carried(self, product: Product) -> list[str]:
+        """Overrides of the command that the command of a product repeats. A sweep shares its inputs, so it has none."""
+        return [] if self.plan.multirun else [word for word in self.words if self._takes(product, word)]
+
+    def _takes(self, product: Product, word: str) -> bool:
+        key, stage = _key(word), self.plan.stage
+        section = key.partition(".")[0]
+        if section in ALWAYS:
+            return True
+        if section not in product.takes or f"{stage}.{word}" in self.plan.overrides:  # the latter: an input
+            return False
+        if product is DATA:
+            return not key.startswith("synth.demos")
+        if product is DEMOS:  # which environment, not its details; a choice of data is the dataset's
+            return key != "data" and (section not in ("env", "prompt") or key == section)
+        return True
+
+
+def leaves_out(plan: compose.CommandPlan) -> dict[str, Product]:
+    """Inputs of the stage, by key of its section, that the command itself does not name."""
+    given = {_key(override) for override in plan.overrides}
+    return {key: read for key, read in READS.get(plan.stage, {}).items() if f"{plan.stage}.{key}" not in given}
+
+
+def resolve(request: CommandRequest) -> Inputs:
+    """Finds the artifacts for all unnamed inputs, and plans the commands that make the others.
+
+    Raises:
+        ConfigError: an input that is not there and that no command of ours makes.
     """
-    given = [word.lstrip("+") for word in argv]
-    recipe = next((word.partition("=")[2] for word in given if word.startswith("recipe=")), "")
-    keys = {word.partition("=")[0] for word in given}
-    if stage not in ("rl", "sft") or recipe not in recipes or {"data", f"{stage}.data"} & keys:
-        return []
-    scale, common = str(values["scale"]), [word for word in argv if word.partition("=")[0] in ("seed", "home")]
-    own = f"tiny_{recipe}" if f"tiny_{recipe}" in recipes else recipe if recipe.startswith("tiny_") else "tiny_base"
+    search = _Search(request, ArtifactStore(Path(str(request.values["home"]))), Inputs())
+    for key, product in request.unnamed.items():
+        search.key = f"{request.plan.stage}.{key}"
+        search.inputs.found[search.key] = search.source(product)
+    return search.inputs
 
-    def line(name: str, *words: str) -> str:
-        return shlex.join(["vtcli", name, *words, f"scale={scale}", *common])
 
-    demos = line("synth", f"+recipe={own}", f"name={DEMOS}")
+@dataclass
+class _Search:
+    request: CommandRequest
+    store: ArtifactStore
+    inputs: Inputs
+    key: str = ""  # of the command, for messages
+    sources: dict[str, str] = field(default_factory=dict[str, str])  # product to artifact, or to its own name
+
+    def source(self, product: Product) -> str:
+        """An artifact, or the name of the product where it is to be made: then its step is planned."""
+        if product.name not in self.sources:
+            self.sources[product.name] = self._find(product)
+        return self.sources[product.name]
+
+    def _find(self, product: Product) -> str:
+        makers = self._makers(product)
+        words, values = makers[0]
+        taught, asked = _language(values), _language(self.request.values)
+        if product is BASE and taught != asked and self.request.plan.scale == TINY:
+            raise ConfigError(
+                f"{self.key}: needs a value. No recipe teaches a tiny model this environment ({asked[1]}; "
+                f"{chosen(words)} teaches {taught[1]}). Give {self.key}=… as NAME:vN or a folder"
+            )
+        found, passed_over = newest(self.store, self._wanted(product, [chosen(words) for words, _ in makers], values))
+        self.inputs.notes += passed_over[:2]
+        if found is not None:
+            self.inputs.notes.append(f"{self.key}={found.ref}, {_told(found, product)}")
+            return found.ref
+        self._require_maker(product)
+        given = {_key(word) for word in words}
+        inputs = {
+            f"{product.stage}.{key}": self.source(read)
+            for key, read in product.reads.items()
+            if f"{product.stage}.{key}" not in given
+        }
+        if product is BASE:  # its cost is that of its demonstrations
+            values = {**values, "synth": self._makers(DEMOS)[0][1]["synth"]}
+        named = (*words, f"name={product.name}", f"scale={self.request.plan.scale}")
+        self.inputs.steps.append(PipelineStep(product, named, inputs, cost(product.stage, values)))
+        return product.name
+
+    def _makers(self, product: Product) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+        """Words of the command that makes a product, with its configuration; more of them where several recipes have
+        the same data. The first is the one that is run."""
+        request = self.request
+        own, scale = request.plan.config_dir, f"scale={request.plan.scale}"
+        flags = ("--config-dir", str(own)) if own else ()
+        variant = (f"variant={request.plan.variant}",) if request.plan.variant else ()
+
+        def maker(recipe: str, *more: str) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+            words = (f"+recipe={recipe}", *more, *request.carried(product), *flags)
+            return words, compose.load(product.stage, [*words, scale]).values
+
+        if product is POLICY:
+            return [maker(request.recipe, *variant)]
+        if product is not DATA:
+            return [maker(request.recipe if not request.trains else taught_by(request.recipe, own))]
+        target = maker(request.recipe, *variant)
+        plainer = compose.built_upon(request.recipe, own)[0 if variant else 1 :]  # those that it builds upon
+        same: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
+        for recipe in reversed(plainer):
+            with suppress(ConfigError):  # it has no such key
+                found = maker(recipe)
+                same += [found] if _made_of(found[1]) == _made_of(target[1]) else []
+        return [*same, target]
+
+    def _wanted(self, product: Product, recipes: Sequence[str], values: Mapping[str, Any]) -> Criteria:
+        words = self.request.carried(product)
+        free = importlib.import_module(f"stages.{product.stage}").RUNTIME_KEYS if words else ()
+        keys = [_key(word) for word in words if not word.startswith("~")]
+        decisive = [
+            key
+            for key in keys
+            if key.partition(".")[0] not in (*ALWAYS, *HOW)
+            and not any(key == one or key.startswith(f"{one}.") for one in free)
+        ]
+        family = None if product is DATA else at(values, "model.family")
+        seed = int(values["seed"]) if "seed" in keys else None
+        scale = self.request.plan.scale
+        return Criteria(product.kind, product.stage, recipes, scale, family, seed, {k: at(values, k) for k in decisive})
+
+    def _require_maker(self, product: Product) -> None:
+        """Raises ``ConfigError`` where no command of ours makes the product from nothing."""
+        request, scale, home = self.request, self.request.plan.scale, self.store.root
+        none = f"{self.key}: needs a value, and {home} has no {product.noun} of +recipe={request.recipe} scale={scale}."
+        if product.kind == "model" and scale != TINY:
+            train = f" `vtcli rl +recipe={request.recipe} scale={scale}` trains one." if product is POLICY else ""
+            raise ConfigError(
+                f"{none} At this scale models are not made from nothing:{train} Give {self.key}=… as NAME:vN, a "
+                "folder or a hub name"
+            )
+        if product is DEMOS:
+            maker = taught_by(request.recipe, request.plan.config_dir)
+            if scale != TINY or (request.plan.stage == "sft" and request.trains):
+                taught = (
+                    f" `vtcli sft +recipe={maker} scale=tiny` makes its model in miniature." if scale == TINY else ""
+                )
+                raise ConfigError(f"{none} Demonstrations of this recipe are yours: give {self.key}=NAME:vN.{taught}")
+        if product is DATA and not request.trains:
+            raise ConfigError(f"{none} This recipe makes demonstrations. Give {self.key}=NAME:vN")
+
+
+def taught_by(recipe: str, own: Path | None = None) -> str:
+    """The recipe that makes the tiny model which another recipe starts from: ``tiny_NAME``, that of a recipe which
+    NAME builds upon, or ``tiny_base``."""
+    known = compose.options("recipe", own)
+    mine = (f"tiny_{name}" for name in compose.built_upon(recipe, own))
+    return recipe if recipe.startswith("tiny_") else next((name for name in mine if name in known), "tiny_base")
+
+
+def chosen(words: Sequence[str]) -> str:
+    """The recipe of a command, with its variant, as ``Artifact.recipe`` has it."""
+    given = {_key(word): word.partition("=")[2] for word in words}
+    variant = given.get("variant", "paper")
+    return given["recipe"] + ("" if variant == "paper" else f"/{variant}")
+
+
+def filled(inputs: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
+    """Overrides that name the inputs: an artifact, or the newest of the name that is being made."""
+    return [f"{key}={made.get(ref, ref if ':' in ref else f'{ref}@latest')}" for key, ref in inputs.items()]
+
+
+def command(stage: str, argv: Sequence[str]) -> str:
+    """A command as a person types it."""
+    return shlex.join(["vtcli", stage, *argv])
+
+
+def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
+    """The commands of the steps with what they cost, a line each, and with ``own`` the command itself."""
+    lines = [(command(step.product.stage, step.argv({})), step.cost) for step in inputs.steps]
+    if own:
+        words = [word for word in request.words if _key(word) != "make_missing"]
+        flags = ("--config-dir", str(request.plan.config_dir)) if request.plan.config_dir else ()
+        lines.append((command(request.plan.stage, [*words, *flags, *filled(inputs.found, {})]), ""))
+    return "\n".join(f"    {line}{f'    # {price}' if price else ''}" for line, price in lines)
+
+
+def why_not_here(request: CommandRequest) -> str | None:
+    """A reason why this process makes nothing; None where it may."""
+    if not request.values["make_missing"]:
+        return "make_missing=false"
+    if "RANK" in os.environ:  # a child would join the rendezvous of its parent
+        return "this is a rank of torchrun or srun, and one process without them makes inputs"
+    return "a sweep shares its inputs" if request.plan.multirun else None
+
+
+def cost(stage: str, values: Mapping[str, Any]) -> str:
+    """The size of the work of a command, with a time where it was measured: on two idle cores, at scale tiny."""
+    timed = values["scale"] == TINY
+    if stage == "synth":
+        rows = _rows(values)
+        return f"{rows:,} rows" + (f", {_duration(rows / ROWS_PER_S)}" if timed else "")
     if stage == "sft":
-        repeated = shlex.join(["vtcli", "sft", *argv, f"sft.data={DEMOS}@latest"])
-        return [demos, repeated] if scale == "tiny" and recipe == own else []
-    data = line("synth", f"+recipe={recipe}", f"name={DATA}")
-    base = line("sft", f"+recipe={own}", f"sft.data={DEMOS}@latest", f"name={BASE}")
-    needs_base = scale == "tiny" and not {"model", "rl.model"} & keys
-    repeated = shlex.join(["vtcli", "rl", *argv, f"rl.data={DATA}@latest"])
-    return [*([demos, base] if needs_base else []), data, repeated]
+        sft = values["sft"]
+        kinds = list((at(values, "synth.demos.rows") or {}).values())
+        rows = sum(count or 0 for kind in kinds for count in kind.values())
+        first = sum(kind.get(sft["first"]["kind"]) or 0 for kind in kinds)
+        steps = sft["first"]["epochs"] * first / sft["first"]["rows_per_step"]
+        steps += sft["epochs"] * rows / sft["rows_per_step"]
+        return f"about {round(steps, -1 if steps >= 100 else 0):,.0f} steps" + (
+            f", {_duration(steps / SFT_STEPS_PER_S)}" if timed else ""
+        )
+    rl = values["rl"]
+    steps = sum(int(phase["steps"]) for phase in rl["phases"])
+    return f"{steps:,} steps of {rl['prompts_per_step'] * rl['group_size']:,} rollouts"
+
+
+ROWS_PER_S, SFT_STEPS_PER_S = 300, 9
+"""Measured on two idle cores with +recipe=toolsrl at scale tiny (docs/results.md, Speed)."""
+
+
+def _rows(values: Mapping[str, Any]) -> int:
+    demos = at(values, "synth.demos.rows")
+    if demos:
+        return sum(int(count or 0) for kinds in demos.values() for count in kinds.values())
+    tasks = cast("Mapping[str, Any]", at(values, "data.tasks") or {})
+    splits = ("train", "validation", "test")
+    forms = len(at(values, "synth.forms") or ())
+    return forms * sum(int(task.get(split) or 0) for task in tasks.values() for split in splits)
+
+
+def _duration(seconds: float) -> str:
+    return "less than a minute" if seconds < 50 else f"about {max(1, round(seconds / 60))} min"
+
+
+def _told(artifact: Artifact, product: Product) -> str:
+    made = artifact.manifest
+    facts = f"+recipe={artifact.recipe}" if artifact.recipe else f"vtcli {made.stage}"
+    return f"the newest {product.noun} of {facts} (seed {made.seed}, {made.created})"
+
+
+def _made_of(values: Mapping[str, Any]) -> list[Any]:
+    """The parts of a configuration that generated rows depend on. What a teacher is asked is none of them."""
+    return [values["data"], {key: value for key, value in values["synth"].items() if key != "distil"}]
+
+
+def _language(values: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """Identity of an environment as a policy learns it: its function, its name and its syntax of calls."""
+    env = values["env"]
+    name = env.get("name") or (env.get("protocol") or {}).get("name")
+    return str(env["_target_"]), str(name), env.get("syntax")
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]

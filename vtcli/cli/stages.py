@@ -13,7 +13,8 @@ import typer
 from vtcli.cli.console import results_only, say
 
 if TYPE_CHECKING:
-    from vtcli.config.compose import Job
+    from vtcli.cli.pipeline import CommandRequest, Inputs
+    from vtcli.config.compose import CommandPlan, Job
 
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
 ON_ACCELERATOR = ("sft", "rl", "eval", "serve")
@@ -72,44 +73,89 @@ def previewing(argv: list[str]) -> list[str]:
 
 
 def run_stage(stage: str, argv: list[str]) -> None:
-    """Compose and check everything that ``argv`` asks for, then run it through Hydra."""
-    from vtcli.cli.room import require_room
-    from vtcli.config import compose, machine
+    """Compose and check everything that ``argv`` asks for, make inputs that it does not name, and run it through
+    Hydra."""
+    from vtcli.config import compose
     from vtcli.runs import slurm
-    from vtcli.runs.run import RunSettings
 
     slurm.adopt_ranks()
     plan = compose.plan(stage, argv)
-    if plan.note and os.environ.get("RANK", "0") == "0":
+    if plan.note and _first_rank():
         say(plan.note)
-    for job in compose.jobs(plan):
-        if plan.only_prints:
-            continue
-        if stage in ON_ACCELERATOR and (job.values.get(stage) or {}).get("policy") != "endpoint":
-            machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
-        _build(stage, argv, job)
-        compose.located(job, partial(RunSettings.of, job.values, stage))
-        if stage in IN_RANKS:
-            require_room(stage, job.values)
+    if not plan.only_prints:
+        plan = _with_inputs(plan, argv)
+        _check(plan)
     for line in compose.run(plan, work):
         typer.echo(line)
 
 
-def _build(stage: str, argv: list[str], job: Job) -> None:
-    """Check the configuration. Raises ``ConfigError``; where inputs are not named, it says which commands make them."""
-    from vtcli.cli.pipeline import made_by
+def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
+    """The plan with artifacts for the inputs that ``argv`` leaves out. What is missing is made first.
+
+    Raises:
+        ConfigError: an input is missing that cannot be made, or is not to be made here; or a command is wrong.
+        SystemExit: a command that makes an input has failed.
+    """
+    from vtcli.cli import pipeline
     from vtcli.config import compose
     from vtcli.errors import ConfigError
 
-    try:
-        compose.build(stage_parts(stage)[0], job)
-    except ConfigError as problem:
-        missing = str(problem).startswith(f"{stage}.data: needs a value")
-        commands = made_by(stage, argv, job.values, compose.options("recipe")) if missing else []
-        if not commands:
-            raise
-        listed = "\n".join(f"    {command}" for command in commands)
-        raise ConfigError(f"{problem}\n  these commands make what is missing, in this order:\n{listed}") from None
+    if not pipeline.leaves_out(plan):
+        return plan
+    job = next(compose.jobs(plan))
+    _require_machine(job)
+    request = pipeline.CommandRequest.of(plan, argv, job.values)
+    if request is None or not request.unnamed:
+        return plan
+    inputs = pipeline.resolve(request)
+    if inputs.steps and (reason := pipeline.why_not_here(request)):
+        raise ConfigError(
+            f"{next(iter(inputs.found))}: needs a value ({reason}).\n  these commands make what is missing, in this "
+            f"order:\n{pipeline.listed(request, inputs, own=True)}"
+        )
+    _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
+    for step in inputs.steps:
+        _check(compose.plan(step.product.stage, step.argv({})))
+    if _first_rank():
+        for note in inputs.notes:
+            say(note)
+    made = _make(request, inputs)
+    return compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, made)])
+
+
+def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
+    """Runs the steps, each as a process of its own. Returns the artifacts by the names of their products."""
+    from vtcli.cli import pipeline, steps
+
+    made: dict[str, str] = {}
+    if inputs.steps:
+        say(
+            f"these commands make what is missing (make_missing=false does not):\n"
+            f"{pipeline.listed(request, inputs, own=False)}"
+        )
+    for number, step in enumerate(inputs.steps, 1):
+        argv = step.argv(made)
+        shown = pipeline.command(step.product.stage, argv)
+        say(f"step {number} of {len(inputs.steps)}: {shown}")
+        code, made[step.product.name] = steps.run([step.product.stage, *argv])
+        if code != 0:
+            say(f"step {number} of {len(inputs.steps)} has failed with exit code {code}. What is finished stays.")
+            raise SystemExit(code)
+    return made
+
+
+def _check(plan: CommandPlan) -> None:
+    """Check every job of a plan, so that a mistake ends the command before anything is made."""
+    from vtcli.cli.room import require_room
+    from vtcli.config import compose
+    from vtcli.runs.run import RunSettings
+
+    for job in compose.jobs(plan):
+        _require_machine(job)
+        compose.build(stage_parts(plan.stage)[0], job)
+        compose.located(job, partial(RunSettings.of, job.values, plan.stage))
+        if plan.stage in IN_RANKS:
+            require_room(plan.stage, job.values)
 
 
 def work(values: dict[str, Any]) -> str:
@@ -127,7 +173,7 @@ def work(values: dict[str, Any]) -> str:
     if artifact is None:  # serve makes none, a preview neither
         return ""
     made = f"{artifact.ref}\t{artifact.path}"
-    if os.environ.get("RANK", "0") == "0":
+    if _first_rank():
         typer.echo(made)
     return made
 
@@ -136,6 +182,17 @@ def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
     """The config dataclass and ``run`` of ``stages/<stage>.py``."""
     module = importlib.import_module(f"stages.{stage}")
     return module.Config, module.run
+
+
+def _require_machine(job: Job) -> None:
+    from vtcli.config import compose, machine
+
+    if job.stage in ON_ACCELERATOR and (job.values.get(job.stage) or {}).get("policy") != "endpoint":
+        machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
+
+
+def _first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _model_of(job: Job) -> str | None:

@@ -18,7 +18,7 @@ import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -105,6 +105,10 @@ class CommandPlan:
     only_prints: bool  # --cfg, --info, --hydra-help: Hydra prints and runs nothing
     note: str | None  # what ``scale=auto`` became, and why
     command: str  # as it was given
+    scale: str
+    recipe: str | None = None
+    variant: str | None = None
+    config_dir: Path | None = None  # the user's own folder
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,8 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
         rewritten += [f"data={data}"] if data else []
     rewritten.append(f"+{LAST_GROUP}={chosen}")
     prints = bool(args.cfg or args.info or args.hydra_help or args.help)
-    return CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command)
+    found = CommandPlan(stage, tuple(flags), tuple(rewritten), bool(args.multirun), prints, note, command, chosen)
+    return replace(found, recipe=recipe, variant=variant, config_dir=own)
 
 
 def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
@@ -280,6 +285,11 @@ def _process() -> tuple[str, int]:
 def options(group: str, own: Path | None = None) -> list[str]:
     """Names of the choices in ``conf/<group>``, and of those in a user's own folder."""
     return recipes.names([folder(), *([own] if own else [])], group)
+
+
+def built_upon(recipe: str, own: Path | None = None) -> list[str]:
+    """A recipe and those that it builds upon, the nearest first."""
+    return recipes.built_upon([folder(), *([own] if own else [])], recipe)
 
 
 def variants(recipe: str, own: Path | None = None) -> list[str]:

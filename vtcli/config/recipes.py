@@ -8,7 +8,7 @@ code (``code``), or one of the paper's ablations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,14 +85,25 @@ def data_at(folders: Sequence[Path], recipe: str, scale: str) -> str | None:
     return None if data == own else data
 
 
-def _data_of(folders: Iterable[Path], group: str, name: str) -> str | None:
+def built_upon(folders: Sequence[Path], recipe: str) -> list[str]:
+    """A recipe and those that it builds upon, the nearest first."""
+    bases = [entry for entry in _defaults(folders, "recipe", recipe) if isinstance(entry, str) and entry != "_self_"]
+    return [recipe, *(name for base in bases for name in built_upon(folders, base))]
+
+
+def _data_of(folders: Sequence[Path], group: str, name: str) -> str | None:
     """``override /data`` of a file, or of the one that it builds upon."""
-    path = next((p for folder in folders if (p := folder / group / f"{name}.yaml").is_file()), None)
-    values: Any = yaml.safe_load(path.read_text()) if path else None
-    entries = cast("list[Any]", values.get("defaults") or []) if isinstance(values, dict) else []
+    entries = _defaults(folders, group, name)
     for entry in entries:
         if isinstance(entry, dict) and "override /data" in entry:
             return str(cast("dict[str, Any]", entry)["override /data"])
     bases = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
     inherited = (_data_of(folders, group, base) for base in reversed(bases))
     return next((data for data in inherited if data is not None), None)
+
+
+def _defaults(folders: Sequence[Path], group: str, name: str) -> list[Any]:
+    """Entries of the defaults list of a file; none where there is no such file."""
+    path = next((p for folder in folders if (p := folder / group / f"{name}.yaml").is_file()), None)
+    values: Any = yaml.safe_load(path.read_text()) if path else None
+    return cast("list[Any]", values.get("defaults") or []) if isinstance(values, dict) else []

@@ -49,6 +49,11 @@ def cell(item: Item) -> SheetCell:
     return SheetCell(shown, tuple(lines))
 
 
+def captioned(pixels: Pixels, lines: Sequence[str]) -> SheetCell:
+    """Any picture with lines of text below it."""
+    return SheetCell(_fitted(pixels)[0], tuple(part for line in lines for part in _wrapped(line)))
+
+
 def storyboard(clip: Clip | Footage, framed: int | None = None, columns: int = 3) -> Pixels:
     """Stills in rows; ``framed``: the number of one with the truth's colour around it."""
     stills = clip.stills()

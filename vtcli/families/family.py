@@ -58,6 +58,10 @@ class VllmInputs(Protocol):
         """The ids as vLLM takes them, before its processor writes an image's placeholders."""
         ...
 
+    def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors of transformers' model as vLLM's loader takes them: in the layout of a released checkpoint."""
+        ...
+
     @property
     def pixels_key(self) -> str:
         """The name under which vLLM's processor hands an image's pixels to the vision tower."""

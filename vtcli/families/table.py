@@ -17,8 +17,10 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 
 FAMILIES: Mapping[str, str] = {
+    "qwen2_vl": "vtcli.families.qwen2_vl.family.Qwen2VL",
     "qwen2_5_vl": "vtcli.families.qwen2_5_vl.family.Qwen25VL",
     "qwen3_vl": "vtcli.families.qwen3_vl.family.Qwen3VL",
+    "qwen3_vl_moe": "vtcli.families.qwen3_vl_moe.family.Qwen3VLMoe",
 }
 """``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import Subset
-from vtcli.filters.facts import PassRate, PassRates
+from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
+from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
 from vtcli.store import codec, disk
 
 EXAMPLES = 5
@@ -22,7 +22,10 @@ EXAMPLES = 5
 BAR = 40
 """Characters of the histogram's longest bar."""
 
-PASS_RATES = "facts/pass_rate.jsonl"
+RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
+"""Names of rates in the account and of their files below ``facts``."""
+
+IMAGE_HASHES = "facts/image_hash.jsonl"
 
 
 def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,12 +37,18 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
             "seen": step.seen,
             "dropped": len(step.dropped),
             "kept": step.seen - len(step.dropped),
-            "examples": [{"file": row.file, "id": row.id, "why": why} for row, why in step.dropped[:EXAMPLES]],
+            "examples": [_dropped(row, reason) for row, reason in step.dropped[:EXAMPLES]],
         }
         for step in found.steps
     ]
     whole = dict(facts) | {"rows": seen, "kept": len(found.kept), "rules": rules}
-    return whole | ({"pass_rate": _rates(found.pass_rates)} if found.pass_rates else {})
+    return whole | {name: _rates(rates) for fact, name in RATES.items() if (rates := found.facts.get(fact))}
+
+
+def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
+    """A dropped row, why, and the row or question that it is like."""
+    said = {"file": row.file, "id": row.id, "why": str(reason)}
+    return said | ({"as": {"source": reason.source, "id": reason.id}} if isinstance(reason, Match) else {})
 
 
 def _rates(rates: PassRates) -> dict[str, Any]:
@@ -61,18 +70,21 @@ def histogram(rates: PassRates) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
-    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why) and, where measured, ``facts/pass_rate.jsonl``: a
-    line a question with its rate and Wilson interval, of dropped ones too. Raises ``InputError`` for disk trouble."""
+    """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too.
+
+    ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have a line a question with its rate and
+    Wilson interval, ``facts/image_hash.jsonl`` one an image. Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
-    dropped = [
-        {"id": row.id, "file": row.file, "rule": step.name, "why": why}
-        for step in found.steps
-        for row, why in step.dropped
-    ]
+    dropped = [{"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped]
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))
-    if found.pass_rates:
-        facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in found.pass_rates.items()]
-        disk.write_atomic(folder / PASS_RATES, _lines(facts))
+    for fact, name in RATES.items():
+        rates: PassRates = found.facts.get(fact, {})
+        if rates:
+            facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items()]
+            disk.write_atomic(folder / "facts" / f"{name}.jsonl", _lines(facts))
+    hashes: ImageHashes = found.facts.get(HASHED, {})
+    if hashes:
+        disk.write_atomic(folder / IMAGE_HASHES, _lines([{"sha256": k, "hash": v.hex()} for k, v in hashes.items()]))
 
 
 def _fact(rate: PassRate) -> dict[str, Any]:
@@ -94,14 +106,17 @@ def show(said: Mapping[str, Any]) -> None:
     for rule in said["rules"]:
         table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
     console.print(table)
-    rates = said.get("pass_rate")
-    if not rates:
-        return
+    for name in RATES.values():
+        if rates := said.get(name):
+            console.print(_bars(rates, name.replace("_", " "), said["policy"]))
+
+
+def _bars(rates: Mapping[str, Any], name: str, policy: str) -> Table:
     most = max((entry["questions"] for entry in rates["histogram"]), default=1)
-    bars = Table("pass rate", "questions", "", title=f"{rates['questions']} questions, policy {said['policy']}")
+    bars = Table(name, "questions", "", title=f"{rates['questions']} questions, policy {policy}")
     for entry in rates["histogram"]:
         bar = "█" * max(1, round(BAR * entry["questions"] / most))
         bars.add_row(f"{entry['rate']:.3f}", str(entry["questions"]), bar)
     if rates["without_verdict"]:
         bars.add_row("none", str(rates["without_verdict"]), "broken or not judged; they stay")
-    console.print(bars)
+    return bars

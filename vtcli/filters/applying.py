@@ -9,14 +9,22 @@ from functools import partial
 from typing import Any, cast
 
 from vtcli.errors import ConfigError
-from vtcli.filters.facts import Outcome, PassRate, PassRates, RowFacts, Rule
+from vtcli.filters.facts import Outcome, PassRate, Reason, RowFacts, Rule
 
+# Names of facts. A rule is given those that it has parameters for.
 MEASURED = "pass_rates"
-"""A rule with this parameter needs rollouts."""
+PLAIN = "plain_rates"  # the same without tools
+ROLLED = (MEASURED, PLAIN)
+HASHED = "image_hashes"
+HELD_OUT = "references"
+MESSAGES = "messages"
+SAMPLES = "samples"
 
-Measure = Callable[[Sequence[RowFacts], "Decided"], PassRates]
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
 """True if a rule's verdict on a row is certain after these outcomes."""
+
+Measure = Callable[[Sequence[RowFacts], Decided], Mapping[Any, Any]]
+"""Facts of rows, measured when the first rule wants them. Those of rollouts may end when they are decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +33,41 @@ class Step:
 
     name: str
     seen: int
-    dropped: tuple[tuple[RowFacts, str], ...]  # with the reason
+    dropped: tuple[tuple[RowFacts, Reason], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The rows that the rules left, the counts of each rule, and the pass rates that they used."""
+    """The rows that the rules left, the counts of each rule, and the facts that they used, by name."""
 
     kept: tuple[RowFacts, ...]
     steps: tuple[Step, ...]
-    pass_rates: PassRates
+    facts: Mapping[str, Mapping[Any, Any]]
 
 
-def needs_rollouts(rules: Mapping[str, Rule]) -> list[str]:
-    """The names of the rules that look at pass rates."""
-    return [name for name, rule in rules.items() if MEASURED in inspect.signature(cast(Any, rule)).parameters]
+def needs(rules: Mapping[str, Rule], *facts: str) -> list[str]:
+    """The names of the rules that look at one of some facts."""
+    parameters = {name: inspect.signature(cast(Any, rule)).parameters for name, rule in rules.items()}
+    return [name for name, has in parameters.items() if any(fact in has for fact in facts)]
 
 
-def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure, k: int) -> Subset:
-    """Every rule in order; ``measure`` gives the pass rates of the rows that are left when a rule wants them, over
-    ``k`` rollouts each.
+def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping[str, Measure], k: int) -> Subset:
+    """Every rule in order; ``measures`` give the facts, by the names of the rules' parameters, of the rows that are
+    left when a rule wants them. Pass rates are over ``k`` rollouts each.
 
     Raises:
         ConfigError: a rule that cannot work, or that does not answer for every row.
     """
-    kept, steps, rates = list(rows), list[Step](), dict[tuple[str, str], PassRate]()
-    rolling = needs_rollouts(rules)
+    kept, steps, facts = list(rows), list[Step](), dict[str, Mapping[Any, Any]]()
     for name, rule in rules.items():
-        more: dict[str, Any] = {}
+        wanted = [fact for fact in measures if needs({name: rule}, fact)]
         try:
-            if name in rolling:
-                rates |= measure(kept, partial(_decided, rule, k))
-                more[MEASURED] = rates
-            why = cast(Any, rule)(kept, **more)
+            if all(fact in wanted for fact in ROLLED):
+                raise ValueError(f"it looks at {' and '.join(ROLLED)}: expected a rule for each, one after the other")
+            for fact in wanted:
+                found = measures[fact](kept, partial(_decided, rule, fact, k))
+                facts[fact] = {**facts.get(fact, {}), **found} if isinstance(found, dict) else found
+            why = cast(Any, rule)(kept, **{fact: facts[fact] for fact in wanted})
         except ValueError as error:
             raise ConfigError(f"filter.rules.{name}: {error}") from error
         if len(why) != len(kept):
@@ -65,10 +75,10 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measure: Measure,
         dropped = tuple((row, reason) for row, reason in zip(kept, why, strict=True) if reason is not None)
         steps.append(Step(name, len(kept), dropped))
         kept = [row for row, reason in zip(kept, why, strict=True) if reason is None]
-    return Subset(tuple(kept), tuple(steps), rates)
+    return Subset(tuple(kept), tuple(steps), facts)
 
 
-def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
+def _decided(rule: Rule, fact: str, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
     """Asks the rule about the outcomes as they are, which it will be shown, and with every number of right ones that
     may still come."""
     left = k - len(outcomes)
@@ -77,6 +87,6 @@ def _decided(rule: Rule, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> 
     for more in ([], *futures):
         future = cast("tuple[Outcome, ...]", (*outcomes, *more))
         rates = {row.key: PassRate(row.content, future)}
-        (why,) = cast(Any, rule)([row], pass_rates=rates)
+        (why,) = cast(Any, rule)([row], **{fact: rates})
         verdicts.add(why is None)
     return len(verdicts) == 1

@@ -1,20 +1,86 @@
-"""Rule: rows that are there already."""
+"""Rules: rows that are there already, or nearly so. The first one stays, in the order of files and rows."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
-from vtcli.filters.facts import RowFacts
+from vtcli.filters.facts import ImageHashes, Match, RowFacts
+from vtcli.filters.hamming import HammingIndex
+from vtcli.filters.image_hash import BITS, distance
+from vtcli.filters.words import grams, similarity, words
 
 
-def exact(rows: Sequence[RowFacts]) -> list[str | None]:
+def exact(rows: Sequence[RowFacts]) -> list[Match | None]:
     """Drops a row whose images (byte by byte), videos and question (but for space around it) an earlier row has.
 
     The first one stays, also where the answers differ.
     """
     first: dict[tuple[tuple[str, ...], str], RowFacts] = {}
-    found: list[str | None] = []
+    found: list[Match | None] = []
     for row in rows:
         earlier = first.setdefault((row.media, row.question.strip()), row)
-        found.append(None if earlier is row else f"as {earlier.id} in {earlier.file}")
+        found.append(None if earlier is row else Match(f"as {earlier.id} in {earlier.file}", earlier.file, earlier.id))
     return found
+
+
+def near(
+    rows: Sequence[RowFacts],
+    *,
+    image_hashes: ImageHashes,
+    max_bits: int = 16,
+    min_similarity: float = 1.0,
+    same_answer: bool = True,
+) -> list[Match | None]:
+    """Drops a row that is near an earlier row that stays: no two rows that stay are near.
+
+    Near rows are of one form and have the same videos and as many images, the n-th of both within ``max_bits`` of 256.
+    Their questions have the same words. With ``min_similarity`` below 1 the words' trigrams need that Jaccard
+    similarity. Rows with different answers are not near, because what is asked for may be too small for a hash.
+    ``same_answer=False`` drops them, too.
+    """
+    if not 0 < min_similarity <= 1:
+        raise ValueError(f"min_similarity={min_similarity}: expected more than 0 and at most 1")
+    HammingIndex(max_bits)  # or it is refused here
+    groups: dict[bytes, list[int]] = {}
+    for n, row in enumerate(rows):
+        groups.setdefault(_key(row, min_similarity == 1, same_answer), []).append(n)
+    found: list[Match | None] = [None] * len(rows)
+    for members in groups.values():
+        if len(members) > 1:
+            first_kept = _Kept(max_bits, min_similarity, image_hashes)
+            for n in members:
+                found[n] = first_kept.match_or_keep(rows[n])
+    return found
+
+
+def _key(row: RowFacts, same_question: bool, same_answer: bool) -> bytes:
+    """Digest of what near rows have in common, 16 bytes."""
+    question = words(row.question) if same_question else ()
+    answer = words(row.answer) if same_answer else ()
+    value = repr((row.form, len(row.sizes), row.media[len(row.sizes) :], question, answer))
+    return hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class _Kept:
+    """The rows of one group that stay, found by their first image."""
+
+    def __init__(self, max_bits: int, min_similarity: float, hashes: ImageHashes) -> None:
+        self._index, self._max, self._least, self._hashes = HammingIndex(max_bits), max_bits, min_similarity, hashes
+        self._rows: list[RowFacts] = []
+
+    def match_or_keep(self, row: RowFacts) -> Match | None:
+        own = [self._hashes[sha] for sha in row.media[: len(row.sizes)]]
+        first = own[0] if own else bytes(BITS // 8)
+        for position, _ in self._index.near(first):
+            earlier = self._rows[position]
+            bits = max((distance(a, self._hashes[b]) for a, b in zip(own, earlier.media, strict=False)), default=0)
+            if bits > self._max:
+                continue
+            alike = 1.0 if self._least == 1 else similarity(grams(row.question), grams(earlier.question))
+            if alike >= self._least:
+                said = f"near {earlier.id} in {earlier.file}: {bits} of {BITS} bits"
+                return Match(said + (f", words {alike:.2f}" if alike < 1 else ""), earlier.file, earlier.id)
+        self._index.add(first)
+        self._rows.append(row)
+        return None

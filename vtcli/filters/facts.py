@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from vtcli.schema import Sample
 from vtcli.store import images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
@@ -58,11 +59,55 @@ PassRates = Mapping[tuple[str, str], PassRate]
 """By ``RowFacts.key``."""
 
 
-class Rule(Protocol):
-    """Says of every row why it goes, or None where it stays. A rule with a parameter ``pass_rates`` is also given those
-    of the rows; such a rule looks at each row by itself, so that rollouts can end when its verdict is certain."""
+ImageHashes = Mapping[str, bytes]
+"""32 bytes (``image_hash``) by the sha256 of an image, see ``RowFacts.media``."""
 
-    def __call__(self, rows: Sequence[RowFacts]) -> Sequence[str | None]: ...
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A held-out question: no row may be near it."""
+
+    source: str  # of the benchmark's name, or the artifact's and its file's
+    id: str
+    question: str
+    image_hashes: tuple[tuple[bytes, ...], ...]  # of each image as it is, turned and mirrored
+
+
+References = Mapping[tuple[str, str], Reference]
+"""By source and id."""
+
+
+DemoMessage = Mapping[str, str]
+"""``role`` and ``content``."""
+
+DemoMessages = Mapping[tuple[str, str], Sequence[DemoMessage]]
+"""Of demonstrations, by ``RowFacts.key``."""
+
+Samples = Mapping[tuple[str, str], Sample]
+"""Questions with their truth, without their images, by ``RowFacts.key``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Reason of a row that goes because of another one."""
+
+    why: str
+    source: str  # file of the same data, or name of the benchmark or artifact
+    id: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+Reason = str | Match
+
+
+class Rule(Protocol):
+    """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
+    ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``. One
+    with rates looks at each row by itself, so that rollouts can end when its verdict is certain."""
+
+    def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 
 
 def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:

@@ -26,6 +26,17 @@ def band(
     return [problem(row) for row in rows]
 
 
+def without_tools(
+    rows: Sequence[RowFacts], *, plain_rates: PassRates, min_rate: float = 0.0, max_rate: float = 0.0
+) -> list[str | None]:
+    """As ``band``, of rollouts that are offered no tool: by default it drops what is ever right without one.
+
+    Before ``band`` with a ``min_rate`` above 0 it leaves the questions that need the tool, wrong without and right
+    with (DeepEyes). Those that it drops are never rolled out with tools.
+    """
+    return band(rows, pass_rates=plain_rates, min_rate=min_rate, max_rate=max_rate)
+
+
 def mixed(rows: Sequence[RowFacts], *, pass_rates: PassRates) -> list[str | None]:
     """Drops questions on which all rollouts are right, or all wrong: DeepEyes and CodeVision."""
 

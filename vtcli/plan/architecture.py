@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vtcli.store.images import smart_resize
 
 @dataclass(frozen=True)
 class Text:
-    """A decoder of the kind of Qwen2.5 or Qwen3: grouped-query attention, gated MLP, RMSNorm."""
+    """A decoder of the kind of Qwen2.5 or Qwen3: grouped-query attention, gated MLP or experts, RMSNorm."""
 
     vocab: int
     hidden: int
@@ -26,10 +26,12 @@ class Text:
     heads: int
     kv_heads: int
     head_dim: int
-    intermediate: int
+    intermediate: int  # of the MLP, or of an expert
     tied: bool  # the head is the embedding
     qkv_bias: bool = True  # Qwen2.5
     qk_norm: bool = False  # Qwen3
+    experts: int = 0  # of a layer; 0: one MLP
+    chosen: int = 1  # experts that compute a token
 
     @property
     def q(self) -> int:
@@ -41,15 +43,26 @@ class Text:
 
     @property
     def layer_weights(self) -> int:
-        """Matrix entries of a layer: each is one multiply-add per token."""
-        return 2 * self.hidden * self.q + 2 * self.hidden * self.kv + 3 * self.hidden * self.intermediate
+        """Matrix entries of a layer that compute a token: each is one multiply-add."""
+        router = self.hidden * self.experts
+        return 2 * self.hidden * (self.q + self.kv) + router + 3 * self.hidden * self.intermediate * self.chosen
+
+    @property
+    def idle_weights(self) -> int:
+        """Matrix entries of a layer's experts that do not compute a token."""
+        return 3 * self.hidden * self.intermediate * (self.experts - self.chosen) if self.experts else 0
 
     def sides(self, target: str) -> tuple[int, int]:
         """Rows and columns of a layer's matrix by its name, as adapters name it. Raises ``ConfigError``."""
         wide = self.intermediate
         named = {"q_proj": (self.hidden, self.q), "k_proj": (self.hidden, self.kv), "v_proj": (self.hidden, self.kv)}
-        named |= {"o_proj": (self.q, self.hidden), "gate_proj": (self.hidden, wide), "up_proj": (self.hidden, wide)}
-        named |= {"down_proj": (wide, self.hidden)}
+        named |= {"o_proj": (self.q, self.hidden)}
+        if not self.experts:  # those are fused, and take no adapters
+            named |= {
+                "gate_proj": (self.hidden, wide),
+                "up_proj": (self.hidden, wide),
+                "down_proj": (wide, self.hidden),
+            }
         if target not in named:
             raise ConfigError(f"optim.lora.targets: {target!r} is none of {', '.join(named)}")
         return named[target]
@@ -63,12 +76,13 @@ class Text:
         biases = self.q + 2 * self.kv if self.qkv_bias else 0
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
         embeddings = self.head_weights * (1 if self.tied else 2)
-        return self.layers * (self.layer_weights + biases + norms) + self.hidden + embeddings
+        return self.layers * (self.layer_weights + self.idle_weights + biases + norms) + self.hidden + embeddings
 
 
 @dataclass(frozen=True)
 class Vision:
-    """A vision tower of the kind of Qwen2.5-VL (gated MLP, RMSNorm, windows) or Qwen3-VL (two layers, LayerNorm)."""
+    """A vision tower of the kind of Qwen2.5-VL (gated MLP, RMSNorm, windows), or of Qwen2-VL or Qwen3-VL (two layers,
+    LayerNorm)."""
 
     hidden: int
     depth: int
@@ -80,7 +94,7 @@ class Vision:
     gated: bool = True  # Qwen2.5-VL
     full_attention: int = 4  # layers that see the whole image; the others see windows
     window: int = 64  # patches of a window: 112 x 112 px
-    positions: int = 0  # learnt position embeddings, Qwen3-VL
+    positions: int = 0  # learnt position embeddings, and a bias of the first layer: Qwen3-VL
     deepstack: int = 0  # further mergers, Qwen3-VL
 
     @property
@@ -109,7 +123,7 @@ class Vision:
         norm = d if self.gated else 2 * d  # RMSNorm; LayerNorm has a bias
         blocks = self.depth * (self.block_weights + biases + 2 * norm)
         mergers = self.merger_weights + (1 + self.deepstack) * (wide + self.out) + norm + self.deepstack * 2 * wide
-        first = self.patch_weights + (0 if self.gated else d) + self.positions * d
+        first = self.patch_weights + (d if self.positions else 0) + self.positions * d
         return blocks + mergers + first
 
 
@@ -124,6 +138,11 @@ class Architecture:
     @property
     def parameters(self) -> int:
         return self.text.parameters + self.vision.parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that compute a token: all but those of experts that are not chosen."""
+        return self.parameters - self.text.layers * self.text.idle_weights
 
     @property
     def kv_values(self) -> int:
@@ -143,6 +162,14 @@ def _qwen2_5(name: str, text: Text, intermediate: int) -> Architecture:
     return Architecture(name, text, Vision(1280, 32, intermediate, text.hidden))
 
 
+def _qwen2(name: str, text: Text) -> Architecture:
+    return Architecture(name, text, Vision(1280, 32, 5120, text.hidden, gated=False, full_attention=32))
+
+
+def _qwen3_moe(name: str, text: Text) -> Architecture:
+    return _qwen3(name, replace(text, qkv_bias=False, qk_norm=True, experts=128, chosen=8))
+
+
 def _qwen3(name: str, text: Text, small: bool = False) -> Architecture:
     width, depth, intermediate = (1024, 24, 4096) if small else (1152, 27, 4304)
     tower = Vision(
@@ -154,6 +181,9 @@ def _qwen3(name: str, text: Text, small: bool = False) -> Architecture:
 KNOWN: Mapping[str, Architecture] = {
     arch.name: arch
     for arch in (  # vocab, hidden, layers, heads, kv_heads, head_dim, intermediate, tied: hf.co/Qwen/<name>-Instruct
+        _qwen2("Qwen2-VL-2B", Text(151936, 1536, 28, 12, 2, 128, 8960, True)),
+        _qwen2("Qwen2-VL-7B", Text(152064, 3584, 28, 28, 4, 128, 18944, False)),
+        _qwen2("Qwen2-VL-72B", Text(152064, 8192, 80, 64, 8, 128, 29568, False)),
         _qwen2_5("Qwen2.5-VL-3B", Text(151936, 2048, 36, 16, 2, 128, 11008, True), 3420),
         _qwen2_5("Qwen2.5-VL-7B", Text(152064, 3584, 28, 28, 4, 128, 18944, False), 3420),
         _qwen2_5("Qwen2.5-VL-32B", Text(152064, 5120, 64, 40, 8, 128, 27648, False), 3456),
@@ -161,9 +191,15 @@ KNOWN: Mapping[str, Architecture] = {
         _qwen3("Qwen3-VL-2B", Text(151936, 2048, 28, 16, 8, 128, 6144, True, qkv_bias=False, qk_norm=True), small=True),
         _qwen3("Qwen3-VL-4B", Text(151936, 2560, 36, 32, 8, 128, 9728, True, qkv_bias=False, qk_norm=True), small=True),
         _qwen3("Qwen3-VL-8B", Text(151936, 4096, 36, 32, 8, 128, 12288, False, qkv_bias=False, qk_norm=True)),
+        _qwen3_moe("Qwen3-VL-30B-A3B", Text(151936, 2048, 48, 32, 4, 128, 768, False)),
+        _qwen3_moe("Qwen3-VL-235B-A22B", Text(151936, 4096, 94, 64, 4, 128, 1536, False)),
         _qwen3("Qwen3-VL-32B", Text(151936, 5120, 64, 64, 8, 128, 25600, False, qkv_bias=False, qk_norm=True)),
     )
 }
+
+
+KINDS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+"""``model_type`` of the models whose sizes can be read from a ``config.json``."""
 
 
 def known(model: str) -> Architecture | None:
@@ -184,18 +220,21 @@ def from_folder(folder: Path) -> Architecture:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a model's configuration: {error}") from error
     kind = found.get("model_type") if isinstance(found, dict) else None
-    if kind not in ("qwen2_5_vl", "qwen3_vl"):
-        raise InputError(f"{path}: model_type is {kind!r}; vtcli plan knows the sizes of qwen2_5_vl and qwen3_vl.")
+    if kind not in KINDS:
+        raise InputError(f"{path}: model_type is {kind!r}; vtcli plan knows the sizes of {', '.join(KINDS)}.")
     try:
-        return _from_config(str(folder), found, three=kind == "qwen3_vl")
+        return _from_config(str(folder), found, kind)
     except KeyError as error:
         raise InputError(f"{path}: {error.args[0]!r} is missing, so the model's size is unknown.") from error
 
 
-def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architecture:
+def _from_config(name: str, config: Mapping[str, Any], kind: str) -> Architecture:
+    three, moe = kind.startswith("qwen3_vl"), kind == "qwen3_vl_moe"
     text: Mapping[str, Any] = {**config, **(config.get("text_config") or {})}  # older files have text sizes on top
     vision: Mapping[str, Any] = config["vision_config"]
     hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+    if moe and (text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) != 1):
+        raise InputError(f"{name}: some of its layers have no experts. vtcli plan counts models whose layers all have.")
     decoder = Text(
         vocab=text["vocab_size"],
         hidden=hidden,
@@ -203,13 +242,18 @@ def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architect
         heads=heads,
         kv_heads=text.get("num_key_value_heads") or heads,
         head_dim=(text.get("head_dim") or 128) if three else hidden // heads,
-        intermediate=text["intermediate_size"],
+        intermediate=text["moe_intermediate_size" if moe else "intermediate_size"],
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         qkv_bias=not three,
         qk_norm=three,
+        **(_experts(text) if moe else {}),
     )
+    if kind == "qwen2_vl":  # its names of the same sizes
+        wide = int(vision.get("embed_dim", 1280))
+        own = {"hidden_size": wide, "intermediate_size": wide * int(vision.get("mlp_ratio", 4))}
+        vision = {**vision, **own, "out_hidden_size": vision.get("hidden_size", 3584)}
     depth = vision.get("depth", 27 if three else 32)  # what files leave out has transformers' defaults
-    full = depth if three else len(vision.get("fullatt_block_indexes", (7, 15, 23, 31)))
+    full = depth if kind != "qwen2_5_vl" else len(vision.get("fullatt_block_indexes", (7, 15, 23, 31)))
     patch = vision.get("patch_size", 16 if three else 14)
     tower = Vision(
         hidden=vision["hidden_size"],
@@ -219,13 +263,19 @@ def _from_config(name: str, config: Mapping[str, Any], three: bool) -> Architect
         patch=patch,
         merge=vision.get("spatial_merge_size", 2),
         temporal=vision.get("temporal_patch_size", 2),
-        gated=not three,
+        gated=kind == "qwen2_5_vl",
         full_attention=full,
         window=(vision.get("window_size", 112) // patch) ** 2,
         positions=vision.get("num_position_embeddings", 2304) if three else 0,
         deepstack=len(vision.get("deepstack_visual_indexes", (8, 16, 24))) if three else 0,
     )
     return Architecture(name, decoder, tower)
+
+
+def _experts(text: Mapping[str, Any]) -> dict[str, int]:
+    """Fields of ``Text``; transformers writes ``num_local_experts`` where released files have ``num_experts``."""
+    count = text["num_experts"] if "num_experts" in text else text["num_local_experts"]
+    return {"experts": int(count), "chosen": int(text["num_experts_per_tok"])}
 
 
 def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") -> Architecture:
@@ -239,12 +289,16 @@ def from_sizes(name: str, sizes: Mapping[str, Any], family: str = "qwen2_5_vl") 
         hidden, heads = int(sizes["hidden_size"]), int(sizes["heads"])
         vocab = (int(sizes["vocab_size"]) + 63) // 64 * 64
         layers, kv = int(sizes["layers"]), int(sizes["kv_heads"])
-        three = family == "qwen3_vl"
-        own = {"qkv_bias": not three, "qk_norm": three}
-        wide = int(sizes["intermediate_size"])
+        three, moe = family.startswith("qwen3_vl"), family == "qwen3_vl_moe"
+        own: dict[str, Any] = {"qkv_bias": not three, "qk_norm": three}
+        if moe:
+            own |= {"experts": int(sizes["experts"]), "chosen": int(sizes["experts_per_token"])}
+        wide = int(sizes["expert_intermediate_size" if moe else "intermediate_size"])
         text = Text(vocab, hidden, layers, heads, kv, hidden // heads, wide, tied=True, **own)
         depth = int(sizes["vision_depth"])
         more: dict[str, Any] = {}
+        if family == "qwen2_vl":
+            more = {"gated": False}
         if three:
             more = {"patch": 16, "gated": False, "positions": int(sizes["vision_positions"])}
             more["deepstack"] = int(sizes["vision_deepstack"])

@@ -41,6 +41,7 @@ class Plan:
         return {
             "model": self.arch.name,
             "parameters": self.arch.parameters,
+            "active_parameters": self.arch.active_parameters,
             "vision_parameters": self.arch.vision.parameters,
             "cluster": str(self.cluster),
             "workload": asdict(self.work),

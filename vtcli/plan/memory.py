@@ -128,10 +128,12 @@ def layer_values(arch: Architecture, layout: Layout) -> float:
     """Bytes per token that one decoder layer keeps for its backward pass.
 
     Counted on transformers' layer through ``saved_tensors_hooks`` (tests/plan/test_memory.py): 6 hidden, 2 query, 2
-    key-value and 4 intermediate vectors, and in bf16 one hidden vector in fp32 (RMSNorm).
+    key-value and 4 intermediate vectors, and in bf16 one hidden vector in fp32 (RMSNorm). Each of a token's experts
+    keeps 4 intermediate vectors, and its input and output.
     """
     t = arch.text
-    values = 6 * t.hidden + 2 * t.q + 2 * t.kv + 4 * t.intermediate
+    mlp = 4 * t.intermediate + (2 * t.hidden if t.experts else 0)
+    values = 6 * t.hidden + 2 * t.q + 2 * t.kv + t.chosen * mlp
     return layout.bytes * values + (4 * t.hidden if layout.dtype == "bfloat16" else 0)
 
 

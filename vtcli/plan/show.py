@@ -54,9 +54,10 @@ def tables(plan: Plan) -> Iterator[RenderableType]:
 
 def _head(plan: Plan) -> str:
     work, mean, on = plan.work, plan.shape, plan.layout
+    active = f", {plan.arch.active_parameters / 1e9:.3g} B active for a token" if plan.arch.text.experts else ""
     return (
         f"{plan.arch.name}: {plan.arch.parameters / 1e9:.4g} B parameters, {plan.arch.vision.parameters / 1e9:.2g} B "
-        f"of them vision, on {plan.cluster}\n"
+        f"of them vision{active}, on {plan.cluster}\n"
         f"{work.steps} steps of {work.prompts} × {work.group_size} trajectories: {mean.prompt:.0f} tokens of prompt "
         f"({plan.arch.tokens(round(mean.image_patches))} an image), {mean.policy:.0f} of the policy in "
         f"{mean.turns + 1:g} turns, {mean.observation:.0f} observed; means assumed in plan.lengths\n"

@@ -70,8 +70,9 @@ CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy"
 """Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 
 
-def read_training(points: Sequence[Mapping[str, object]]) -> Training:
+def read_training(points: Sequence[Mapping[str, object]], more: str | None = None) -> Training:
     """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
+    Drawn are ``CURVES``, and metrics whose names begin with ``more``.
 
     A missing or non-finite value is a gap, not zero.
     """
@@ -85,9 +86,11 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
         if phase is not None and (not phases or phases[-1].name != str(phase)):
             phases.append(CurvePhase(str(phase), step))
         for key, value in point.items():
-            if key.rsplit("/", 1)[-1] in CURVES and isinstance(value, int | float) and np.isfinite(value):
+            drawn = key.rsplit("/", 1)[-1] in CURVES or (more is not None and key.startswith(more))
+            if drawn and isinstance(value, int | float) and np.isfinite(value):
                 found.setdefault(key, []).append((step, float(value)))
-    order = sorted(found, key=lambda key: (CURVES.index(key.rsplit("/", 1)[-1]), key))
+    places = {name: place for place, name in enumerate(CURVES)}
+    order = sorted(found, key=lambda key: (places.get(key.rsplit("/", 1)[-1], len(places)), key))
     curves = [Curve(key, tuple(s for s, _ in found[key]), tuple(x for _, x in found[key])) for key in order]
     return Training(tuple(curves), tuple(phases))
 

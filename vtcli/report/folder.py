@@ -2,22 +2,24 @@
 
 ``trajectories.jsonl`` has every scored trajectory, ``images/`` their pictures by hash. ``series.json`` lists the
 models, oldest first, with the file of each one's rows (``series/00.jsonl``, ...). ``metrics.json`` holds every mean and
-comparison that follows from the rows.
+comparison that follows from the rows. ``probe.jsonl`` has a probe's continuations, ``probe.json`` their figures.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vtcli.algo.rows import Row, Summary, compare
 from vtcli.errors import InputError
+from vtcli.probes import effects
+from vtcli.probes.causal import Continuation
 from vtcli.report.content import Evaluation, Training, read_training
 from vtcli.report.tables import HEADLINES, summaries_of
-from vtcli.schema import Scored
+from vtcli.schema import Scored, Trajectory
 from vtcli.store import codec, disk, records
 from vtcli.store.images import SAMPLED, ImageStore
 
@@ -25,7 +27,12 @@ from vtcli.store.images import SAMPLED, ImageStore
 def save_trajectories(folder: Path, found: Sequence[Scored], images: ImageStore) -> None:
     """Write all trajectories and copy every image that they refer to. Raises ``InputError`` for disk trouble."""
     records.append(folder / "trajectories.jsonl", found)
-    for sha in sorted({sha for s in found for ref in s.trajectory.images for sha in (ref.full, ref.view)}):
+    save_images(folder, (s.trajectory for s in found), images)
+
+
+def save_images(folder: Path, found: Iterable[Trajectory], images: ImageStore) -> None:
+    """Copy every image that the trajectories refer to. Raises ``InputError`` for disk trouble."""
+    for sha in sorted({sha for t in found for ref in t.images for sha in (ref.full, ref.view)}):
         source = images.path(sha)
         target = folder / "images" / source.relative_to(images.root)
         with disk.checked(target, "copy an image to"):
@@ -92,6 +99,28 @@ def flat(summaries: Sequence[Summary]) -> dict[str, float]:
             if found.low is not None and found.high is not None:
                 values[f"{key}.low"], values[f"{key}.high"] = found.low, found.high
     return values
+
+
+def save_probe(
+    folder: Path, continued: Sequence[Continuation], found: effects.CausalResult, images: ImageStore
+) -> None:
+    """Write the continuations, their images and the figures. Raises ``InputError`` for disk trouble."""
+    records.append(folder / "probe.jsonl", continued)
+    save_images(folder, (c.trajectory for c in continued), images)
+    disk.write_atomic(folder / "probe.json", json.dumps(codec.encode(found), indent=1).encode())
+
+
+def load_probe(folder: Path) -> effects.CausalResult | None:
+    """The figures of a report's probe; None without one. Raises ``InputError`` for a damaged file."""
+    path = folder / "probe.json"
+    if not path.is_file():
+        return None
+    with disk.checked(path, "read"):
+        data = path.read_bytes()
+    try:
+        return codec.decode(effects.CausalResult, json.loads(data))
+    except ValueError as error:
+        raise InputError(f"{path} holds no figures of a probe ({error}). Make the report again.") from error
 
 
 def load_training(model: Path) -> Training:

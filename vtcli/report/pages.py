@@ -28,13 +28,18 @@ def write(folder: Path, found: Sequence[Scored], pictures: viewer.Pictures) -> N
     disk.write_atomic(folder / LIST, call("list", PAGE, entries))
     disk.write_atomic(folder / TEXTS, call("texts", [listing.text(scored) for scored in found]))
     for at in range(0, len(found), PAGE):
-        bodies = [body(scored, pictures) for scored in found[at : at + PAGE]]
+        bodies = [body(viewer.card(scored, pictures)) for scored in found[at : at + PAGE]]
         disk.write_atomic(folder / f"pages/{at // PAGE}.js", call("cards", at, bodies), durable=False)
 
 
-def body(scored: Scored, pictures: viewer.Pictures) -> str:
+def body(card: viewer.Card) -> str:
     """The HTML of an open card."""
-    return templates.render("body.html.j2", card=viewer.card(scored, pictures))
+    return templates.render("body.html.j2", card=card)
+
+
+def beside(cards: Sequence[tuple[str, viewer.Card | None]]) -> str:
+    """The HTML of the cards of several models on one question; None: it was not asked."""
+    return templates.render("beside.html.j2", cards=cards)
 
 
 def call(name: str, *values: object) -> bytes:

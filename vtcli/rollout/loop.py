@@ -13,7 +13,7 @@ from typing import TypeVar
 from vtcli.config.binding import KeyProblem
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError, VtcliError
-from vtcli.protocols import Chat, Env, HasSyntax, OpenEnv, Policy, Request, Sampling, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, OpenEnv, Policy, Request, Sampling, Syntax
 from vtcli.rollout.spans import scales
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
@@ -40,17 +40,40 @@ MAX_TEMPERATURE = 10.0
 
 
 @dataclass(frozen=True)
+class Prefix:
+    """The first ``turns`` turns of a stored trajectory, for another to continue. The last of them is an observation,
+    whose images are replaced by ``shown``, of the same sizes. So all ids of the prefix stay as they were sampled."""
+
+    source: Trajectory
+    turns: int
+    shown: tuple[ImageRef, ...]
+    name: str  # what replaced the images
+
+    def __post_init__(self) -> None:
+        last = self.source.turns[self.turns - 1]
+        if not isinstance(last, EnvTurn) or _view_sizes(last.observation.images) != _view_sizes(self.shown):
+            raise ValueError(f"turn {self.turns - 1} of {self.source.id} is no observation with images of these sizes")
+
+
+@dataclass(frozen=True)
 class RolloutRequest:
-    """One trajectory to be drawn: of which sample, from which distribution, with which seed."""
+    """One trajectory to be drawn: of which sample, from which distribution, with which seed, continuing which one."""
 
     sample: Sample
     seed: int
     sampling: Sampling = field(default_factory=Sampling)
+    prefix: Prefix | None = None
 
     @property
     def id(self) -> str:
         """The trajectory's id."""
-        return f"{self.sample.id}/{self.sample.form}/{self.seed:016x}"
+        name = f"{self.sample.id}/{self.sample.form}/{self.seed:016x}"
+        return name if self.prefix is None else f"{name}/{self.prefix.name}"
+
+    @property
+    def conversation(self) -> int:
+        """``Request.rollout`` of its turns. Continuations with one seed and other images are other conversations."""
+        return self.seed if self.prefix is None else derive_seed(self.seed, self.prefix.name)
 
 
 @dataclass(frozen=True)
@@ -189,10 +212,12 @@ async def _alternate(
     syntax = env.syntax if isinstance(env, HasSyntax) else Syntax()
     system, question = await _within(limits.timeout_s, env.reset(), "reset")
     state.prompt_ids = chat.prompt(system, question, state.images)
-    room = limits.max_tokens - len(state.prompt_ids)
+    if wanted.prefix is not None:
+        await _replay(state, wanted.prefix, env, limits)
+    room = limits.max_tokens - len(state.ids)
     if room < 1:
         return Stop.MAX_TOKENS
-    for turn in range(limits.max_turns + 1):
+    for turn in range(len(state.turns) // 2, limits.max_turns + 1):
         request = Request(
             token_ids=state.ids,
             images=tuple(state.images),
@@ -200,7 +225,7 @@ async def _alternate(
             sampling=wanted.sampling,
             seed=derive_seed(wanted.seed, turn),
             stop=syntax.stop,
-            rollout=wanted.seed,
+            rollout=wanted.conversation,
         )
         version = policy.version
         completion = await policy.complete(request)
@@ -226,6 +251,34 @@ async def _alternate(
             return Stop.CALL_FAILED
         room = limits.max_tokens - len(state.ids)
     return Stop.MAX_TURNS
+
+
+async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> None:
+    """Take the world to where the prefix ends, by its stored calls, and the state to the prefix with its new images.
+
+    Raises ``RuntimeError`` where prompt or world differ from the stored ones: the continuation would be of another
+    trajectory.
+    """
+    source = prefix.source
+    if state.prompt_ids != source.prompt_ids:
+        raise RuntimeError(f"the prompt is no longer that of the stored trajectory {source.id}")
+    for i in range(0, prefix.turns, 2):
+        said, stored = source.turns[i], source.turns[i + 1]
+        assert isinstance(said, PolicyTurn)
+        assert isinstance(stored, EnvTurn)
+        turn = DecodedTurn(said.text, said.calls, said.answer)
+        seen = await _within(limits.timeout_s, env.step(turn, state.images), "step")
+        then = stored.observation
+        if seen is None or seen.text != then.text or [r.view for r in seen.images] != [r.view for r in then.images]:
+            raise RuntimeError(f"call {i // 2 + 1} of {source.id}, done again, shows something else than before")
+        if i + 2 == prefix.turns:
+            stored = replace(stored, observation=replace(then, images=prefix.shown))
+        state.turns += [said, stored]
+        state.images.extend(stored.observation.images)
+
+
+def _view_sizes(images: Sequence[ImageRef]) -> list[tuple[int, int]]:
+    return [(ref.view_width, ref.view_height) for ref in images]
 
 
 async def _within(limit_s: float, work: Awaitable[_T], what: str) -> _T:

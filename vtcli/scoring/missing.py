@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -13,7 +12,7 @@ from vtcli.errors import InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.stored import Facts
-from vtcli.signals import JOINED, claimed
+from vtcli.signals import JOINED, claimed, names_of
 
 Measure = Literal["missing", "never"]
 
@@ -24,13 +23,6 @@ IMAGES_KEPT = "images_kept"
 
 Reads = Callable[[Facts, Signals], set[str]]
 """The names among these signals that the rewards read."""
-
-
-def names_of(signal: Signal) -> frozenset[str]:
-    """The values that a signal gives, as its module declares in ``NAMES``; empty where it declares nothing."""
-    function = getattr(signal, "func", signal)
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    return frozenset(getattr(module, "NAMES", ()))
 
 
 def needs_judge(signal: Signal) -> bool:

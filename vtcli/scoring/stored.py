@@ -84,11 +84,11 @@ def find(store: ArtifactStore, given: str) -> TrajectorySource:
     home = path.parent if path.is_file() else path
     if not path.exists() or (home / MANIFEST).is_file():
         artifact = _resolve(store, given if not path.is_file() else str(home))
-        files = (path,) if path.is_file() else _files(artifact.path, f"{artifact.ref}, a {artifact.kind},")
+        files = (path,) if path.is_file() else trajectory_files(artifact.path, f"{artifact.ref}, a {artifact.kind},")
         return TrajectorySource(
             given, files, artifact.path / "images", artifact.digest, artifact, _group_size(artifact)
         )
-    files = (path,) if path.is_file() else _files(path, f"The folder {given}")
+    files = (path,) if path.is_file() else trajectory_files(path, f"The folder {given}")
     with disk.checked(path, "read"):
         shas = [hash_file(file) for file in files]
     return TrajectorySource(given, files, home / "images", hashlib.sha256("".join(shas).encode()).hexdigest())
@@ -104,7 +104,7 @@ def _resolve(store: ArtifactStore, given: str) -> Artifact:
     return store.resolve(given)
 
 
-def _files(folder: Path, what: str) -> tuple[Path, ...]:
+def trajectory_files(folder: Path, what: str) -> tuple[Path, ...]:
     """The files of an input: ``scores.jsonl`` alone, or the trajectories of every rank in order."""
     if (folder / SCORES).is_file():
         return (folder / SCORES,)

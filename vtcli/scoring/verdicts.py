@@ -13,8 +13,9 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Reward, Signal
 from vtcli.rewards import ReadLog
 from vtcli.schema import Signals, Verdict
-from vtcli.scoring.missing import IMAGES_KEPT, names_of
+from vtcli.scoring.missing import IMAGES_KEPT
 from vtcli.scoring.stored import Facts, Score
+from vtcli.signals import names_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from vtcli.errors import EngineError
 from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
+from vtcli.serve.hosts import is_loopback
 from vtcli.serve.metrics import CONTENT_TYPE
 from vtcli.serve.page import page
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
 from vtcli.serve.response import REQUEST_ID, Response
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OPEN = ("/", "/health", "/ready")
 """Routes that need no key: the empty page and the probes."""
 
@@ -127,8 +127,7 @@ def _guard(service: Service) -> Any:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        host = re.sub(r":\d+$", "", request.host).strip("[]")
-        if service.loopback and host not in LOOPBACK:
+        if service.loopback and not is_loopback(request.host):
             raise RequestError(403, "this server answers on loopback only; expected Host: 127.0.0.1")
         if expected is not None and request.path not in OPEN:
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")

@@ -20,11 +20,20 @@ JOINED = ("judged", "unjudged")
 was asked. The other lists those among them without a verdict."""
 
 
+def names_of(signal: Signal) -> frozenset[str]:
+    """The values that a signal gives, as its module declares in ``NAMES``; empty where it declares nothing."""
+    return _listed(signal, "NAMES")
+
+
 def claimed(signal: Signal) -> frozenset[str]:
     """Values of a signal that rest on what code claims to have done, until that was done again (``envs.claims``)."""
+    return _listed(signal, "CLAIMED")
+
+
+def _listed(signal: Signal, name: str) -> frozenset[str]:
     function = getattr(signal, "func", signal)
     module = sys.modules.get(getattr(function, "__module__", ""))
-    return frozenset(getattr(module, "CLAIMED", ()))
+    return frozenset(getattr(module, name, ()))
 
 
 async def measure_all(trajectory: Trajectory, signals: Sequence[Signal]) -> Signals:

@@ -13,7 +13,7 @@ from vtcli.errors import EngineError
 from vtcli.judging import oracle
 from vtcli.protocols import Images, Judge, Signal
 from vtcli.schema import Json, Signals, Trajectory
-from vtcli.signals import claimed, measure_all
+from vtcli.signals import claimed, measure_all, names_of
 
 OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
@@ -57,6 +57,11 @@ class SignalMeter:
     async def __call__(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
         """Signals of each trajectory, in order. Raises ``EngineError`` when the judge is gone for good."""
         return list(await asyncio.gather(*(measure_all(t, self.signals) for t in trajectories)))
+
+    async def answers(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
+        """Only the signals that say whether an answer is right; all where none is known to."""
+        wanted = [signal for signal in self.signals if "answer_correct" in names_of(signal)] or self.signals
+        return list(await asyncio.gather(*(measure_all(t, wanted) for t in trajectories)))
 
     def check(self, share: float | None, limit: float, where: str) -> None:
         """Raises ``EngineError`` where too many of the trajectories that a judge was asked about lack a verdict."""

@@ -41,17 +41,24 @@ def complete_size(file: BinaryIO) -> int:
 
 def unpacked(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """The content of each whole frame. Raises ``InputError`` for a damaged one."""
-    end, place = complete_size(file), 0
+    return (content for _, _, content in placed(file, path, 0))
+
+
+def placed(file: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int, bytes]]:
+    """As ``unpacked``, from the frame at ``start`` on: where each frame begins and ends, and its content."""
+    end, place = complete_size(file), start
     while place < end:
         header = _header(file, place)
-        assert header is not None, "the frames were counted"
+        if header is None:
+            raise InputError(f"{path} has no frame at byte {place}: it was written anew. Open it again.")
         frame = file.read(header[0])
         try:
-            yield pa.Codec("zstd").decompress(frame, decompressed_size=header[1], asbytes=True)
+            content = pa.Codec("zstd").decompress(frame, decompressed_size=header[1], asbytes=True)
         except (OSError, pa.ArrowException) as error:
             raise InputError(
                 f"{path} is damaged at byte {place} ({error}). Take it from a copy, or make it anew."
             ) from error
+        yield place, place + _HEADER.size + header[0], content
         place += _HEADER.size + header[0]
 
 

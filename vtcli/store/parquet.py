@@ -260,6 +260,10 @@ class ParquetTable:
         with self._guard, _readable(self.path):
             return self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
 
+    def images(self, index: int) -> list[bytes]:
+        """The images of one row, encoded."""
+        return [image["bytes"] for image in self.row(index, "images")["images"] or ()]
+
     def _read(self, group: int, *columns: str) -> pa.Table:
         return self._file.read_row_group(group, columns=list(columns) or None)
 

@@ -72,7 +72,7 @@ def read(path: Path, *kinds: type[T]) -> Iterator[T]:
     with disk.checked(path, "read"), path.open("rb") as file:
         for number, line in enumerate(_lines(file, path), start=1):
             if line.endswith(b"\n"):
-                yield _parse_line(line, kinds, f"{path}, line {number}")
+                yield parse(line, kinds, f"{path}, line {number}")
 
 
 def torn(path: Path) -> bool:
@@ -94,7 +94,8 @@ def _line(item: Any) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, "type": type(item).__name__, "value": value}) + "\n"
 
 
-def _parse_line(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
+def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
+    """The object of one line, of one of ``kinds``. Raises ``InputError``, which says ``where``, for any other."""
     try:
         envelope = json.loads(line)
         version, kind, value = envelope["schema_version"], envelope["type"], envelope["value"]

@@ -27,7 +27,8 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=SIZES)
+# qwen3_vl_moe waits until vLLM's experts have been run on a CPU
+@pytest.fixture(scope="module", params=[name for name in SIZES if name != "qwen3_vl_moe"])
 def tiny(request: Any) -> TinyFamily:
     return tiny_family(request.param)
 

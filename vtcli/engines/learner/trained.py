@@ -33,6 +33,13 @@ def _adapt(model: Any, family: Family, lora: Lora) -> None:
     """Adapters beside the language model's ``targets``, and everything else frozen. All ranks start with the same."""
     from peft import LoraConfig, inject_adapter_in_model
 
+    there = {name.rpartition(".")[2] for name, _ in model.named_modules() if f".{family.language_model}." in name}
+    if lacking := [target for target in lora.targets if target not in there]:
+        fitting = [target for target in Lora().targets if target in there]
+        raise InputError(
+            f"optim.lora.targets={list(lora.targets)}: {family.name} has no layers named {', '.join(lacking)}, so "
+            f"these adapters would train nothing. Set optim.lora.targets=[{','.join(fitting)}]."
+        )
     here = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  # a factor

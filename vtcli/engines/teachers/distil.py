@@ -19,12 +19,13 @@ from rich.progress import Progress
 from vtcli.config.bounds import above, at_least, shares, within
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger, TokenUsage
 from vtcli.engines.teachers.card import OpenTeacher
+from vtcli.engines.teachers.errors import StumblingPolicy, wrong_call
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.filters.demonstrations import DemoType, Keep, demo_type, in_shares, quality, require_types, why_dropped
-from vtcli.protocols import DecodedTurn, Env, HasSyntax, Sampling, Syntax
-from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
+from vtcli.protocols import DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, derive_seed, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Signals, Stop, Trajectory
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store import records
@@ -62,6 +63,7 @@ class Distillation:
     validation: float = 0.05  # of the pictures, held out with their rows
     limits: Limits = field(default_factory=Limits)
     keep: Keep = field(default_factory=Keep)
+    errors: float = 0.0  # share of the rows whose first call is made to fail, for the type ``error``
     shares: dict[str, float] = field(default_factory=dict[str, float])  # of the types of demonstrations; none: as found
     learn_failed: bool = False  # False: turns whose call failed stay in the row and are left out of the loss
     budget: Budget = field(default_factory=Budget)
@@ -73,12 +75,17 @@ class Distillation:
     def __post_init__(self) -> None:
         above(0, self, "rows")
         at_least(1, self, "tries", "concurrency")
-        shares(self, "validation", "max_broken", "max_unjudged")
+        shares(self, "validation", "errors", "max_broken", "max_unjudged")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         if self.temperature == 0 and self.tries > 1:
             raise ConfigError(
                 f"synth.distil.tries={self.tries} at temperature 0: all tries of a row would be the same. Expected a "
                 "temperature above 0, or tries=1."
+            )
+        if self.errors and self.keep.max_failed < 1:
+            raise ConfigError(
+                f"synth.distil.errors={self.errors:g} makes calls fail, and synth.distil.keep.max_failed=0 drops every "
+                "trajectory with one: expected max_failed of at least 1"
             )
         require_types(self.shares)
 
@@ -196,6 +203,11 @@ class Distiller:
         reason = self.why(found[-1]) if found else f"broken: {broke}" if broke else NOT_ASKED
         return RowOutcome(sample, tuple(found), None, None, reason)
 
+    def _stumbles(self, sample: Sample) -> bool:
+        """True for a row whose first call is made to fail: as many as ``errors`` says, by a seed of their own."""
+        drawn = derive_seed(self.seed, "errors", sample.id) % 1_000_000 / 1_000_000
+        return bool(sample.images) and drawn < self.settings.errors
+
     async def _all(self, waiting: Iterator[Sample], teacher: OpenTeacher, done: Callable[[], None]) -> None:
         async def worker() -> None:
             for sample in waiting:  # shared: each takes the next one
@@ -228,7 +240,11 @@ class Distiller:
         def open_env(sample: Sample) -> Env:
             return _Witness(self.worlds(sample), opening)
 
-        found = await rollout(request, teacher.policy, teacher.chat, open_env, self.settings.limits)
+        policy: Policy = teacher.policy
+        if self._stumbles(request.sample):
+            text = wrong_call(self.worlds.card, request.sample, request.seed)
+            policy = StumblingPolicy(teacher.chat, text, policy)
+        found = await rollout(request, policy, teacher.chat, open_env, self.settings.limits)
         if self.worlds.card.runner:
             found = await self.claims.tested(found)
         usage = self.ledger.by_rollout.pop(request.seed, TokenUsage())

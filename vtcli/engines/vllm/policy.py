@@ -140,7 +140,7 @@ class VllmPolicy:
             EngineError: requests are still open, or it took longer than ``engine.timeout_s``.
         """
         same_tensors(weights, self._names)
-        passing = _WeightIterator(weights)
+        passing = _WeightIterator(self.family.vllm.weights(weights))
         try:
             self._wait(lambda: self._take(passing), f"the weight update to version {version}", self.options.timeout_s)
         except EngineError as error:

@@ -44,9 +44,6 @@ class Qwen25VL(QwenVL):
         return tower(model, pixels, grids)
 
     def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
-        from vtcli.families.qwen2_5_vl.model import place
+        from vtcli.families.qwen_vl.tower import placed
 
-        return place(model, batch, embeds, features)
-
-    def decoder(self, model: Any) -> Any:
-        return model.model  # called with embeddings it passes the vision tower by
+        return placed(model, batch, embeds, features)

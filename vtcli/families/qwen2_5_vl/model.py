@@ -1,4 +1,4 @@
-"""Qwen2.5-VL in transformers: image features, and token embeddings with them in place."""
+"""Qwen2.5-VL in transformers: image features."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vtcli.families.family import Batch
 from vtcli.families.qwen2_5_vl.vision import PATCHES, tower_layout
 from vtcli.families.qwen_vl.patches import Grid
-
-
-def place(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Token embeddings (B, T, hidden) with the images' features in place."""
-    placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
-    return {"inputs_embeds": embeds.masked_scatter((batch.ids == model.config.image_token_id).unsqueeze(-1), placed)}
 
 
 def tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]:

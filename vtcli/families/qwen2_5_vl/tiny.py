@@ -13,6 +13,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from vtcli.families.qwen2_5_vl.sizes import TinyModel
 from vtcli.families.qwen2_5_vl.vision import PATCHES
 from vtcli.families.qwen_vl.tiny import (
+    in_blocks,
     marker_ids,
     text_config,
     texts,
@@ -33,13 +34,9 @@ def build(folder: Path, sizes: TinyModel, tokenizer: Tokenizer, seed: int) -> No
 
 
 def _config(sizes: TinyModel, tokenizer: Tokenizer) -> Qwen2_5_VLConfig:
-    half = sizes.hidden_size // sizes.heads // 2
-    # M-RoPE's sections share out a head's frequencies to time, height and width as 16:24:24 of 64 in the 7B model.
-    time = half // 4
-    height = (half - time) // 2
     windows = dict(fullatt_block_indexes=list(range(sizes.vision_windows, sizes.vision_depth)), window_size=112)
     return Qwen2_5_VLConfig(
-        text_config=text_config(sizes, tokenizer, (time, height, half - time - height)),
+        text_config=text_config(sizes, tokenizer, in_blocks(sizes)),
         vision_config=vision_config(sizes) | windows,
         **marker_ids(tokenizer),
     )

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vtcli.families.qwen_vl.patches import Grid, Patches
+from vtcli.families.qwen_vl.patches import OF_CLIP, Grid
 
-PATCHES = Patches(
-    side=14,
-    # CLIP's statistics, from Qwen2.5-VL's preprocessor_config.json
-    mean=(0.48145466, 0.4578275, 0.40821073),
-    std=(0.26862954, 0.26130258, 0.27577711),
-)
+PATCHES = OF_CLIP
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
@@ -13,6 +12,7 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from vtcli.families.family import Batch
 from vtcli.families.qwen3_vl.vision import PATCHES
 from vtcli.families.qwen_vl.patches import Grid
+from vtcli.families.qwen_vl.tower import whole_images
 
 
 def place(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
@@ -31,21 +31,15 @@ def tower(model: Any, pixels: Tensor, grids: Sequence[Grid]) -> Sequence[Tensor]
     """(tokens, 1 + layers, hidden) of each image: what stands for its tokens, then what each of the first layers adds.
     What transformers derives from the sizes is given: on a device it would wait."""
     visual = model.model.visual
-    sizes = [height * width for _, height, width in grids]
-    indices, weights = get_vision_interpolation_indices_and_weights(
+    taps = get_vision_interpolation_indices_and_weights(
         torch.tensor(grids),
         visual.num_grid_per_side,
         visual.interpolation_mode,
         visual.interpolation_align_corners,
         PATCHES.merge,
     )
-    given = {
-        "interp_indices": indices,
-        "interp_weights": weights,
-        "position_ids": torch.from_numpy(PATCHES.places(grids)),
-        "cu_seqlens": torch.from_numpy(np.cumsum([0, *sizes], dtype=np.int32)),
-    }
-    given = {name: value.to(pixels.device) for name, value in given.items()}
-    found = visual(pixels.to(visual.dtype), torch.tensor(grids), **given, max_seqlen=max(sizes))
+    indices, weights = (each.to(pixels.device) for each in taps)
+    given = whole_images(grids, PATCHES, pixels.device)
+    found = visual(pixels.to(visual.dtype), interp_indices=indices, interp_weights=weights, **given)
     stacked = torch.stack([found.pooler_output, *found.deepstack_features], 1)
-    return stacked.split([size // PATCHES.merge**2 for size in sizes])
+    return stacked.split([height * width // PATCHES.merge**2 for _, height, width in grids])

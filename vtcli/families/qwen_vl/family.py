@@ -141,5 +141,8 @@ class QwenVL:
         embeds = embedded(model, batch, zero)
         return self.place(model, batch, embeds, features or ()) if batch.unique else {"inputs_embeds": embeds}
 
+    def decoder(self, model: Any) -> Any:
+        return model.model  # called with embeddings it passes the vision tower by
+
     def head(self, model: Any) -> Any:
         return model.lm_head

@@ -108,3 +108,12 @@ class Patches:
         parts = self.tiles(pixels).reshape(-1, 3, 1, self.side**2)
         scaled = (parts.astype(np.float32) * SCALE - mean[:, None, None]) / std[:, None, None]
         return np.repeat(scaled, self.temporal, axis=2).reshape(len(parts), -1)
+
+
+OF_CLIP = Patches(
+    side=14,
+    # CLIP's statistics, from the preprocessor_config.json of Qwen2-VL and Qwen2.5-VL
+    mean=(0.48145466, 0.4578275, 0.40821073),
+    std=(0.26862954, 0.26130258, 0.27577711),
+)
+"""Patches of Qwen2-VL and Qwen2.5-VL."""

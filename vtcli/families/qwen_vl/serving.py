@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from vtcli.families.qwen_vl.patches import Patches
 from vtcli.families.qwen_vl.processor import colours
 from vtcli.schema import ImageRef
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LARGEST = 1024**2
 """Pixels of a view that fits whatever ``images.max_pixels`` is. Narrow images may exceed a small limit, and the probes
@@ -49,6 +52,10 @@ class QwenVllm:
             out.append(token_ids[at])
             at += self.patches.tokens(next(sizes)) if token_ids[at] == self.image_pad else 1
         return out
+
+    def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors as they are: transformers keeps them as checkpoints have them."""
+        return found
 
     def pixels(self, found: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         """Patches (n, 3 · 2 · side · side) of all images as the vision tower reads them: vLLM normalises bytes on the

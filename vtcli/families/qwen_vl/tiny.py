@@ -146,6 +146,14 @@ def text_config(sizes: TinySizes, tokenizer: Tokenizer, section: Sequence[int]) 
     )
 
 
+def in_blocks(sizes: TinySizes) -> tuple[int, int, int]:
+    """M-RoPE's section of Qwen2-VL and Qwen2.5-VL: time, height and width have 16:24:24 of 64 in the 7B model."""
+    half = sizes.hidden_size // sizes.heads // 2
+    time = half // 4
+    height = (half - time) // 2
+    return time, height, half - time - height
+
+
 def vision_config(sizes: TinySizes) -> dict[str, Any]:
     """Settings of the vision tower."""
     return dict(

@@ -83,4 +83,22 @@ def embedded(model: Any, batch: Batch, zero: Tensor | None) -> Tensor:
     return embeds if zero is None else embeds + zero.to(embeds.dtype)
 
 
+def placed(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
+    """Token embeddings (B, T, hidden) with the images' features (tokens, hidden) in place."""
+    found = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)
+    return {"inputs_embeds": embeds.masked_scatter((batch.ids == model.config.image_token_id).unsqueeze(-1), found)}
+
+
+def whole_images(grids: Sequence[Grid], patches: Patches, device: torch.device) -> dict[str, Any]:
+    """Arguments of a tower in which every image attends to itself. transformers would derive them from the sizes: on a
+    device it would wait."""
+    sizes = [height * width for _, height, width in grids]
+    return {
+        "grid_thw": torch.tensor(grids),
+        "position_ids": torch.from_numpy(patches.places(grids)).to(device),
+        "cu_seqlens": torch.from_numpy(np.cumsum([0, *sizes], dtype=np.int32)).to(device),
+        "max_seqlen": max(sizes),
+    }
+
+
 AttentionInterface.register(WINDOWS, _attend)

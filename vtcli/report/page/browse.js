@@ -5,9 +5,11 @@ document.documentElement.classList.add("js");
 const WINDOW = 100; // cards in the document at a time, and how many more at its ends
 const cards = document.querySelector("#cards"), form = document.querySelector("#filters");
 const count = document.querySelector(".filters output"), before = document.querySelector("#more-before");
+const fresh = document.querySelector("#fresh");
 const entries = [], byId = new Map(), waiting = new Map();
 const number = new Intl.NumberFormat("en").format;
 let pageSize = 1, shown = [], first = 0, end = 0, texts = null, run = 0, version = 0, unseen = 0;
+let linked = location.hash !== ""; // to a trajectory that is not there yet
 
 function make(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
@@ -21,6 +23,7 @@ function summary(entry) {
   const calls = `${entry.calls} call${entry.calls === 1 ? "" : "s"}`;
   const reward = entry.reward === null ? "no verdict" : entry.reward.toFixed(3);
   const parts = [badge(entry.outcome, entry.outcome), badge(entry.task), badge(`${entry.form} question`)];
+  for (const other of entry.others ?? []) if (other) parts.push(badge(`${other.model}: ${other.outcome}`, other.outcome));
   parts.push(make("span", { className: "q", textContent: entry.question }));
   return make("summary", {}, ...parts, make("span", { className: "soft", textContent: `${calls} · ${entry.stop} · reward ${reward}` }));
 }
@@ -67,6 +70,7 @@ globalThis.vtcli = {
       while (entry.card.children.length > 1) entry.card.lastChild.remove();
       entry.card.append(body);
     });
+    document.activeElement?.closest("details.card")?.scrollIntoView({ block: "start" }); // what is above it grew
   },
 };
 
@@ -103,11 +107,13 @@ function bound(name, otherwise) {
 function matches() {
   const value = (name) => form.elements[name].value;
   const wanted = value("text").toLowerCase().split(/\s+/).filter(Boolean);
+  const compared = form.elements.models?.value;
   const [part, low, high] = [value("part"), bound("low", -Infinity), bound("high", Infinity)];
   return (entry) => {
     if (value("outcome") && entry.outcome !== value("outcome")) return false;
     if (value("task") && entry.task !== value("task")) return false;
     if (value("question") && entry.form !== value("question")) return false;
+    if (compared && !compares(entry, compared)) return false;
     const operation = value("operation");
     if (operation === "none" ? entry.operations.length : operation && !entry.operations.includes(operation)) return false;
     if (part) {
@@ -116,6 +122,11 @@ function matches() {
     }
     return wanted.every((word) => words(entry).includes(word));
   };
+}
+function compares(entry, wanted) { // several models on one question
+  const outcomes = [entry, ...entry.others].map((one) => one?.outcome);
+  if (wanted === "differ") return new Set(outcomes.filter(Boolean)).size > 1;
+  return outcomes.every((outcome, at) => outcome && (outcome === "right") === (at === Number(wanted)));
 }
 const least = (entry) => entry.reward ?? Infinity, most = (entry) => -(entry.reward ?? -Infinity);
 const ORDERS = {
@@ -147,8 +158,9 @@ function draw(from, to) {
 }
 function told() {
   before.hidden = first === 0;
-  const fresh = unseen ? ` · ${number(unseen)} new` : "";
-  count.textContent = `${number(shown.length)} of ${number(entries.length)} shown${fresh}`;
+  fresh.hidden = !unseen;
+  fresh.textContent = `Show ${number(unseen)} new`;
+  count.textContent = `${number(shown.length)} of ${number(entries.length)} shown`;
 }
 function further() {
   if (end >= shown.length) return;
@@ -165,6 +177,7 @@ function go(at) {
   entry.card.open = true;
   entry.card.querySelector("summary").focus();
   entry.card.scrollIntoView({ block: "start" });
+  linked = false;
   history.replaceState(null, "", `#${encodeURIComponent(entry.id)}`);
 }
 function current() {
@@ -176,6 +189,7 @@ function follow() {
   try { id = decodeURIComponent(id); } catch { /* as it is */ }
   const entry = byId.get(id);
   if (!entry) return;
+  linked = false;
   if (!shown.includes(entry)) { form.reset(); apply(); }
   const at = shown.indexOf(entry);
   if (at >= end || at < first) draw(at, at + WINDOW);
@@ -196,6 +210,7 @@ let later;
 form.addEventListener("input", () => { clearTimeout(later); later = setTimeout(asked, 150); });
 form.addEventListener("submit", (event) => event.preventDefault());
 before.addEventListener("click", () => draw(first - WINDOW, end));
+fresh.addEventListener("click", () => apply());
 document.querySelector("#open").addEventListener("click", () => {
   const listed = shown.slice(first, end).map(card), open = !listed.every((node) => node.open);
   listed.forEach((node) => (node.open = open));
@@ -204,10 +219,52 @@ addEventListener("hashchange", follow);
 new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && further(), { rootMargin: "800px" })
   .observe(cards.insertAdjacentElement("afterend", make("div", { className: "end" })));
 
+// A server's feed.
+function arrive(found) {
+  add(found);
+  choices();
+  if (form.elements.order.value === "stored") { // they come last: what is read stays in its place
+    shown.push(...found.filter(matches()));
+    if (end - first < WINDOW) further();
+    told();
+  } else if (!cards.querySelector("details[open]") && !cards.contains(document.activeElement)) apply();
+  else { unseen += found.length; told(); }
+}
+async function poll() {
+  let wait = 2000, going = true;
+  try {
+    const reply = await fetch(`feed?run=${run}&after=${entries.length}`), found = await reply.json();
+    if (found.problem) throw new Error(found.problem);
+    if (found.run !== run || found.from !== entries.length) { // the run began anew from a checkpoint
+      [run, version] = [found.run, found.run];
+      entries.length = 0;
+      byId.clear();
+      waiting.clear();
+      apply();
+    }
+    if (found.entries.length) arrive(found.entries);
+    if (!found.whole) wait = 0;
+    if (found.curves) {
+      document.querySelector("#curves").innerHTML = found.curves.join("");
+      document.querySelector("#training").hidden = !found.curves.length;
+    }
+    const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? "Followed while it runs." : "";
+    document.querySelector("#state").textContent = state;
+    going = !found.whole || found.live;
+    if (linked) follow();
+  } catch (error) {
+    document.querySelector("#state").textContent = `The server does not answer: ${error.message}`;
+  }
+  if (going) setTimeout(poll, wait);
+}
+
 // Beginning: cards of the page, a list that lies beside it (it calls vtcli.list), or a server's feed.
 function begin() { choices(); apply(); follow(); }
 const own = [...cards.querySelectorAll("details.card")];
-if (own.length) {
+if (cards.dataset.feed !== undefined) {
+  begin();
+  poll();
+} else if (own.length) {
   add(own.map((node) => Object.assign(JSON.parse(node.dataset.entry), { card: node })));
   begin();
 }

@@ -99,7 +99,8 @@ class ServerPolicy:
         """
         same_tensors(weights, self._names)
         limit, what = self.options.timeout_s, f"the weight update to version {version}"
-        self._wait(self._fleet.update(weights, (version, self._waited), limit), what, 2 * limit + GRACE_S)
+        given = self.family.vllm.weights(weights)
+        self._wait(self._fleet.update(given, (version, self._waited), limit), what, 2 * limit + GRACE_S)
         self.version = version
 
     def sleep(self) -> None:

@@ -1,0 +1,132 @@
+"""The causal probe with a real tiny model: its ids are exact, and a killed one goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import coloured_tags
+import pytest
+import tiny_model
+from fakes import native_card
+
+from stages import eval as stage
+from vtcli.engines.policies import open_policy
+from vtcli.families.calls import format_call
+from vtcli.probes.causal import CausalProbe, Continuation
+from vtcli.probes.run import ProbeRun
+from vtcli.protocols import Request
+from vtcli.rollout.loop import Limits
+from vtcli.schema import Completion, EnvTurn, Scored
+from vtcli.signals import answer, usage
+from vtcli.signals import format as format_rule
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact
+from vtcli.store.images import ImageLimits
+
+PROMPT = {"style": "compact", "system": "Look.", "tool_question": "{question}", "answer_question": "{question}"}
+
+
+class ToldToLook:
+    """The real model, but for its first turn, which zooms in: a model of this size never writes a call."""
+
+    def __init__(self, asked: list[Request], *parts: Any) -> None:
+        self.inner: Any = open_policy(*parts)
+        self.chat, self.asked = parts[1].chat, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def complete(self, request: Request) -> Completion:
+        if len(request.images) > 1:
+            self.asked.append(request)
+            return await self.inner.complete(request)
+        ids = self.chat.encode_turn(format_call("image_zoom_in_tool", {"bbox_2d": [8, 8, 64, 64]}))
+        return Completion(ids, (-0.1,) * len(ids), "stop")
+
+
+def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -> tuple[Artifact, list[Request]]:
+    """Runs the stage; at a number of stored continuations it is killed."""
+    config = stage.Config(
+        data="tags:v1",
+        model=str(model),
+        prompt=PROMPT,
+        signals={"answer": answer.measure, "format": format_rule.measure, "usage": usage.measure},
+        metrics={},
+        dtype="float32",
+        env=native_card,
+        forms=("answer",),
+        temperature=1.0,
+        limits=Limits(max_turns=2, max_tokens=1000, max_turn_tokens=80, max_images=4),
+        images=ImageLimits(56 * 56, 112 * 112),
+        probe=CausalProbe(4, 2, "last", ("blank", "noise", "other_image")),
+        shown=2,
+        job={"home": str(home), "name": name},
+    )
+    asked: list[Request] = []
+    keep, count = ProbeRun.keep, 0
+
+    def deadly(self: ProbeRun, *given: Any) -> None:
+        nonlocal count
+        keep(self, *given)
+        count += 1
+        if count == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stage, "open_policy", partial(ToldToLook, asked))
+        patched.setattr(ProbeRun, "keep", deadly)
+        return stage.run(replace(config, concurrency=3)), asked
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+import test_eval_probe_killed
+test_eval_probe_killed.evaluate(Path({home!r}), "killed", Path({model!r}), killed_at=11)
+"""
+
+
+def drawn(row: Continuation) -> tuple[Any, ...]:
+    return row.key, row.seed, row.right, [turn.token_ids for turn in row.trajectory.turns]
+
+
+@pytest.mark.slow
+def test_the_prefix_is_exact_and_a_kill_loses_no_finished_continuation(tmp_path: Path) -> None:
+    here, home, model = Path(__file__).resolve(), tmp_path / "artifacts", tiny_model.folder()
+    coloured_tags.write(home)
+    paths = [str(here.parent), str(here.parents[1] / "support"), str(here.parents[2])]
+    code = KILLED.format(paths=paths, home=str(home), model=str(model))
+    ended = subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ), timeout=400)
+    assert ended.returncode == -signal.SIGKILL
+    (path,) = (home / ".work").glob("eval-*/probe.jsonl")
+    kept = list(records.read(path, Continuation))
+    assert len(kept) == 11
+    with path.open("a") as file:
+        file.write('{"schema_version": 1, "type": "Cont')  # a torn line
+    made, again = evaluate(home, "killed", model)
+    rows = list(records.read(made.path / "probe.jsonl", Continuation))
+    assert len(rows) == len({row.key for row in rows}) == 4 * 4 * 2
+    whole, asked = evaluate(home, "whole", model)
+    assert [drawn(row) for row in rows] == [
+        drawn(row) for row in records.read(whole.path / "probe.jsonl", Continuation)
+    ]
+    assert len(again) < len(asked)
+
+    stored = {s.trajectory.id: s.trajectory for s in records.read(made.path / "trajectories.jsonl", Scored)}
+    assert len({row.trajectory.turns[2].token_ids for row in rows}) > 4  # the model does sample
+    for row in rows:
+        source, found = stored[row.source], row.trajectory
+        cut = source.prompt_ids + source.turns[0].token_ids + source.turns[1].token_ids
+        assert (*found.prompt_ids, *found.turns[0].token_ids, *found.turns[1].token_ids) == cut
+        assert isinstance(found.turns[1], EnvTurn)
+        assert any(r.token_ids == cut and r.images == found.images[:2] for r in asked)  # what the model was given
+        same = next(r for r in rows if (r.source, r.number, r.condition) == (row.source, row.number, "original"))
+        assert row.seed == same.seed

@@ -1,0 +1,96 @@
+"""The newest artifact that was made for a recipe and a scale, and why newer ones do not count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from vtcli.errors import InputError
+from vtcli.store import codec
+from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """Facts that an artifact must have."""
+
+    kind: Kind
+    stage: str  # that made it; `vtcli filter` may have read it since
+    recipes: Sequence[str]  # any of these, written as ``Artifact.recipe``
+    scale: str
+    family: str | None = None  # of a model, or of the views in demonstrations; None: any
+    seed: int | None = None  # None: any
+    values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its configuration, by dotted key
+
+
+def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, list[str]]:
+    """The newest artifact that fits, and a line for each newer one of the same recipe that does not."""
+    passed_over: list[str] = []
+    same = [artifact for artifact in store.ls() if artifact.kind == wanted.kind]
+    for artifact in sorted(same, key=lambda a: (a.manifest.created, a.version), reverse=True):
+        source = _unfiltered(store, artifact)
+        if source.manifest.stage != wanted.stage or source.recipe not in wanted.recipes or _is_shard(source):
+            continue
+        reason = _difference(source, wanted)
+        if reason is None:
+            return artifact, passed_over
+        passed_over.append(f"{artifact.ref} is not taken: {reason}")
+    return None, passed_over
+
+
+def _unfiltered(store: ArtifactStore, artifact: Artifact) -> Artifact:
+    """The artifact whose rows `vtcli filter` has chosen from, or the artifact itself."""
+    while artifact.manifest.stage == "filter":
+        parent = next((p for p in artifact.manifest.parents if p.kind == artifact.kind), None)
+        if parent is None:
+            return artifact
+        try:
+            artifact = store.resolve(parent.ref, artifact.kind, verify=False)
+        except InputError:  # it was removed
+            return artifact
+    return artifact
+
+
+def _is_shard(artifact: Artifact) -> bool:
+    section = cast("Mapping[str, Any]", artifact.manifest.config.get("synth") or {})
+    return bool(section.get("shard"))
+
+
+def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
+    """The first fact that the artifact does not have, in words."""
+    made = artifact.manifest
+    if made.config.get("scale") != wanted.scale:
+        return f"it was made at scale={made.config.get('scale')}"
+    if wanted.seed is not None and made.seed != wanted.seed:
+        return f"it was made with seed={made.seed}"
+    config = {**_environment(artifact), **made.config}
+    model = cast("Mapping[str, Any]", config.get("model") or {})
+    family = config.get("family") or model.get("family")
+    if wanted.family is not None and family != wanted.family:
+        return f"it is of the model family {family}"
+    for key, value in wanted.values.items():
+        if key.partition(".")[0] in config and (found := at(config, key)) != codec.encode(value):
+            shown = json.dumps(found) if not isinstance(found, dict | list) else "another"
+            return f"{key} is {shown} there"
+    return None
+
+
+def _environment(artifact: Artifact) -> Mapping[str, Any]:
+    """The environment that a model's manifest records (``vtcli.runs.environment``)."""
+    text = artifact.manifest.summary.get("environment")
+    return json.loads(text) if isinstance(text, str) else {}
+
+
+def at(values: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; list items by index. None where there is none."""
+    found: Any = values
+    for part in key.split("."):
+        if isinstance(found, Mapping):
+            found = cast("Mapping[str, Any]", found).get(part)
+        elif isinstance(found, list) and part.isdigit() and int(part) < len(cast("list[Any]", found)):
+            found = cast("list[Any]", found)[int(part)]
+        else:
+            return None
+    return found

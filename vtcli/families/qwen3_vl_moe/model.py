@@ -1,0 +1,46 @@
+"""Qwen3-VL-MoE in transformers, and the layout of experts in files.
+
+Released checkpoints and vLLM have an expert's matrices as (inputs, outputs), transformers' model as (outputs, inputs).
+transformers reads both and writes its own (5.19), which vLLM does not read. Here the released layout is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors import safe_open
+from torch import Tensor
+
+ENDS = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
+"""Ends of the names of fused experts: (experts, …, …)."""
+
+
+def released(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's tensors in the layout of a released checkpoint; no memory is copied."""
+    return {name: value.transpose(1, 2) if name.endswith(ENDS) else value for name, value in weights.items()}
+
+
+class Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeForConditionalGeneration):
+    """transformers' class, but it saves experts in the released layout. ``config.json`` has the class's name."""
+
+    def save_pretrained(self, save_directory: Any, *given: Any, state_dict: Any = None, **more: Any) -> None:
+        """As transformers' own; ``state_dict`` has this model's names and layout."""
+        found = released(self.state_dict() if state_dict is None else state_dict)
+        super().save_pretrained(save_directory, *given, state_dict=found, save_original_format=False, **more)
+
+
+def layout(folder: Path) -> tuple[int, ...] | None:
+    """Shape of the first ``gate_up_proj`` in a folder's weights; None where its files have none."""
+    index = folder / "model.safetensors.index.json"
+    files = dict.fromkeys(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else ()
+    for path in (folder / str(name) for name in (*files, "model.safetensors")):
+        if path.is_file():
+            with safe_open(str(path), "pt") as opened:
+                for name in opened.keys():  # noqa: SIM118  # no dict
+                    if name.endswith(ENDS[0]):
+                        return tuple(opened.get_slice(name).get_shape())
+    return None

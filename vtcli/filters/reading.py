@@ -1,0 +1,58 @@
+"""Messages and truths of rows, read when a rule looks at them: they are too large to hold for a million rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from vtcli.filters.facts import DemoMessage, RowFacts
+from vtcli.schema import Sample
+from vtcli.store.parquet import ParquetTable
+
+T = TypeVar("T")
+
+
+class StoredRows(Mapping[tuple[str, str], T], Generic[T]):
+    """A value of each of some rows, by ``RowFacts.key``; nothing is kept of what was read."""
+
+    def __init__(self, rows: Sequence[RowFacts], read: Callable[[RowFacts], T]) -> None:
+        self._rows, self._read = {row.key: row for row in rows}, read
+
+    def __getitem__(self, key: tuple[str, str]) -> T:
+        return self._read(self._rows[key])
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def messages_of(
+    tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]
+) -> Mapping[tuple[str, str], Sequence[DemoMessage]]:
+    """``messages``: of demonstrations."""
+    shown = [row for row in rows if row.form == "demo"]
+    return StoredRows(shown, lambda row: tables[row.file].row(row.index, "messages")["messages"])
+
+
+def samples_of(tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]) -> Mapping[tuple[str, str], Sample]:
+    """``samples``: questions with their truth, without images and videos."""
+
+    def read(row: RowFacts) -> Sample:
+        found: Mapping[str, Any] = tables[row.file].row(row.index, "ability", "extra_info")
+        info = found["extra_info"]
+        return Sample(
+            id=row.id,
+            task=found["ability"],
+            form=info["form"],
+            split=info["split"],
+            question=info["question"],
+            answer=info["answer"],
+            images=(),
+            tools=tuple(info["tools"] or ()),
+            truth=json.loads(info["truth"]),
+        )
+
+    return StoredRows([row for row in rows if row.form != "demo"], read)

@@ -1,0 +1,156 @@
+"""Rules of demonstrations: tool turns, failed calls, length, language, form, repetition. Other rows have no turns and
+stay. Right answers and verified operations are checked where trajectories are made (``synth.distil``)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from vtcli.filters.demonstrations import OBSERVATION_TAGS
+from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
+from vtcli.filters.words import words
+
+FAILURE = r"\A\W*error\b|^Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):|\btimed out\b"
+"""Of an observation: the environments' own ("Error: …"), Python's, and what other sets write."""
+
+TAGS = ("think", "answer", "code", "tool_call")
+
+TAIL = 1000
+"""Characters of the last turn in which Thyme's guard looks for repetition."""
+
+
+def observations(messages: Sequence[DemoMessage]) -> list[str]:
+    """The texts that answer a policy turn, whoever speaks them."""
+    roles = [message["role"] for message in messages]
+    first = roles.index("assistant") if "assistant" in roles else len(roles)
+    return [message["content"] for message in messages[first:] if message["role"] != "assistant"]
+
+
+def said(messages: Sequence[DemoMessage]) -> list[str]:
+    """The texts of the policy's turns."""
+    return [message["content"] for message in messages if message["role"] == "assistant"]
+
+
+def tool_turns(
+    rows: Sequence[RowFacts], *, messages: DemoMessages, min_turns: int = 1, max_turns: int | None = None
+) -> list[str | None]:
+    """Drops demonstrations with fewer or more answered calls: PyVision-RL's cold start needs two ([P] 3.4)."""
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        count = len(observations(texts))
+        if count >= min_turns and (max_turns is None or count <= max_turns):
+            return None
+        return f"{count} tool turns, outside {min_turns}..{max_turns or 'any'}"
+
+    return _each(rows, messages, problem)
+
+
+def failed_calls(
+    rows: Sequence[RowFacts], *, messages: DemoMessages, max_failed: int = 0, failure: str = FAILURE
+) -> list[str | None]:
+    """Drops demonstrations with more observations that report a failure, found by the regular expression."""
+    pattern = _compiled(failure)
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        found = [text for text in observations(texts) if pattern.search(text)]
+        if len(found) <= max_failed:
+            return None
+        return f"{len(found)} failed calls, above {max_failed}: {found[0].strip()[:80]!r}"
+
+    return _each(rows, messages, problem)
+
+
+def length(
+    rows: Sequence[RowFacts], *, messages: DemoMessages, min_chars: int = 1, max_chars: int | None = None
+) -> list[str | None]:
+    """Drops demonstrations whose policy turns together have fewer or more characters."""
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        count = sum(len(text.strip()) for text in said(texts))
+        if count >= min_chars and (max_chars is None or count <= max_chars):
+            return None
+        return f"its turns have {count} characters, outside {min_chars}..{max_chars or 'any'}"
+
+    return _each(rows, messages, problem)
+
+
+def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: float = 0.5) -> list[str | None]:
+    """Drops demonstrations that are not thought in the question's script, the one of most of its letters. Fewer than
+    ``min_share`` of the letters of the policy's turns are of it; code and calls do not count."""
+    if not 0 <= min_share <= 1:
+        raise ValueError(f"min_share={min_share}: expected 0 to 1")
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        asked = next((message["content"] for message in texts if message["role"] == "user"), "")
+        wanted = scripts(asked).most_common(1)
+        found = scripts(re.sub(r"(?s)<(code|tool_call)>.*?</\1>|```.*?```", " ", "\n".join(said(texts))))
+        if not wanted or not found:
+            return None
+        (script, _), share = wanted[0], found[wanted[0][0]] / found.total()
+        return None if share >= min_share else f"{share:.0%} of its letters are {script.title()}, as the question is"
+
+    return _each(rows, messages, problem)
+
+
+def scripts(text: str) -> Counter[str]:
+    """Letters by script, the first word of their Unicode names: LATIN, CYRILLIC, CJK. Kana counts as CJK."""
+    count: Counter[str] = Counter()
+    for letter, times in Counter(text).items():
+        if letter.isalpha():
+            name = unicodedata.name(letter, "UNKNOWN").split(" ")[0]
+            count["CJK" if name in ("HIRAGANA", "KATAKANA") else name] += times
+    return count
+
+
+def form(rows: Sequence[RowFacts], *, messages: DemoMessages, answered: bool = True) -> list[str | None]:
+    """Drops demonstrations whose tags are not closed, that write an observation themselves, or whose answer is missing,
+    empty, doubled or not in the last turn. ``answered=False`` lets answers without tags pass."""
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        turns = said(texts)
+        for number, text in enumerate(turns):
+            for tag in TAGS:
+                if text.count(f"<{tag}>") != text.count(f"</{tag}>"):
+                    return f"turn {number} does not close <{tag}>"
+            if tag := next((tag for tag in OBSERVATION_TAGS if tag in text), None):
+                return f"turn {number} writes an observation itself: {tag}"
+        if any("<answer>" in text for text in turns[:-1]):
+            return "it answers before its last turn"
+        found = re.findall(r"(?s)<answer>(.*?)</answer>", turns[-1])
+        if len(found) > 1 or (answered and not found):
+            return f"its last turn has {len(found)} answers"
+        return "its answer is empty" if found and not found[0].strip() else None
+
+    return _each(rows, messages, problem)
+
+
+def repetition(
+    rows: Sequence[RowFacts], *, messages: DemoMessages, max_share: float = 0.3, gram: int = 6
+) -> list[str | None]:
+    """Drops demonstrations that repeat themselves at the end, as Thyme's guard does. Of the n-grams of ``gram`` words
+    in the last 1000 characters, more than ``max_share`` were there before."""
+    if not 0 <= max_share <= 1 or gram < 1:
+        raise ValueError(f"max_share={max_share}, gram={gram}: expected a share from 0 to 1 and words from 1")
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        found = words("\n".join(said(texts))[-TAIL:])
+        grams = [found[n : n + gram] for n in range(len(found) - gram + 1)]
+        share = 1 - len(set(grams)) / len(grams) if grams else 0.0
+        return f"{share:.0%} of its last words repeat, above {max_share:.0%}" if share > max_share else None
+
+    return _each(rows, messages, problem)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.MULTILINE | re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"failure={pattern!r}: expected a regular expression ({error})") from error
+
+
+def _each(
+    rows: Iterable[RowFacts], messages: DemoMessages, problem: Callable[[Sequence[DemoMessage]], str | None]
+) -> list[str | None]:
+    return [problem(texts) if (texts := messages.get(row.key)) else None for row in rows]

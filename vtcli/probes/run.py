@@ -1,0 +1,69 @@
+"""One run of the causal probe: its plan, and its continuations, each stored as soon as it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from vtcli.probes import effects
+from vtcli.probes.causal import ORIGINAL, Continuation, Key, ProbePlanner, choose, eligible, row
+from vtcli.rollout.loop import RolloutRequest
+from vtcli.schema import Scored, Signals, Stop, Trajectory
+from vtcli.store import records
+from vtcli.store.image_work import in_thread
+from vtcli.store.videos import portable
+
+
+class ProbeRun:
+    """Continuations of the trajectories ``found``, in the file ``path``. What an earlier attempt stored there is not
+    done again, unless it broke or has no verdict."""
+
+    def __init__(self, planner: ProbePlanner, found: Sequence[Scored], path: Path) -> None:
+        self.planner, self.path = planner, path
+        self._found = found
+        self._eligible = eligible(found, planner.probe)
+        self.sources = choose(self._eligible, planner.probe.trajectories, planner.seed)
+        self._scored = {source.scored.trajectory.id: source.scored for source in self.sources}
+        stored = records.read(path, Continuation) if path.exists() else ()
+        self._rows = {one.key: one for one in stored if one.right is not None}
+        self._keys: dict[str, Key] = {}  # by the continuation's id
+
+    async def requests(self) -> list[RolloutRequest]:
+        """The continuations that are not stored yet. Makes their pictures."""
+        found: list[RolloutRequest] = []
+        for source in self.sources:
+            made = await in_thread(partial(list, self.planner.requests(source, self._rows)))
+            self._keys |= {request.id: key for key, request in made}
+            found += [request for _, request in made]
+        return found
+
+    def keep(self, trajectory: Trajectory, signals: Signals) -> None:
+        """Stores one continuation."""
+        key = self._keys[trajectory.id]
+        whole = portable(Scored(trajectory, signals, None)).trajectory
+        self._rows[key] = row(key, self._scored[key[0]], whole, signals)
+        records.append(self.path, [self._rows[key]])
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The control and the replacements, in their order."""
+        return (ORIGINAL, *self.planner.probe.conditions)
+
+    @property
+    def rows(self) -> list[Continuation]:
+        """Every continuation, in the order of the plan."""
+        places = {name: i for i, name in enumerate((*self._scored, *self.conditions))}
+        return sorted(self._rows.values(), key=lambda one: (places[one.source], places[one.condition], one.number))
+
+    @property
+    def unjudged(self) -> float | None:
+        """Share of the whole continuations without a judge's verdict; None without any."""
+        whole = [one for one in self.rows if one.trajectory.stop is not Stop.BROKEN]
+        return sum(one.right is None for one in whole) / len(whole) if whole else None
+
+    def result(self) -> effects.CausalResult:
+        """The figures."""
+        plain = [s for s in self._found if s.trajectory.stop is not Stop.BROKEN]
+        answered = sum(s.signals.values.get("answer_correct") is not None for s in plain)
+        return effects.result(self.rows, answered, len(self._eligible), self.planner.seed)
