@@ -454,7 +454,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     found, images, out = rolled.found, rolled.images, stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
-    before: Sequence[content.Evaluation] = folder.load_series(parents["report"].path) if "report" in parents else ()
+    before = folder.load_series(parents["report"].path) if "report" in parents else ()
     label = config.label or (config.policy if config.policy == "oracle" else model)
     series = (
         *before,
@@ -472,7 +472,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
         earlier = folder.load_probe(parents["report"].path) if "report" in parents else None
-        extra += causal_tables.tables([*([(before[-1].label, earlier)] if earlier else []), (label, probed)])
+        parent = [(each.label, earlier) for each in before[-1:] if earlier]
+        extra += causal_tables.tables([*parent, (label, probed)])
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -198,6 +199,9 @@ def test_the_doctor_compares_on_demand(capsys: pytest.CaptureFixture[str], dtype
     out = capsys.readouterr().out
     assert out.count(" sampled, ") == rows  # in bfloat16 as many as have 512 sampled tokens
     assert f"policy (hf) and learner agree in {dtype} on" in out
+    assert re.search(r"ids and the folder's chat template are equal on a prompt of \d\d+ tokens with 2 images", out)
+    assert f"learner (packed rows) and transformers' forward (each alone) agree in {dtype} on" in out
+    assert "(Qwen2.5-VL) will train with engine=hf" in out.splitlines()[-1]
 
 
 def test_the_doctor_refuses_an_engine_that_is_none() -> None:

@@ -15,7 +15,8 @@ from vtcli.algo.optim import Backend, Lora, Optim
 from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-from vtcli.errors import InputError
+from vtcli.errors import EngineError, InputError
+from vtcli.families.qwen3_vl_moe.model import released
 from vtcli.families.qwen3_vl_moe.sizes import TinyQwen3Moe
 from vtcli.families.table import open_family
 
@@ -54,6 +55,11 @@ def test_a_token_takes_the_same_experts_packed_and_alone() -> None:
         assert sorted(map(tuple, one.tolist())) == sorted(map(tuple, other.tolist()))
 
 
+def test_vllm_on_a_cpu_takes_no_new_experts() -> None:
+    with pytest.raises(EngineError, match=r"packs experts at its start only.*Use engine=hf without a GPU"):
+        TINY.family.vllm.weights({})
+
+
 def test_an_export_has_experts_in_the_layout_of_a_released_checkpoint(tmp_path: Path) -> None:
     model = load_model(TINY.family)
     learner = DeepSpeedLearner(model, TINY.family, TINY.store.view, optim=Optim(), backend=Backend(), total_steps=1)
@@ -62,7 +68,7 @@ def test_an_export_has_experts_in_the_layout_of_a_released_checkpoint(tmp_path: 
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert before[GATE_UP].shape == (4, 96, 64)  # experts, hidden, 2 x width
-    found = TINY.family.vllm.weights(learner.weights())
+    found = released(learner.weights())
     assert {name: tuple(value.shape) for name, value in before.items()} == {
         name: tuple(value.shape) for name, value in found.items() if name in before
     }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,6 +60,8 @@ def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     told = found.told(0, 0)
     assert (ids(told), told["whole"], told["live"]) == (["q0", "q1"], True, True)
     assert told["entries"][1]["text"].endswith("<think>word1</think><answer>1</answer>")
+    os.utime(folder / name, (0, time.time() - 90))
+    assert 90 <= found.told(0, 2)["quiet_s"] <= 900  # says that a run which was killed does not go on
     size = (folder / name).stat().st_size
     grown(folder, name, 2, 3)
     grown(folder, name.replace(".", "-1.", 1), 4)  # another rank's
@@ -74,7 +77,7 @@ def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     assert (told["run"], told["from"], sorted(ids(told))) == (1, 0, ["q0", "q1", "q4"])
     folder.rename(tmp_path / "ended")
     told = found.told(1, 3)
-    assert (told["ended"], told["live"], told["entries"]) == (True, False, [])
+    assert (told["ended"], told["live"], told["entries"], told["quiet_s"]) == (True, False, [], None)
     assert found.body(0) is None
 
 

@@ -93,15 +93,23 @@ def _family(home: Path, model: str) -> Family:
 
 
 def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
-    """A line a row, and exit code 2 where policy and learner disagree."""
+    """A line of each comparison, and exit code 2 where one fails: template, engines, transformers' forward pass."""
     from vtcli.algo.parity import Dtype
     from vtcli.config.binding import convert
-    from vtcli.engines import parity
+    from vtcli.config.machine import installed
+    from vtcli.engines import parity, plain
     from vtcli.engines.policies import Engine
 
     chosen, computed = convert({"name": engine}, Engine, "--engine"), convert(dtype, Dtype, "--dtype")
+    count = plain.template_tokens(family)
+    typer.echo(
+        f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images"
+        if count
+        else "the folder has no chat template: ids were not compared with one"
+    )
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
-    found = parity.check(family, chosen, computed)
+    whole = parity.check(family, chosen, computed)
+    found = whole.engines
     for a in found:
         own = a.figures
         typer.echo(
@@ -109,8 +117,16 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
             f"largest {own.largest:<8.2g} mean KL {own.mean:.2g}"
         )
     parity.require(found, computed)
+    if whole.plain is not None:
+        plain.require_plain(whole.plain, computed)
+        typer.echo(
+            f"learner (packed rows) and transformers' forward (each alone) agree in {dtype} on {whole.plain.tokens} "
+            f"tokens: mean KL {whole.plain.mean:.2g}, largest {whole.plain.largest:.2g} nats"
+        )
     own = parity.pooled(found)
     typer.echo(
         f"policy ({engine}) and learner agree in {dtype} on {own.tokens} tokens of {len(found)} rows: "
         f"mean KL {own.mean:.2g}, 99th percentile {own.p99:.2g}, largest {own.largest:.2g} nats"
     )
+    more = "" if engine != "hf" or not installed("vllm") else "; --engine vllm compares vLLM, too"
+    typer.echo(f"{model} ({family.name}) will train with engine={engine}{more}")

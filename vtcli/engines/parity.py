@@ -18,10 +18,11 @@ import numpy as np
 
 from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
 from vtcli.engines.inputs import EngineInput, seen
+from vtcli.engines.plain import plain_gaps
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, Probes, probing, rows
 from vtcli.errors import EngineError
-from vtcli.families.family import Family
+from vtcli.families.family import Family, PlainForward
 from vtcli.protocols import Pixels, Request, Sampling, View
 from vtcli.rollout.loop import Limits, derive_seed
 from vtcli.rollout.threads import EventLoop, Runs
@@ -189,7 +190,15 @@ def require_at_start(check: ParityCheck, sampled: Sequence[SampledRow], log: Pat
         sys.stderr.write(f"rl: {problem}\nrl: goes on in spite of it (rl.parity.refuse=false)\n")
 
 
-def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | None = None) -> list[EngineAgreement]:
+@dataclass(frozen=True)
+class ModelParity:
+    """Agreement on one model folder."""
+
+    engines: list[EngineAgreement]  # policy and learner
+    plain: Gaps | None  # learner and transformers' own forward pass; None: the family cannot ask that
+
+
+def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | None = None) -> ModelParity:
     """Agreement on a model, with engines opened for it."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
@@ -211,6 +220,12 @@ def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | N
     policy = open_policy(engine, family, view, Limits(max_tokens=room, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            return ParityCheck(policy, learner, family, view, dtype, bounds or ParityBounds(), room).run(loop)
+            compared = ParityCheck(policy, learner, family, view, dtype, bounds or ParityBounds(), room)
+            sampled = compared.sample(loop)
+            agreements = compared.compare(sampled)
     finally:
         policy.close()
+    if not isinstance(family, PlainForward):
+        return ModelParity(agreements, None)
+    own = [each.row for each in sampled]
+    return ModelParity(agreements, plain_gaps(family, dtype, own, learner.logprobs(own), view))

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from vtcli.protocols import Chat, Pixels, View
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, Sizing
 
 if TYPE_CHECKING:
@@ -174,4 +174,16 @@ class Family(Protocol):
 
     def head(self, model: Any) -> Any:
         """The linear layer without bias that turns hidden states into logits; nothing comes after it."""
+        ...
+
+
+@runtime_checkable
+class PlainForward(Protocol):
+    """A family that can also ask transformers' own forward pass, for comparison (``vtcli doctor --parity``)."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    def plain_inputs(self, row: TrainRow, view: View) -> Mapping[str, Tensor]:
+        """The arguments of the model's ``forward`` for one row: ids, pixels and what else it takes, no positions."""
         ...

@@ -158,7 +158,7 @@ class TrajectoryFeed:
             sent = self._entries[after : after + MOST]
             whole = whole and after + len(sent) == len(self._entries)
             state = {"run": self._run, "from": after, "entries": sent, "whole": whole}
-            return state | {"live": self.source.live and not gone, "ended": gone}
+            return state | {"live": self.source.live and not gone, "ended": gone, "quiet_s": self._quiet_s()}
 
     @property
     def titles(self) -> list[str]:
@@ -219,6 +219,11 @@ class TrajectoryFeed:
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]
+
+    def _quiet_s(self) -> int | None:
+        """Whole seconds since a file changed; None without one."""
+        changed = [path.stat().st_mtime for path in self._ends if path.is_file()]
+        return round(time.time() - max(changed)) if changed else None
 
     def _read_on(self) -> bool:
         if not all(other.read() for other in self._others):

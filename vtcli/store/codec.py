@@ -15,21 +15,16 @@ Reader = Callable[[Any], Any]
 """A function from a JSON value to the value of a field."""
 
 
-_PLAIN = frozenset({type(None), bool, int, float, str})
-"""Types of values that JSON has itself."""
-
-
 def encode(value: Any) -> Any:
     """Encode a dataclass, tuple, mapping, enum, numpy scalar or plain value for ``json.dumps``."""
     kind: type = type(cast("object", value))
-    if kind in _PLAIN:
+    if value is None or kind in (bool, int, float, str):
         return value
     if kind is dict:
         pairs = cast("dict[Any, Any]", value)
         return {key if type(key) is str else str(key): encode(item) for key, item in pairs.items()}
     if kind is list or kind is tuple:
-        items = cast("list[Any]", value)  # of a trajectory thousands of ids and log-probabilities
-        return [item if type(item) in _PLAIN else encode(item) for item in items]
+        return [encode(item) for item in cast("list[Any]", value)]
     names = _names(kind)
     if names is not None:
         return {name: encode(getattr(value, name)) for name in names}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vtcli.errors import InputError
+from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Messages
 from vtcli.families.qwen3_vl.family import Qwen3VL
 from vtcli.families.qwen3_vl_moe.sizes import LARGE, TinyQwen3Moe
@@ -41,6 +41,19 @@ class MoeVllm(QwenVllm):
         return super().arguments(images, tokens, max_pixels)
 
     def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Experts in the released layout.
+
+        Raises:
+            EngineError: on a CPU. vLLM packs experts for its CPU kernel at its start and not again after an update, so
+                it would sample from wrong ones.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise EngineError(
+                "vLLM on a CPU packs experts at its start only, and would read new ones wrongly: it takes no weight "
+                f"update of {Qwen3VLMoe.name}. Use engine=hf without a GPU. (On GPUs vLLM does not pack them.)"
+            )
         from vtcli.families.qwen3_vl_moe.model import released
 
         return released(found)

@@ -17,7 +17,7 @@ from vtcli.families.qwen_vl import processor
 from vtcli.families.qwen_vl.patches import Grid, Patches
 from vtcli.families.qwen_vl.serving import QwenVllm
 from vtcli.protocols import Pixels, View
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
 
 if TYPE_CHECKING:
@@ -98,6 +98,19 @@ class QwenVL:
 
     def prepare(self, view: Pixels) -> npt.NDArray[np.uint8]:
         return self.patches.tiles(view)
+
+    def plain_inputs(self, row: TrainRow, view: View) -> Mapping[str, Tensor]:
+        """Arguments of transformers' forward (``PlainForward``)."""
+        import torch
+
+        ids = torch.tensor([row.token_ids])
+        pads = (ids == self.chat.image_pad).int()
+        found = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": pads}
+        if row.images:
+            pixels = [torch.from_numpy(self.pixels(view(ref))) for ref in row.images]
+            found["pixel_values"] = torch.cat(pixels)
+            found["image_grid_thw"] = torch.tensor([self.patches.grid(ref) for ref in row.images])
+        return found
 
     # -- the model -------------------------------------------------------------------------------------------------
 

@@ -248,7 +248,7 @@ async function poll() {
       document.querySelector("#curves").innerHTML = found.curves.join("");
       document.querySelector("#training").hidden = !found.curves.length;
     }
-    const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? "Followed while it runs." : "";
+    const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? `Followed while it runs; the newest rollout came ${found.quiet_s ?? 0} s ago.` : "";
     document.querySelector("#state").textContent = state;
     going = !found.whole || found.live;
     if (linked) follow();
