@@ -22,7 +22,7 @@ from vtcli.store.images import ImageLimits, Sizing, smart_resize
 
 SECTION = "eval.endpoint"
 RUNTIME_KEYS = tuple(f"{SECTION}.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
-"""Where and how it is asked, which changes no reply."""
+"""Keys about the place and the manner of asking, which change no reply."""
 
 
 @dataclass(frozen=True)
