@@ -24,8 +24,8 @@ SYSTEM, EARLIER, SAID, USER = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
-class PolicyTurn:
-    """The policy's turn in a finished conversation."""
+class TurnEdges:
+    """What stands around the policy's turn in a finished conversation."""
 
     lead: str  # written before its text, after what the prompt ends with
     rest: str  # written after its text
@@ -52,16 +52,16 @@ class ChatTemplate:
             self._known[kinds] = self._after(self.render([*_asked(), _said(), _message("user", kinds, USER)]))
         return self._known[kinds]
 
-    def policy_turn(self) -> PolicyTurn:
+    def policy_turn(self) -> TurnEdges:
         """The policy's turn, where the conversation goes on after it."""
         opened = self.render(_asked())
         whole = self.render([*_asked(), _said(), _message("user", ("text",), USER)])
         rest = self._after(whole)
         before = whole.partition(slot(SAID))[0]
         if before.startswith(opened):
-            return PolicyTurn(before[len(opened) :], rest, None)
+            return TurnEdges(before[len(opened) :], rest, None)
         at = next((i for i, (a, b) in enumerate(zip(before, opened, strict=False)) if a != b), len(before))
-        return PolicyTurn("", rest, f"{opened[at:]!r} becomes {before[at:]!r}")
+        return TurnEdges("", rest, f"{opened[at:]!r} becomes {before[at:]!r}")
 
     def trims(self, role: str) -> tuple[bool, bool]:
         """Returns whether the template strips the left and the right of a role's text."""
