@@ -37,7 +37,7 @@ class Trim:
 
 @dataclass(frozen=True)
 class TurnForm:
-    """What the template writes around a policy's turn, and which of its texts it strips."""
+    """The template's text around a policy's turn, and which of its texts it strips."""
 
     lead: str  # begins the policy's turn, before its text
     tail: str  # ends its text, before the end marker

@@ -113,7 +113,7 @@ def rendered(chat: GenericChat, talk: Sequence[tuple[str, str]]) -> str:
 def processed(
     chat: GenericChat, text: str, refs: Sequence[ImageRef], views: Sequence[Pixels] = ()
 ) -> Mapping[str, Any]:
-    """What the processor makes of a template's text, as transformers' models take it. Without ``views`` images are
+    """The processor's reading of a template's text, as transformers' models take it. Without ``views`` images are
     black."""
     from PIL import Image
 

@@ -23,7 +23,7 @@ _PARTS = {"tokenizer", "image_processor", "video_processor"}
 
 @dataclass(frozen=True)
 class ViewLayout:
-    """What the processor makes of every view of one size."""
+    """The processor's reading of every view of one size."""
 
     text: str  # stands in a prompt for the image
     tokens: int  # image tokens in it
@@ -47,7 +47,7 @@ class ViewReader:
         return str(self.processor.image_token)
 
     def layout(self, height: int, width: int) -> ViewLayout:
-        """What views of a size become."""
+        """The layout of views of a size."""
         if (known := self._layouts.get((height, width))) is not None:
             return known
         text, found = self._process(np.zeros((height, width, 3), np.uint8))

@@ -25,7 +25,7 @@ SYSTEM, EARLIER, SAID, USER = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class TurnEdges:
-    """What stands around the policy's turn in a finished conversation."""
+    """The text around the policy's turn in a finished conversation."""
 
     lead: str  # written before its text, after what the prompt ends with
     rest: str  # written after its text
