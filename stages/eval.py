@@ -21,6 +21,9 @@ from vtcli.benchmarks import samples as benchmark_samples
 from vtcli.benchmarks.benchmark import Benchmark, Generation, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
+from vtcli.engines.openai import baseline as endpoints
+from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
+from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
@@ -32,7 +35,7 @@ from vtcli.families.table import open_family
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
-from vtcli.protocols import Policy, Reward, Sampling, Signal, TemperatureSpan
+from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan
 from vtcli.report import build, content, folder, published, tables
 from vtcli.report import causal as causal_tables
 from vtcli.rewards import toolsrl
@@ -75,7 +78,7 @@ RUNTIME_KEYS = (
         "eval.max_unjudged",
         "eval.device",
     ),
-    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+    *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
@@ -87,7 +90,7 @@ class Config:
     ``rewards`` by form are the recipe's own, else ToolsRL's; one sees all ``samples_per_question`` rollouts of a
     question, the group that some papers' rewards look at."""
 
-    model: str  # model artifact, Hugging Face folder or hub name
+    model: str  # model artifact, Hugging Face folder or hub name; policy=endpoint: the name under which it is served
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     metrics: dict[str, Signal]  # further signals, which no reward reads
@@ -108,7 +111,8 @@ class Config:
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
-    policy: Literal["model", "oracle"] = "model"
+    policy: Literal["model", "oracle", "endpoint"] = "model"
+    endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
@@ -136,6 +140,8 @@ class Config:
         card = read_card(self.env)
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
+        if self.policy == "endpoint":
+            self.endpoint.require(card, offered=self.tools == "offered")
         for task in (None, *self.benchmark):
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
@@ -186,23 +192,25 @@ def run(config: Config) -> Artifact:
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset") if config.data else None
-    source = source_model(store, config.model)
-    model = source.artifact
+    source = None if config.policy == "endpoint" else source_model(store, config.model)
+    model = source.artifact if source else None
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
     if baseline and data and data.digest not in {p.digest for p in baseline.manifest.parents}:
         raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
-    free = (*RUNTIME_KEYS, *source.location_keys("eval"))
-    read = {**source.files, **_benchmark_files(config)}
+    free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
+    read = {**(source.files if source else {}), **_benchmark_files(config)}
     with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
-        family = open_family(source.path, config.families)
-        images = ImageStore(stage.work / "images", family.sizing(config.images))
-        offered = config.tools == "offered"
-        worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox, offered=offered)
+        family = open_family(source.path, config.families) if source else None
+        sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
+        images, offered = ImageStore(stage.work / "images", sizing), config.tools == "offered"
+        native = family is None and config.endpoint.calls == "native"
+        prompt = config.endpoint.prompt if native else config.prompt
+        worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
         samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
@@ -211,7 +219,7 @@ def run(config: Config) -> Artifact:
             claims = Claims(images, worlds.sandbox.verify, measure)
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
             found, probe = loop.run(rollouts.collect(samples))
-        return _finish(config, stage, source.name, parents, _Results(found, probe, images))
+        return _finish(config, stage, source.name if source else config.model, parents, _Results(found, probe, images))
 
 
 def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
@@ -268,11 +276,15 @@ class _Rollouts:
 
     config: Config
     stage: StageRun
-    family: Family
+    family: Family | None  # None: the policy is an endpoint
     images: ImageStore
     worlds: Worlds
     measure: SignalMeter
     claims: Claims
+
+    @property
+    def chat(self) -> Chat:
+        return TextChat() if self.family is None else self.family.chat
 
     async def collect(self, samples: Mapping[Key, Sample]) -> tuple[list[Scored], ProbeRun | None]:
         """Scored trajectories in the order of the questions, and the continuations of the probe.
@@ -298,7 +310,7 @@ class _Rollouts:
             if unjudged or left or config.probe:
                 await self.worlds.start()
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
-                await require_room(few, self.family.chat, self.worlds, config.limits, "eval.limits.max_tokens")
+                await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
@@ -338,25 +350,37 @@ class _Rollouts:
     @asynccontextmanager
     async def _stream(self, requests: Sequence[RolloutRequest]) -> AsyncGenerator[Stream]:
         """Loads the model, for as long as the context is open. Heavy libraries are imported here."""
-        config, chat = self.config, self.family.chat
+        config, chat, family, card = self.config, self.chat, self.family, self.worlds.card
         opened: TrainedPolicy | None = None
+        other: OpenBaseline | None = None
         policy: Policy
-        if config.policy == "oracle":
-            asked = {request.seed: request.sample for request in requests}
-            policy = OraclePolicy(chat, self.images, config.seed, self.worlds.card, asked)
+        asked = {request.seed: request.sample for request in requests}
+        if family is None:
+            other = config.endpoint.open(config.model, self.images, self.stage.store.root, card, asked)
+            policy = other.policy
+        elif config.policy == "oracle":
+            policy = OraclePolicy(chat, self.images, config.seed, card, asked)
         else:
             place = Placement(config.dtype, config.device, config.images)
             policy = opened = await compute(
-                lambda: open_policy(config.engine, self.family, self.images.view, config.limits, place)
+                lambda: open_policy(config.engine, family, self.images.view, config.limits, place)
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        parts = (policy, chat, self.worlds, config.limits, self.measure)
+        measure = self.measure if other is None else self._measured_as_texts
+        parts = (policy, chat, self.worlds, config.limits, measure)
         try:
             yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
         finally:
             if opened is not None:
                 await compute(opened.close)
+            if other is not None:
+                await other.endpoint.close()
+                sys.stderr.write(f"{config.model}: {other.cost}\n")
+
+    async def _measured_as_texts(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
+        """Signals of trajectories of an endpoint, whose ids stand for texts only."""
+        return await self.measure([without_tokens(trajectory) for trajectory in trajectories])
 
     async def _draw(
         self,
@@ -369,7 +393,7 @@ class _Rollouts:
         with StepBar(title, len(requests), 0) as bar:
 
             def finished(trajectory: Trajectory, signals: Signals) -> None:
-                keep(trajectory, signals)
+                keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
                 bar.advance("trajectories")
 
             await stream.each(requests, finished, self.config.concurrency)
@@ -421,7 +445,8 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     """The report's header."""
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
-    return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen
+    calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
+    return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
 
 
 def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, Artifact], rolled: _Results) -> Artifact:
@@ -429,8 +454,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     found, images, out = rolled.found, rolled.images, stage.work / "report"
     shutil.rmtree(out, ignore_errors=True)
     folder.save_trajectories(out, found, images)
-    before: Sequence[content.Evaluation] = folder.load_series(parents["report"].path) if "report" in parents else ()
-    label = config.label or (model if config.policy == "model" else config.policy)
+    before = folder.load_series(parents["report"].path) if "report" in parents else ()
+    label = config.label or (config.policy if config.policy == "oracle" else model)
     series = (
         *before,
         content.Evaluation(label, model, tuple(make_row(s, toolsrl.tool_reward(s.signals)) for s in found)),
@@ -447,7 +472,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
         earlier = folder.load_probe(parents["report"].path) if "report" in parents else None
-        extra += causal_tables.tables([*([(before[-1].label, earlier)] if earlier else []), (label, probed)])
+        parent = [(each.label, earlier) for each in before[-1:] if earlier]
+        extra += causal_tables.tables([*parent, (label, probed)])
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),

@@ -168,6 +168,11 @@ class Trajectory:
         return tuple(t for t in self.turns if isinstance(t, PolicyTurn))
 
     @property
+    def has_tokens(self) -> bool:
+        """False if the policy gave texts alone: a model behind an endpoint."""
+        return bool(self.prompt_ids) or not self.turns
+
+    @property
     def results(self) -> tuple[CallResult, ...]:
         return tuple(r for t in self.turns if isinstance(t, EnvTurn) for r in t.observation.results)
 

@@ -42,7 +42,7 @@ turns = st.sampled_from([90, 180, 270]).map(lambda angle: ("image_rotate_tool", 
 flips = st.sampled_from(["horizontal", "vertical"]).map(lambda d: ("image_flip_tool", {"direction": d}))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(zooms | turns | flips, max_size=5))
 def test_every_pixel_maps_to_the_pixel_it_was(store, sample, calls):
     trajectory = make_trajectory(sample, [*calls, "<answer>K</answer>"], store)
@@ -62,7 +62,7 @@ lines = st.sampled_from(["horizontal", "vertical"]).flatmap(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(zooms | turns | flips, max_size=3), lines)
 def test_a_line_is_reported_where_it_was_painted(store, sample, calls, line):
     """The line runs through pixels of the input; all of them lie within its thickness of the reported coordinate."""

@@ -350,7 +350,7 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.sampled_from(CODE_CARDS), st.lists(st.tuples(turns, st.lists(runs, max_size=3)), max_size=3))
 def test_whatever_is_written_and_run_is_answered(sample, name, steps):
     """1. no exception, 2. as many placeholders as images, 3. no marker, 4. a result for each call, 5. JSON."""

@@ -115,7 +115,7 @@ def test_a_string_of_the_prompt_does_not_stop():
     assert sample([inside])[0] == sample([request])[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=40), st.data())
 def test_completes_is_what_decoding_everything_says(ids, data):
     chat = tiny_model.chat()

@@ -174,7 +174,7 @@ PIECES = st.sampled_from(
 texts = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(CODE_CARDS), texts, texts, texts, st.booleans(), st.integers(0, 2))
 def test_no_text_forges_a_marker_an_image_or_the_end(name, output, value, note, fails, images):
     """1. as many placeholders as images, 2. no special id but the turn's own, 3. the tags of an honest observation."""

@@ -168,7 +168,7 @@ coordinates = st.lists(st.floats(-50, 300) | st.integers(-50, 300), min_size=4, 
 good_calls = st.builds(plausible, st.sampled_from(ALL_TOOLS), coordinates, st.integers(-1, 2))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(written_calls | good_calls | st.text(max_size=10), min_size=1, max_size=4))
 def test_whatever_is_written_is_answered(sample, store, turns):
     """1. no exception, 2. as many placeholders as images, 3. no marker, 4. results that JSON takes, 5. real parents."""

@@ -89,7 +89,7 @@ def test_pictures_with_nothing_in_them_are_near_their_copies_alone() -> None:
     assert image_hash(flat[1].copy()) == image_hash(flat[1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(0, 63))
 def test_the_index_finds_what_brute_force_finds(seed: int, most: int) -> None:
     """Hashes at chosen distances around the bound, so that a pair at it and one beyond are always there."""
@@ -113,7 +113,7 @@ def test_words_keep_what_means_something() -> None:
     assert grams("a b c d") == {"a b c", "b c d"} and grams("Hi!") == {"hi"} and grams("?") == {""}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.sampled_from([0.3, 0.5, 2 / 3, 0.8, 1.0]))
 def test_texts_within_another_are_those_of_brute_force(seed: int, least: float) -> None:
     draw = random.Random(seed)

@@ -60,7 +60,7 @@ def act(folder: Path, acts: list[tuple[str, str, str]]) -> None:
 
 
 @given(before=ACTS, after=ACTS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_happened_it_is_undone(tmp_path_factory: pytest.TempPathFactory, before: list, after: list) -> None:
     folder = tmp_path_factory.mktemp("w")
     act(folder, before)

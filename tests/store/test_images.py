@@ -30,7 +30,7 @@ def _gradient(height: int = 40, width: int = 60) -> np.ndarray:
     return np.stack([x * 4, y * 6, (x + y) * 2], axis=2).astype(np.uint8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(1, 3000),
     st.integers(1, 3000),

@@ -57,7 +57,7 @@ class Row:
     reward: float | None = None  # the verdict's total, of the recipe that was evaluated
     calls: float | None = None
     composite: float | None = None  # 1 when two or more different tools ran
-    tokens: float | None = None  # written by the policy
+    tokens: float | None = None  # written by the policy; None of a model behind an endpoint
     images: float | None = None  # in context at the end, the question's included
     tools: Mapping[str, int] = field(default_factory=dict[str, int])  # calls by tool name
     failed: int = 0  # calls that did not end "ok"
@@ -107,7 +107,7 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         reward=scored.reward,
         calls=float(sum(used.values())),
         composite=float(len({r.name for r in t.results if r.status == "ok"}) >= 2),
-        tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)),
+        tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)) if t.has_tokens else None,
         images=float(len(t.images)),
         tools=used,
         failed=sum(used.values()) - sum(r.status == "ok" for r in t.results),

@@ -187,7 +187,7 @@ def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
 def _require_machine(job: Job) -> None:
     from vtcli.config import compose, machine
 
-    if job.stage in ON_ACCELERATOR:
+    if job.stage in ON_ACCELERATOR and (job.values.get(job.stage) or {}).get("policy") != "endpoint":
         machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
 
 

@@ -24,6 +24,15 @@ FAMILIES: Mapping[str, str] = {
 }
 """``model_type`` -> the dotted path of a class (``vtcli.families.family.Family``)."""
 
+GENERIC = "vtcli.families.generic.family.GenericVL"
+"""The class of every other type that transformers knows as image-text-to-text."""
+
+THROUGH_PROCESSOR: Mapping[str, str] = {
+    **dict.fromkeys(("gemma3", "internvl", "llava_onevision"), GENERIC),
+    **dict.fromkeys(("idefics3", "smolvlm"), "vtcli.families.generic.family.TextModelVL"),
+}
+"""Types of that kind which need no look into transformers' own table, or have names of their own for their parts."""
+
 ENVIRONMENT = "VTCLI_FAMILIES"
 """The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
 
@@ -43,13 +52,14 @@ _MEMBERS = (
 
 
 def find_family(model_type: str, families: Mapping[str, str] | None = None) -> type[Family]:
-    """The class of a family; ``families`` are those from outside.
+    """The class of a family; ``families`` are those from outside. A type without a family of its own, which
+    transformers knows, is read through its processor.
 
     Raises:
         ConfigError: an unknown type, or a dotted path that leads to no family.
     """
-    known = {**FAMILIES, **(families or {})}
-    path = known.get(model_type)
+    known = {**FAMILIES, **THROUGH_PROCESSOR, **(families or {})}
+    path = known.get(model_type) or (GENERIC if _transformers_knows(model_type) else None)
     if path is None:
         raise ConfigError(
             f"no family of models has the model_type {model_type!r}; known: {', '.join(sorted(known))}. Another one is "
@@ -82,13 +92,19 @@ def open_family(folder: Path, families: Mapping[str, str] | None = None) -> Fami
         ConfigError: an unknown type of model.
     """
     kind = model_type(folder)
-    known = {**FAMILIES, **(families or {})}
+    known = {*FAMILIES, *THROUGH_PROCESSOR, *(families or {})}
     if kind not in known and _reads_text_alone(folder):
         raise InputError(
             f"{folder} holds a text-only model ({kind}): its config.json has no vision_config. Give a vision-language "
             f"model of a known kind: {', '.join(sorted(known))}."
         )
     return find_family(kind, families).open(folder)
+
+
+def _transformers_knows(model_type: str) -> bool:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    return model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 
 def _reads_text_alone(folder: Path) -> bool:

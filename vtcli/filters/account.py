@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,16 @@ def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
     ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have a line a question with its rate and
     Wilson interval, ``facts/image_hash.jsonl`` one an image. Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
-    dropped = [{"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped]
+    dropped = ({"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped)
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))
     for fact, name in RATES.items():
         rates: PassRates = found.facts.get(fact, {})
         if rates:
-            facts = [{"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items()]
+            facts = ({"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items())
             disk.write_atomic(folder / "facts" / f"{name}.jsonl", _lines(facts))
     hashes: ImageHashes = found.facts.get(HASHED, {})
     if hashes:
-        disk.write_atomic(folder / IMAGE_HASHES, _lines([{"sha256": k, "hash": v.hex()} for k, v in hashes.items()]))
+        disk.write_atomic(folder / IMAGE_HASHES, _lines({"sha256": k, "hash": v.hex()} for k, v in hashes.items()))
 
 
 def _fact(rate: PassRate) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _fact(rate: PassRate) -> dict[str, Any]:
     return {"rate": rate.rate, "right": rate.right, "judged": rate.judged} | interval | codec.encode(rate)
 
 
-def _lines(values: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(value) + "\n" for value in values).encode()
+def _lines(values: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
 
 
 def show(said: Mapping[str, Any]) -> None:

@@ -66,7 +66,8 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping
                 raise ValueError(f"it looks at {' and '.join(ROLLED)}: expected a rule for each, one after the other")
             for fact in wanted:
                 found = measures[fact](kept, partial(_decided, rule, fact, k))
-                facts[fact] = {**facts.get(fact, {}), **found} if isinstance(found, dict) else found
+                known = facts.get(fact)
+                facts[fact] = {**known, **found} if known and isinstance(found, dict) else found
             why = cast(Any, rule)(kept, **{fact: facts[fact] for fact in wanted})
         except ValueError as error:
             raise ConfigError(f"filter.rules.{name}: {error}") from error

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from vtcli.filters.facts import ImageHashes, Match, RowFacts
 from vtcli.filters.hamming import HammingIndex
@@ -42,16 +45,21 @@ def near(
     if not 0 < min_similarity <= 1:
         raise ValueError(f"min_similarity={min_similarity}: expected more than 0 and at most 1")
     HammingIndex(max_bits)  # or it is refused here
-    groups: dict[bytes, list[int]] = {}
-    for n, row in enumerate(rows):
-        groups.setdefault(_key(row, min_similarity == 1, same_answer), []).append(n)
     found: list[Match | None] = [None] * len(rows)
-    for members in groups.values():
-        if len(members) > 1:
-            first_kept = _Kept(max_bits, min_similarity, image_hashes)
-            for n in members:
-                found[n] = first_kept.match_or_keep(rows[n])
+    for members in _groups([_key(row, min_similarity == 1, same_answer) for row in rows]):
+        kept = _Kept(max_bits, min_similarity, image_hashes)
+        for n in members:
+            found[n] = kept.match_or_keep(rows[n])
     return found
+
+
+def _groups(keys: Sequence[bytes]) -> Iterator[list[int]]:
+    """Numbers of the rows of each key that several have, in order. Arrays: a million lists take too much memory."""
+    halves = np.frombuffer(b"".join(keys), np.uint64).reshape(-1, 2)  # (rows, 2)
+    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable
+    changes = np.flatnonzero((halves[order][1:] != halves[order][:-1]).any(axis=1)) + 1
+    bounds = [0, *changes.tolist(), len(keys)]
+    yield from (order[low:high].tolist() for low, high in pairwise(bounds) if high - low > 1)
 
 
 def _key(row: RowFacts, same_question: bool, same_answer: bool) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -13,6 +14,9 @@ from vtcli.store import images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
 """Of one rollout. ``unjudged``: no judge's verdict; ``broken``: our fault. Both are no part of a rate."""
+
+SHORT = 16
+"""Characters. Shorter answers are the same in many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +116,19 @@ class Rule(Protocol):
 
 def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:
     """The facts of every usable row of a file of samples or demonstrations."""
+    file = table.path.stem
     for index in range(len(table.ids)):
         row = table.row(index)
         pngs = [image["bytes"] for image in row["images"] or ()]
         media = [hashlib.sha256(png).hexdigest() for png in pngs] + [v["video"] for v in row.get("videos") or ()]
         form, question, answer = _texts(row)
         yield RowFacts(
-            file=table.path.stem,
+            file=file,
             index=index,
             id=row["id"],
-            form=form,
+            form=sys.intern(form),  # a million rows share these
             question=question,
-            answer=answer,
+            answer=sys.intern(answer) if len(answer) < SHORT else answer,
             sizes=tuple(images.size(png, f"of row {row['id']!r} in {table.path}") for png in pngs),
             media=tuple(media),
             content=_content(row, media),

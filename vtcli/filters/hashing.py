@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,15 +27,17 @@ class StoredHashes:
 
     def __init__(self, path: Path, hash_bytes: int = BITS // 8) -> None:
         self.path, self._size = path, 32 + hash_bytes
-        self._known: dict[bytes, bytes] = {}
-        if path.exists():
-            with disk.checked(path, "read"):
-                data = path.read_bytes()
-            starts = range(0, len(data) // self._size * self._size, self._size)
-            self._known = {data[n : n + 32]: data[n + 32 : n + self._size] for n in starts}
 
-    def get(self, sha: str) -> bytes | None:
-        return self._known.get(bytes.fromhex(sha))
+    def read(self, shas: Iterable[str]) -> dict[str, bytes]:
+        """The hashes of some images that are known. Raises ``InputError`` for disk trouble."""
+        wanted = {bytes.fromhex(sha): sha for sha in shas}
+        found: dict[str, bytes] = {}
+        if self.path.exists():
+            with disk.checked(self.path, "read"), self.path.open("rb") as file:
+                while len(record := file.read(self._size)) == self._size:
+                    if (sha := wanted.get(record[:32])) is not None:
+                        found[sha] = record[32:]
+        return found
 
     def put(self, found: dict[str, bytes]) -> None:
         """Durably, behind what is there; the torn end of a killed run is cut off. Raises ``InputError`` for disk
@@ -47,7 +49,6 @@ class StoredHashes:
             with disk.locked(self.path.with_suffix(".lock"), LOCK_S, what), self.path.open("ab") as file:
                 file.truncate(file.tell() // self._size * self._size)
                 file.write(b"".join(sha + value for sha, value in new.items()))
-        self._known |= new
 
 
 class HashMeter:
@@ -58,7 +59,7 @@ class HashMeter:
 
     def __call__(self, rows: Sequence[RowFacts], decided: object = None) -> dict[str, bytes]:
         """By the sha256 of an image. Raises ``InputError`` for an image that cannot be decoded."""
-        found = {sha: value for row in rows for sha in _shas(row) if (value := self._stored.get(sha)) is not None}
+        found = self._stored.read(sha for row in rows for sha in _shas(row))
         todo = [row for row in rows if not all(sha in found for sha in _shas(row))]
         if todo:
             with Progress(console=Console(stderr=True)) as bar, ThreadPoolExecutor() as pool:

@@ -225,7 +225,9 @@ def _rounded(value: Any) -> Any:
 def _facts(scored: Scored) -> Sequence[tuple[str, str]]:
     t, values = scored.trajectory, scored.signals.values
     facts = [("turns", str(len(t.policy_turns))), ("calls", str(len(t.results)))]
-    facts.append(("policy tokens", str(sum(len(turn.token_ids) for turn in t.policy_turns))))
+    facts.append(
+        ("policy tokens", str(sum(len(turn.token_ids) for turn in t.policy_turns)) if t.has_tokens else "not known")
+    )
     if "transform" in t.sample.truth:
         facts.append(("page was", str(t.sample.truth["transform"])))
     if isinstance(values.get("answer_score"), int | float):

@@ -26,8 +26,8 @@ NAMES = (
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
     tool name, ``tools_ok`` the distinct ones. ``images`` includes the sample's; ``turns`` are the policy's;
-    ``policy_tokens`` are the tokens that it sampled. ``turn_calls`` has an entry per policy turn: how each of its calls
-    ended, in order; a last turn whose calls were never carried out has none."""
+    ``policy_tokens`` are the tokens that it sampled, None where they are not known. ``turn_calls`` has an entry per
+    policy turn: how each of its calls ended, in order; a last turn whose calls were never carried out has none."""
     turns = trajectory.policy_turns
     ok = Counter(result.name for result in trajectory.results if result.status == "ok" and result.name)
     return {
@@ -35,7 +35,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
         "form": trajectory.sample.form,
         "stop": str(trajectory.stop),
         "turns": len(turns),
-        "policy_tokens": sum(len(turn.token_ids) for turn in turns),
+        "policy_tokens": sum(len(turn.token_ids) for turn in turns) if trajectory.has_tokens else None,
         "images": len(trajectory.images),
         "calls": sum(len(turn.calls) for turn in turns),
         "calls_ok": ok.total(),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_family import SIZES, TinyFamily, tiny_family
+from tiny_generic import tiny_generic
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity, probes
@@ -28,9 +29,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=[*SIZES, "internvl"])
 def tiny(request: Any) -> TinyFamily:
-    return tiny_family(request.param)
+    return tiny_family(request.param) if request.param in SIZES else tiny_generic(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +72,12 @@ def test_vllm_agrees_with_the_learner_before_and_after_an_update(
     parity.require(after, "float32")
 
 
-def test_the_processor_of_transformers_gives_our_ids_pixels_and_sizes(tiny: TinyFamily) -> None:
+@pytest.mark.parametrize("kind", SIZES)
+def test_the_processor_of_transformers_gives_our_ids_pixels_and_sizes(kind: str) -> None:
     """It needs torchvision, which is in vLLM's environment."""
     from transformers import AutoProcessor
 
+    tiny = tiny_family(kind)
     processor = AutoProcessor.from_pretrained(tiny.family.folder)
     pictures = [tiny.image(nth) for nth in (4, 1)]
     talk: list[Any] = [

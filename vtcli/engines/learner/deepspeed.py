@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -39,6 +40,9 @@ from vtcli.store import disk
 
 MAX_SKIPPED = 3
 """Number of successive steps without an update, because of gradients that are not finite, that ends the run."""
+
+
+ONE_BY_ONE = "rows of this family are computed one by one, and a shared prompt once for each (docs/families.md)"
 
 
 class TokenLogprobs(nn.Module):
@@ -108,6 +112,8 @@ class DeepSpeedLearner:
         self.steps_done = 0
         self.skipped = 0  # steps in succession that DeepSpeed left out
         self.sharded = backend.zero_stage == 3
+        if self.rank == 0 and not family.packs:
+            sys.stderr.write(f"learner: {ONE_BY_ONE}\n")
         trained = prepare(model, family, optim, backend)
         self.module = TokenLogprobs(trained, family, view, temperature, sharded=self.sharded)
         self.reference = TokenLogprobs(reference.eval(), family, view, temperature) if reference is not None else None

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from vtcli.engines.openai.chat import END, messages, pack
 from vtcli.engines.openai.ledger import Ledger, TokenUsage
+from vtcli.engines.openai.native import native
 from vtcli.engines.openai.replies import StoredReplies, StoredReply, key_of
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -41,12 +42,14 @@ class EndpointSettings:
     limit_key: str = "max_tokens"  # OpenAI's reasoning models want max_completion_tokens
     send_stop: bool = True  # False: for an endpoint that refuses stop strings; the text is cut here then
     send_seed: bool = True
+    tools: Callable[[int], Sequence[Json]] | None = None  # schemas for a rollout, native calls; None: calls are text
+    section: str = "teacher"  # of the configuration, for messages
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise ConfigError("teacher.model needs the name under which the endpoint serves the model")
+            raise ConfigError(f"{self.section}.model needs the name under which the endpoint serves the model")
         if taken := sorted(set(OURS) & set(self.parameters)):
-            raise ConfigError(f"teacher.parameters may not set {', '.join(taken)}")
+            raise ConfigError(f"{self.section}.parameters may not set {', '.join(taken)}")
 
 
 class EndpointPolicy:
@@ -92,13 +95,16 @@ class EndpointPolicy:
             return found
 
     def _body(self, request: Request, urls: Mapping[str, str]) -> dict[str, Any]:
-        settings, sampling = self._settings, request.sampling
+        settings, sampling, found = self._settings, request.sampling, messages(request.token_ids)
+
+        def content(parts: Sequence[str | int]) -> Json:
+            return _content(parts, request.images, urls)
+
+        plain = [{"role": message.role, "content": content(message.parts)} for message in found]
         body: dict[str, Any] = {
             "model": settings.model,
-            "messages": [
-                {"role": message.role, "content": _content(message.parts, request.images, urls)}
-                for message in messages(request.token_ids)
-            ],
+            "messages": plain if settings.tools is None else native(found, content),
+            "tools": None if settings.tools is None else list(settings.tools(request.rollout)) or None,
             settings.limit_key: request.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p if sampling.top_p < 1 else None,

@@ -117,33 +117,50 @@ class Extension:
         if hasattr(self, "_looks"):
             return
         self._looks: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        known = self.model_runner._init_mrope_positions
+        runner = self.model_runner
+        if runner.uses_mrope:
+            known = runner._init_mrope_positions
 
-        def noted(state: Any) -> None:
-            known(state)
-            own = (getattr(state.sampling_params, "extra_args", None) or {}).get(KEY) or {}
-            if "look" in own:
-                try:
-                    self._looks[own["look"]] = _reading(state, pixels_key)
-                except Exception as error:  # the engine samples on, whatever we fail to tell of it
-                    self._looks[own["look"]] = {"error": f"{type(error).__name__}: {error}"}
-                while len(self._looks) > LOOKS:
-                    self._looks.popitem(last=False)
+            def noted(state: Any) -> None:
+                known(state)
+                _note(self._looks, state, state.mrope_positions, pixels_key)
 
-        self.model_runner._init_mrope_positions = noted
+            runner._init_mrope_positions = noted
+            return
+        execute = runner.execute_model  # positions of one axis count up, and vLLM makes them nowhere else
+
+        def executed(step: Any, *given: Any, **named: Any) -> Any:
+            for new in step.scheduled_new_reqs:
+                _note(self._looks, new, torch.arange(len(new.prompt_token_ids))[None], pixels_key)
+            return execute(step, *given, **named)
+
+        runner.execute_model = executed
 
     def vtcli_look(self, name: str) -> dict[str, Any] | None:
         """Returns the engine input of the request ``name``."""
         return self._looks.pop(name, None)
 
 
-def _reading(state: Any, pixels_key: str) -> dict[str, Any]:
+def _note(looks: OrderedDict[str, dict[str, Any]], state: Any, positions: torch.Tensor, pixels_key: str) -> None:
+    """Records a request that carries ``look``."""
+    own = (getattr(state.sampling_params, "extra_args", None) or {}).get(KEY) or {}
+    if "look" not in own:
+        return
+    try:
+        looks[own["look"]] = _reading(state, positions, pixels_key)
+    except Exception as error:  # the engine samples on, whatever we fail to tell of it
+        looks[own["look"]] = {"error": f"{type(error).__name__}: {error}"}
+    while len(looks) > LOOKS:
+        looks.popitem(last=False)
+
+
+def _reading(state: Any, positions: torch.Tensor, pixels_key: str) -> dict[str, Any]:
     """Reading of a prompt without tokens in the prefix cache: vLLM leaves out the pixels of cached ones."""
     features = sorted(state.mm_features, key=lambda feature: feature.mm_position.offset)
     pixels = [feature.data[pixels_key].data for feature in features]
     return {
         "token_ids": list(state.prompt_token_ids),
-        "positions": _packed(state.mrope_positions),
+        "positions": _packed(positions),
         "pixels": [_packed(part) for part in pixels],
     }
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -21,7 +20,7 @@ from tokenizers import Tokenizer
 from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.messages import PLACEHOLDER
-from vtcli.families.pieces import piece
+from vtcli.families.pieces import completes, piece
 from vtcli.families.qwen_vl.patches import Patches
 from vtcli.protocols import DecodedTurn
 from vtcli.schema import ImageRef
@@ -150,15 +149,9 @@ class QwenChat:
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Returns True if one of the strings ends in the last of these ids, given that none ended before it.
 
-        An id is at least one byte of text. So only as many ids are decoded as the longest string has bytes. (Ids past
-        the vocabulary have no text: Qwen's embeddings have a few hundred more rows than its tokenizer has tokens.)
+        Qwen's embeddings have a few hundred more rows than its tokenizer has tokens: such ids have no text.
         """
-        if not stop:
-            return False
-        reach = max(len(string.encode()) for string in stop)
-        known = (i for i in reversed(token_ids) if self.tokenizer.id_to_token(i) is not None)
-        tail = self.tokenizer.decode([*islice(known, reach)][::-1], skip_special_tokens=False)
-        return any(string in tail for string in stop)
+        return completes(self.tokenizer, token_ids, stop)
 
     def image_tokens(self, ref: ImageRef) -> int:
         """Number of ``<|image_pad|>`` ids that an image takes."""

@@ -1,0 +1,229 @@
+"""Families through their own processor: ids, features, log-probabilities and gradients are those of transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_generic import BUILD, TinyGeneric, tiny_generic
+from transformers import AutoModelForImageTextToText
+
+from vtcli.algo.optim import Backend, Optim
+from vtcli.engines import parity, probes
+from vtcli.engines.hf import HfPolicy, load_model
+from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.errors import InputError
+from vtcli.families.generic import checks
+from vtcli.families.table import THROUGH_PROCESSOR, open_family
+from vtcli.rollout.threads import EventLoop
+
+
+@pytest.fixture(scope="module", params=BUILD)
+def tiny(request: Any) -> TinyGeneric:
+    return tiny_generic(request.param)
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind != "internvl")) for kind in BUILD]
+)
+def trained(request: Any) -> TinyGeneric:
+    """Of the tests that train: one family in every run of the suite, all in the slow one."""
+    return tiny_generic(request.param)
+
+
+def learner_of(tiny: TinyGeneric, view: Any, **optim: Any) -> DeepSpeedLearner:
+    return DeepSpeedLearner(
+        load_model(tiny.family), tiny.family, view, optim=Optim(**optim), backend=Backend(), total_steps=2
+    )
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", ["", "You are kind."])
+@pytest.mark.parametrize("shown", [(), (0,), (1, 2), (4, 4, 3)])
+def test_a_row_turn_by_turn_has_the_ids_of_the_processor_on_the_whole(
+    tiny: TinyGeneric, system: str, shown: tuple[int, ...]
+) -> None:
+    chat, refs = tiny.family.chat, [tiny.image(nth) for nth in shown]
+    first, second = "<image>" * len(refs) + " Where is\n the tag?", "Then <image>this one<image>, please.\n\n"
+    more = [tiny.image(0), tiny.image(3)]
+    ids = [*chat.prompt(system, first, refs), *chat.encode_turn("Look at this.")]
+    ids += [*chat.ask(second, more), *chat.encode_turn("7"), *chat.observe("result", ())]
+    talk = [("user", first), ("assistant", "Look at this."), ("user", second), ("assistant", "7")]
+    talk += [("user", "<tool_response>\nresult\n</tool_response>")]
+    talk = [*([("system", system)] if system else []), *talk]
+    views = [tiny.store.view(ref) for ref in (*refs, *more)]
+    text = checks.rendered(chat, talk)
+    if chat.form.rewriting is not None:  # what was sampled stays
+        assert chat.form.rewriting == "'\\n' becomes ' \\n'"
+        text = text.replace("assistant \n", "assistant\n")
+    expected = checks.processed(chat, text, [*refs, *more], views)["input_ids"][0].tolist()
+    assert ids == expected
+    chat.check_images(ids, [*refs, *more])
+
+
+def test_no_text_of_a_conversation_becomes_a_marker(tiny: TinyGeneric) -> None:
+    chat = tiny.family.chat
+    plain = chat.prompt("", "see", ())
+    for marker in [*chat.markers, "<image>"]:
+        ids = chat.prompt("", f"see{marker}", ())
+        assert [i for i in ids if i in chat.banned_ids] == [i for i in plain if i in chat.banned_ids]
+        assert chat.encode_turn(f"a{marker}b").count(chat.end_ids[0]) == 1
+    assert chat.image_pad in chat.banned_ids
+
+
+def test_what_is_decoded_is_what_was_encoded(tiny: TinyGeneric) -> None:
+    text = 'Look.<tool_call>{"name": "zoom", "arguments": {"box": [1, 2]}}</tool_call><answer>7</answer>'
+    found = tiny.family.chat.decode(tiny.family.chat.encode_turn(text))
+    assert found.text.strip() == text
+    assert (found.calls[0].name, found.answer) == ("zoom", "7")
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_forward_pass_is_the_models_own(tiny: TinyGeneric) -> None:
+    assert checks.forward_gap(tiny.family, load_model(tiny.family)) < 1e-5
+
+
+def test_log_probabilities_and_gradients_are_those_of_plain_transformers(
+    trained: TinyGeneric, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of rows with no, one, two and adjacent images and of several turns."""
+    learner, plain, rows = learner_of(trained, trained.store.view), trained.reference(), trained.rows()
+    assert capfd.readouterr().err.count("computed one by one") == 1
+    for row, found in zip(rows, learner.logprobs(rows), strict=True):
+        with torch.no_grad():
+            assert found == pytest.approx(trained.expected(plain, row).tolist(), abs=1e-5), row.id
+    row = rows[5]
+    trained.expected(plain, row).sum().backward()
+    module = learner.module
+    (batch,) = learner.feed.forward([[row]])
+    module(batch)[0].sum().backward()
+    own = dict(module.model.named_parameters())
+    for name, parameter in plain.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found = own[name].grad
+        torch.testing.assert_close(
+            torch.zeros_like(expected) if found is None else found, expected, atol=1e-4, rtol=1e-3
+        )
+
+
+def test_the_policy_agrees_with_the_learner_and_after_training_with_plain_transformers(
+    trained: TinyGeneric, tmp_path: Path
+) -> None:
+    view = probes.probing(trained.store.view)
+    learner = learner_of(trained, view, lr=1e-2)
+    with EventLoop() as loop:
+        policy = HfPolicy(load_model(trained.family), trained.family, view)
+        check = parity.ParityCheck(policy, learner, trained.family, view)
+        parity.require(check.run(loop), "float32")
+        learner.step(trained.rows())
+        assert parity.disagreement(check.run(loop, 1), "float32", check.bounds) is not None
+        policy.update(learner.weights(), 1)
+        parity.require(check.run(loop, 2), "float32")
+    learner.export(trained.family.folder, tmp_path / "out")
+    assert open_family(tmp_path / "out").chat.banned_ids == trained.family.chat.banned_ids
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "out").eval()
+    row = trained.rows()[5]
+    with torch.no_grad():
+        assert learner.logprobs([row])[0] == pytest.approx(trained.expected(plain, row).tolist(), abs=1e-4)
+
+
+def test_a_frozen_tower_is_all_that_is_not_the_language_model(trained: TinyGeneric) -> None:
+    learner = learner_of(trained, trained.store.view, freeze_vision=True, lr=1e-2)
+    before = {name: value.clone() for name, value in learner.weights().items()}
+    learner.step(trained.rows())
+    moved = {name for name, value in learner.weights().items() if not torch.equal(value, before[name])}
+    assert moved
+    assert not [name for name in moved if f".{trained.family.language_model}." not in name and "lm_head" not in name]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_names_what_is_shown() -> None:
+    assert set(checks.SHOWN) == set(BUILD) <= set(THROUGH_PROCESSOR)
+
+
+def test_a_type_that_no_test_shows_is_compared_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = tiny_generic("internvl").family
+    monkeypatch.setattr(checks, "SHOWN", ())
+    load_model(family)
+    monkeypatch.setattr(type(family), "head", lambda self, model: torch.nn.Linear(96, 1024))
+    with pytest.raises(InputError, match=r"log-probabilities of its own forward pass differ by inf nats"):
+        load_model(family)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(tiny_generic("internvl").family.folder, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def _template(folder: Path, old: str, new: str) -> None:
+    path = folder / "chat_template.jinja"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def _edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_a_template_that_drops_what_was_said_is_refused(folder: Path) -> None:
+    _template(folder, "{{ content['text'] }}", "{{ content['text'] if message['role'] != 'assistant' }}")
+    with pytest.raises(InputError, match=r"internvl\): the model's chat template does not repeat what the policy said"):
+        open_family(folder)
+
+
+def test_a_template_that_changes_an_earlier_turn_is_refused(folder: Path) -> None:
+    _template(folder, "{{ content['text'] }}", "{{ content['text'] | replace('red', 'RED') }}")
+    with pytest.raises(InputError, match=r"rows would not be exact: of a conversation of three questions"):
+        open_family(folder)
+
+
+def test_a_template_without_an_end_marker_is_refused(folder: Path) -> None:
+    _template(folder, "{{'<|im_end|>\n'}}", "{{ '\n' }}")
+    with pytest.raises(InputError, match="ends the policy's turn by no special token"):
+        open_family(folder)
+
+
+def test_positions_of_several_axes_are_refused(folder: Path) -> None:
+    text = json.loads((folder / "config.json").read_text())["text_config"]
+    text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}
+    _edit(folder / "config.json", text_config=text)
+    with pytest.raises(InputError, match=r"type 'internvl', which is not supported: its positions have several axes"):
+        open_family(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"])
+def test_a_half_downloaded_folder_is_one_error(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    if name == "preprocessor_config.json":
+        (folder / "processor_config.json").unlink()
+    with pytest.raises(InputError, match=r"(?s)model.*[Cc]opy"):
+        open_family(folder)
+
+
+def test_weights_that_are_missing_are_one_error(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="cannot load a vision-language model from"):
+        load_model(open_family(folder))
+
+
+def test_the_processor_of_another_kind_of_model_is_one_error(folder: Path) -> None:
+    _edit(folder / "processor_config.json", processor_class="Gemma3Processor")
+    with pytest.raises(InputError, match="processor of another kind of model: Gemma3Processor, expected InternVL"):
+        open_family(folder)
+
+
+def test_a_tokenizer_without_the_image_token_is_one_error(folder: Path) -> None:
+    _edit(folder / "config.json", image_token_id=100_000)
+    with pytest.raises(InputError, match="image_token_id=100000, and its tokenizer has no such token"):
+        open_family(folder)

@@ -1,0 +1,119 @@
+"""Someone else's model as the policy of an evaluation: an OpenAI-compatible endpoint, in our worlds, by our rules."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vtcli.data.teachers.dialect import Calls
+from vtcli.engines.openai.ledger import Budget, Ledger, Price
+from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
+from vtcli.engines.openai.replies import StoredReplies
+from vtcli.envs.card import EnvCard
+from vtcli.errors import ConfigError
+from vtcli.families.calls import format_call
+from vtcli.judging.endpoint import Endpoint, Patience
+from vtcli.protocols import Images
+from vtcli.schema import EnvTurn, Json, PolicyTurn, Sample, Trajectory
+from vtcli.store.images import ImageLimits, Sizing, smart_resize
+
+SECTION = "eval.endpoint"
+RUNTIME_KEYS = tuple(f"{SECTION}.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
+"""Keys about the place and the manner of asking, which change no reply."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """``eval.endpoint``. The name of the model is ``eval.model``.
+
+    ``calls=native`` offers the tools beside the messages, in OpenAI's form, and answers with ``tool`` messages.
+    ``calls=text`` shows the environment's own prompt and reads calls and code in the text, as of a model of ours.
+    """
+
+    url: str | None = None  # base URL of the API, usually ends in /v1
+    calls: Literal["native", "text"] = "native"
+    key_env: str = "OPENAI_API_KEY"  # environment variable with the key
+    parameters: dict[str, Any] = field(default_factory=dict[str, Any])  # sent as they are; null leaves a key out
+    limit_key: str = "max_tokens"
+    send_stop: bool = True
+    send_seed: bool = True
+    cache: str | None = None  # file of replies; None: in the run's home, one a model
+    price: Price = field(default_factory=Price)
+    budget: Budget = field(default_factory=Budget)  # of one command
+    patience: Patience = field(default_factory=lambda: Patience(16, 300.0, 1800.0, 20, 1.0, 32))
+    prompt: dict[str, Any] = field(default_factory=dict[str, Any])  # with native calls, in place of conf/prompt
+
+    def require(self, card: EnvCard, *, offered: bool) -> None:
+        """Raises ``ConfigError`` without a URL, or for native calls of an environment that has none."""
+        if self.url is None:
+            raise ConfigError(
+                f"eval.policy=endpoint needs {SECTION}.url, the base URL of an OpenAI-compatible API, and the model's "
+                "name there as eval.model"
+            )
+        hermes = isinstance(card.dialect, Calls) and card.dialect.write is format_call
+        if self.calls == "native" and offered and not (card.tools and hermes):
+            raise ConfigError(
+                f"{SECTION}.calls=native: the environment {card.name} has no native tools that OpenAI's format can "
+                f"describe; its calls are text. Set {SECTION}.calls=text, or ask without tools: eval.tools=none"
+            )
+        _ = self.settings("checked", None)
+        Endpoint(self.url, self.key_env, self.patience, SECTION)
+
+    def settings(self, model: str, tools: Callable[[int], Sequence[Json]] | None) -> EndpointSettings:
+        """The form of the requests."""
+        form = (self.limit_key, self.send_stop, self.send_seed)
+        return EndpointSettings(model, self.parameters, *form, tools if self.calls == "native" else None, SECTION)
+
+    def open(
+        self, model: str, images: Images, home: Path, card: EnvCard, samples: Mapping[int, Sample]
+    ) -> OpenBaseline:
+        """Opens the endpoint on the running event loop. ``samples`` by the seeds of their rollouts, which say what
+        tools are offered."""
+        assert self.url is not None, "require() comes first"
+        name = hashlib.sha256(model.encode()).hexdigest()[:12]
+        replies = StoredReplies(Path(self.cache) if self.cache else home / ".replies" / f"{name}.jsonl")
+        endpoint = Endpoint(self.url, self.key_env, self.patience, SECTION)
+        endpoint.open()
+        ledger = Ledger(self.price, self.budget)
+        settings = self.settings(model, lambda rollout: card.schemas(samples[rollout]))
+        write = card.dialect.write if isinstance(card.dialect, Calls) else format_call
+        return OpenBaseline(EndpointPolicy(endpoint, settings, images, replies, ledger, write), endpoint, ledger)
+
+
+@dataclass(frozen=True)
+class OpenBaseline:
+    """An endpoint at work, and what it cost."""
+
+    policy: EndpointPolicy
+    endpoint: Endpoint
+    ledger: Ledger
+
+    @property
+    def cost(self) -> str:
+        """One line for the user."""
+        spent, price = self.ledger.spent, self.ledger.price
+        money = f", {spent.money(price):.4f} {price.currency}" if price.input or price.output else ""
+        cached = f" ({spent.cached} answered before)" if spent.cached else ""
+        return f"{spent.requests} requests{cached}, {spent.input} tokens in, {spent.output} out{money}"
+
+
+def sizing(limits: ImageLimits) -> Sizing:
+    """Views as given, scaled only where they leave the limits: an endpoint's own grid of patches is not known."""
+    return lambda height, width: smart_resize(height, width, 1, limits.min_pixels, limits.max_pixels)
+
+
+def without_tokens(trajectory: Trajectory) -> Trajectory:
+    """The trajectory as it is stored: ids and log-probabilities that no model sampled are left out.
+
+    Its ``prompt_ids`` are empty, which is the mark of a policy that gave texts alone.
+    """
+
+    def bare(turn: PolicyTurn | EnvTurn) -> PolicyTurn | EnvTurn:
+        if isinstance(turn, EnvTurn):
+            return replace(turn, token_ids=())
+        return replace(turn, completion=replace(turn.completion, token_ids=(), logprobs=()))
+
+    return replace(trajectory, prompt_ids=(), turns=tuple(bare(turn) for turn in trajectory.turns))

@@ -1,0 +1,220 @@
+"""Chat of any family by its own chat template: messages to token ids and back.
+
+The template's markers become ids. Texts are encoded with markers switched off, so no text of a user, a tool or a policy
+can open a turn or an image. Ids of a longer conversation begin with those of the shorter one: a turn only adds ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from vtcli.errors import InputError
+from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families.generic.processor import ViewReader
+from vtcli.families.generic.template import CLOSE, OPEN, SAID, SLOT, SYSTEM, USER, ChatTemplate, Kinds
+from vtcli.families.messages import PLACEHOLDER
+from vtcli.families.pieces import completes, piece
+from vtcli.protocols import DecodedTurn
+from vtcli.schema import ImageRef
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Sides of a text that the template strips."""
+
+    left: bool
+    right: bool
+
+    def __call__(self, text: str) -> str:
+        text = text.lstrip() if self.left else text
+        return text.rstrip() if self.right else text
+
+
+@dataclass(frozen=True)
+class TurnForm:
+    """The template's text around a policy's turn, and which of its texts it strips."""
+
+    lead: str  # begins the policy's turn, before its text
+    tail: str  # ends its text, before the end marker
+    end: str  # the end marker
+    rewriting: str | None  # what the template changes of earlier turns; rows keep what was sampled
+    trims: Mapping[str, Trim]  # by role
+
+
+@dataclass(frozen=True)
+class GenericChat:
+    """The chat format of one folder."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    reader: ViewReader
+    form: TurnForm
+    markers: Mapping[str, int]  # special tokens and their ids
+    splitter: re.Pattern[str]  # finds them in a text of the template, the longest first
+    opening: tuple[int, ...]  # ids that the tokenizer puts before every conversation
+    image_pad: int
+    banned_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+
+    def prompt(self, system: str, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """Returns the ids up to the first policy token. Images replace ``<image>`` markers; without markers they
+        come first."""
+        if PLACEHOLDER not in question:
+            question = PLACEHOLDER * len(images) + question
+        kinds, texts = self._parts(question, images)
+        if system:
+            texts[SYSTEM] = self.form.trims["system"](system)
+        return self.opening + self._ids(self.template.prompt(kinds, system=bool(system)), texts, images)
+
+    def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """The ids between the end marker of a policy turn and the next policy token: a turn of the user, for these
+        templates have none for tools."""
+        return self.ask(f"<tool_response>\n{text}\n</tool_response>", images)
+
+    def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """Token ids of a further question of the user, in the form of ``observe``."""
+        kinds, texts = self._parts(question, images)
+        _, _, rest = self.template.reply(kinds).partition(self.form.end)
+        return self._ids(rest, texts, images)
+
+    def encode_turn(self, text: str) -> tuple[int, ...]:
+        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included."""
+        form = self.form
+        said = {SAID: form.trims["assistant"](text)}
+        return self._ids(f"{form.lead}{OPEN}{SAID}{CLOSE}{form.tail}{form.end}", said, ())
+
+    def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
+        """Reads one policy turn."""
+        ids = list(token_ids)
+        while ids and ids[-1] in self.end_ids:
+            ids.pop()
+        text = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return DecodedTurn(text=text, calls=parse_calls(text), answer=parse_answer(text))
+
+    def piece(self, token_id: int) -> str:
+        """The text of one token; bytes that are no whole character are U+FFFD."""
+        return piece(self.tokenizer, token_id)
+
+    def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Returns True if one of the strings ends in the last of these ids, given that none ended before it."""
+        return completes(self.tokenizer, token_ids, stop)
+
+    def image_tokens(self, ref: ImageRef) -> int:
+        """Number of image tokens that an image takes."""
+        return self.reader.layout(ref.view_height, ref.view_width).tokens
+
+    def image_ids(self, ref: ImageRef) -> tuple[int, ...]:
+        """Token ids that stand for an image in a row, those around its image tokens included."""
+        return self._ids(self.reader.marker, {}, [ref])
+
+    def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
+        """Refuses a row whose placeholders and images disagree.
+
+        Raises:
+            InputError: the number of image tokens is not the sum over images.
+        """
+        pads = sum(1 for t in token_ids if t == self.image_pad)
+        expected = sum(map(self.image_tokens, images))
+        if pads != expected:
+            raise InputError(
+                f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
+                "the row was cut inside an image, or a vision id was sampled"
+            )
+
+    def _parts(self, text: str, images: Sequence[ImageRef]) -> tuple[Kinds, dict[int, str]]:
+        """The parts of a user's turn, and the texts by their slots."""
+        # Only the first len(images) placeholders are ours; later ones are untrusted text.
+        found = text.split(PLACEHOLDER, len(images))
+        if len(found) != len(images) + 1:
+            raise ValueError(f"{len(images)} images but {len(found) - 1} {PLACEHOLDER} in a turn")
+        parts = [("text", found[0]), *(pair for after in found[1:] for pair in (("image", ""), ("text", after)))]
+        parts = [(kind, part) for kind, part in parts if kind == "image" or part] or [("text", "")]
+        trim = self.form.trims["user"]
+        return tuple(kind for kind, _ in parts), {USER + nth: trim(part) for nth, (_, part) in enumerate(parts)}
+
+    def _ids(self, form: str, texts: Mapping[int, str], images: Sequence[ImageRef]) -> tuple[int, ...]:
+        """Ids of a template's text, with ``texts`` in its slots and images at their markers."""
+        ids: list[int] = []
+        pending = ""  # text up to the next special token: a tokenizer splits at these first
+        for trusted, text in self._pieces(form, texts, iter(images)):
+            if trusted and text in self.markers:
+                ids += [*self._text(pending), self.markers[text]]
+                pending = ""
+            else:
+                pending += text
+        return (*ids, *self._text(pending))
+
+    def _pieces(self, form: str, texts: Mapping[int, str], images: Iterator[ImageRef]) -> Iterator[tuple[bool, str]]:
+        """The parts of a text: special tokens and texts between them, and whether the template wrote them."""
+        between = SLOT.split(form)  # texts of the template at even places, numbers of slots at odd ones
+        for nth, part in enumerate(between):
+            if nth % 2:
+                yield False, texts[int(part)]
+                continue
+            for piece_ in self._split(part):
+                if piece_ == self.reader.marker and (ref := next(images, None)) is not None:
+                    layout = self.reader.layout(ref.view_height, ref.view_width)
+                    yield from ((True, own) for own in self._split(layout.text))
+                else:
+                    yield True, piece_
+
+    def _split(self, text: str) -> list[str]:
+        """A text of the template, split at special tokens, which are parts of their own."""
+        return [part for part in self.splitter.split(text) if part]
+
+    def _text(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids) if text else ()
+
+
+def open_chat(processor: Any, reader: ViewReader, image_pad: int) -> GenericChat:
+    """The chat of a folder's processor; ``image_pad``: the id of the model's image token.
+
+    Raises:
+        InputError: a template or a tokenizer that cannot be taken apart.
+    """
+    tokenizer = Tokenizer.from_str(processor.tokenizer.backend_tokenizer.to_str())
+    if reader.marker in processor.tokenizer.get_vocab():  # some folders do not say that it is special
+        tokenizer.add_special_tokens([AddedToken(text, special=True) for text in {reader.marker, reader.pad}])
+    tokenizer.encode_special_tokens = True  # a marker inside a text is just text
+    added = tokenizer.get_added_tokens_decoder()
+    markers = {token.content: i for i, token in added.items() if token.special}
+    markers |= {text: processor.tokenizer.convert_tokens_to_ids(text) for text in (reader.marker, reader.pad)}
+    template = ChatTemplate(processor)
+    form = _form(template, markers)
+    bos = processor.tokenizer.bos_token
+    opening: tuple[int, ...] = ()
+    if not (bos and template.prompt(("text",), system=False).startswith(bos)):
+        opening = tuple(processor.tokenizer("")["input_ids"])
+    end = markers[form.end]
+    return GenericChat(
+        tokenizer=tokenizer,
+        template=template,
+        reader=reader,
+        form=form,
+        markers=markers,
+        splitter=re.compile(f"({'|'.join(map(re.escape, sorted(markers, key=len, reverse=True)))})"),
+        opening=opening,
+        image_pad=image_pad,
+        banned_ids=tuple(sorted({*markers.values(), image_pad} - {end})),
+        end_ids=(end,),
+    )
+
+
+def _form(template: ChatTemplate, markers: Mapping[str, int]) -> TurnForm:
+    turn = template.policy_turn()
+    places = {turn.rest.index(marker): marker for marker in sorted(markers, key=len) if marker in turn.rest}
+    before_user = turn.rest.partition(OPEN)[0]
+    opens = template.prompt(("text",), system=False).partition(OPEN)[0]  # a marker in it begins a turn
+    if not places or min(places) >= len(before_user) or places[min(places)] in opens:
+        raise InputError(
+            f"the model's chat template ends the policy's turn by no special token ({before_user[:80]!r} follows it), "
+            "so an engine cannot tell where a turn ends. Models of this kind are not supported."
+        )
+    at = min(places)
+    trims = {role: Trim(*template.trims(role)) for role in ("system", "user", "assistant")}
+    return TurnForm(turn.lead, turn.rest[:at], places[at], turn.rewriting, trims)
