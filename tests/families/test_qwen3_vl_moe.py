@@ -62,7 +62,9 @@ def test_vllm_on_a_cpu_takes_no_new_experts() -> None:
 
 def test_an_export_has_experts_in_the_layout_of_a_released_checkpoint(tmp_path: Path) -> None:
     model = load_model(TINY.family)
-    learner = DeepSpeedLearner(model, TINY.family, TINY.store.view, optim=Optim(), backend=Backend(zero_stage=2), total_steps=1)
+    learner = DeepSpeedLearner(
+        model, TINY.family, TINY.store.view, optim=Optim(), backend=Backend(zero_stage=2), total_steps=1
+    )
     learner.export(TINY.family.folder, tmp_path / "out")
     before, after = (load_file(folder / "model.safetensors") for folder in (TINY.family.folder, tmp_path / "out"))
     assert before.keys() == after.keys()
