@@ -99,14 +99,15 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
     from vtcli.config.machine import installed
     from vtcli.engines import parity, plain
     from vtcli.engines.policies import Engine
+    from vtcli.families.family import PlainForward
 
     chosen, computed = convert({"name": engine}, Engine, "--engine"), convert(dtype, Dtype, "--dtype")
-    count = plain.template_tokens(family)
-    typer.echo(
-        f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images"
-        if count
-        else "the folder has no chat template: ids were not compared with one"
-    )
+    if not isinstance(family, PlainForward):
+        typer.echo(f"chat template and transformers' forward: left to {family.name}, which opens and loads the folder")
+    elif count := plain.template_tokens(family):
+        typer.echo(f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images")
+    else:
+        typer.echo("the folder has no chat template: ids were not compared with one")
     say(f"comparing policy ({engine}) and learner on {model} in {dtype} …")
     whole = parity.check(family, chosen, computed)
     found = whole.engines
