@@ -81,7 +81,7 @@ def test_a_run_whose_judge_dies_ends_with_one_error_and_goes_on_when_it_is_back(
         judged.append(text_of(body))
         return honest(body)
 
-    told = r"step 1 \(.*trajectories.jsonl\): the judge m gave no verdict on 100.0%.*status 503.*run the same command again"
+    told = r"step 1 \(.*trajectories.jsonl\): the judge m gave no verdict on 100.0%.*status 503.*run the same command"
     with JudgeServer(dies) as server, pytest.raises(EngineError, match=told):
         rl(home, server.url)
     assert not (home / "policy").exists()
