@@ -195,7 +195,7 @@ def test_a_template_with_a_system_prompt_of_its_own_is_taken(folder: Path) -> No
     path = folder / "chat_template.jinja"
     own = "<|im_start|>system\nYou are kind.<|im_end|>\n"
     path.write_text(f"{{% if messages[0]['role'] != 'system' %}}{own}{{% endif %}}{path.read_text()}")
-    chat = open_family(folder).chat
+    chat: Any = open_family(folder).chat
     assert chat.tokenizer.decode(chat.prompt("", "Hi", ()), skip_special_tokens=False).startswith(own)
     assert chat.form.end == "<|im_end|>"
 
