@@ -64,11 +64,10 @@ globalThis.vtcli = {
   texts(found) { texts = found; },
   cards(at, bodies) { // of a page: HTML from the template, where nothing of a model is markup
     bodies.forEach((html, i) => {
-      const entry = entries[at + i];
-      if (!entry?.card) return;
-      const body = make("template", { innerHTML: html }).content;
-      while (entry.card.children.length > 1) entry.card.lastChild.remove();
-      entry.card.append(body);
+      if (!entries[at + i]) return;
+      const node = card(entries[at + i]); // also of one that is not listed now: a page is loaded once
+      while (node.children.length > 1) node.lastChild.remove();
+      node.append(make("template", { innerHTML: html }).content);
     });
     document.activeElement?.closest("details.card")?.scrollIntoView({ block: "start" }); // what is above it grew
   },
