@@ -81,6 +81,30 @@ def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     assert found.body(0) is None
 
 
+@pytest.mark.parametrize("name", ["trajectories.jsonl", "trajectories.jsonl.zst"])
+def test_a_file_that_was_cut_and_grew_again_begins_anew(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / ".work" / "rl-1"
+    grown(folder, name, 0)
+    size = (folder / name).stat().st_size
+    grown(folder, name, 1, 2)
+    found = TrajectoryFeed(under_way(tmp_path, None))
+    assert ids(found.told(0, 0)) == ["q0", "q1", "q2"]
+    records.truncate(folder / name, size)  # between two polls; the places of 1 and 2 now hold others
+    grown(folder, name, 31, 32, 33, 34)
+
+    async def work(client: TestClient[Any, Any]) -> None:
+        assert (await client.get("/pages/0.js?0")).status == 200
+        assert [(await client.get(f"/pages/{number}.js?0")).status for number in (1, 2)] == [409, 409]
+        told = await (await client.get("/feed?run=0&after=3")).json()
+        assert (told["run"], told["from"], ids(told)) == (1, 0, ["q0", "q31", "q32", "q33", "q34"])
+        assert (await client.get("/pages/1.js?0")).status == 409  # another tab's list, of the run before
+        assert "Question 31?" in await (await client.get("/pages/1.js?1")).text()
+        records.truncate(folder / name, size)
+        assert (await client.get("/pages/4.js?1")).status == 409  # its place is no longer there
+
+    served(found, work)
+
+
 def test_models_stand_beside_each_other_on_the_same_question(tmp_path: Path) -> None:
     images = ImageStore(tmp_path / "a" / "images")
     wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
