@@ -244,6 +244,28 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path) -> None:
+    grown(tmp_path, "trajectories.jsonl", 0, 1, 2)
+    later = [rollout(ImageStore(tmp_path / "images"), number) for number in (31, 32, 33, 34)]
+    found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path)))
+    with serving(found) as address, opened(address) as (page, _):
+        page.locator(".filters output", has_text="3 of 3 shown").wait_for()
+        held = list[Any]()
+        page.route("**/pages/0.js?0", lambda route: held.append(route))
+        with page.expect_request("**/pages/0.js?0"):
+            page.locator("details.card summary").first.click()
+        records.truncate(tmp_path / "trajectories.jsonl", 0)
+        records.append(tmp_path / "trajectories.jsonl", later)
+        page.locator("details.card summary").nth(1).click()
+        page.locator(".filters output", has_text="4 of 4 shown").wait_for(timeout=10_000)
+        late = 'vtcli.cards(0, ["<p>of the list before</p>"]); document.title = "came late"'
+        held[0].fulfill(body=late, content_type="text/javascript")
+        page.wait_for_function("document.title === 'came late'")
+        page.locator("details.card summary").first.click()
+        page.locator("details.card[open] pre", has_text="word31").wait_for(timeout=10_000)
+
+
+@pytest.mark.slow
 def test_side_by_side_in_a_browser(tmp_path: Path) -> None:
     images = ImageStore(tmp_path / "a" / "images")
     wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
