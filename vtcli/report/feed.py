@@ -270,7 +270,8 @@ def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
             for place, end, content in frames.placed(file, path, start):
                 lines = content.splitlines(keepends=True)
                 for number, line in enumerate(lines):
-                    yield RecordPlace(path, place, number, _digest(line)), end if number == len(lines) - 1 else place, line
+                    after = end if number == len(lines) - 1 else place
+                    yield RecordPlace(path, place, number, _digest(line)), after, line
             return
         file.seek(start)
         for line in file:
