@@ -177,7 +177,7 @@ class TrajectoryFeed:
         """The HTML of a card, those of other models beside it; None where there is no such trajectory, or no longer.
 
         Raises:
-            InputError: the list began anew since ``run``, or another record is in the place of this one.
+            InputError: ``run`` is over, since a file was cut; or another record is in the place of this one.
         """
         with self._guard:
             if run not in (None, self._run):
