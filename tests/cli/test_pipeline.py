@@ -68,11 +68,10 @@ def test_eval_from_nothing_trains_first() -> None:
 
 def test_the_model_of_an_endpoint_is_no_artifact() -> None:
     """It is a name of the server's: nothing is trained for it, and the stage refuses to go on without it."""
-    assert commands(
-        "eval", "+recipe=toolsrl", "scale=tiny", "eval.policy=endpoint", "eval.endpoint.url=http://x/v1"
-    ) == [
+    given = ("+recipe=toolsrl", "scale=tiny", "eval.policy=endpoint", "eval.endpoint.url=http://x/v1")
+    assert commands("eval", *given) == [
         "vtcli synth +recipe=toolsrl name=data scale=tiny",
-        "vtcli eval +recipe=toolsrl scale=tiny eval.policy=endpoint eval.endpoint.url=http://x/v1 eval.data=data@latest",
+        f"vtcli eval {' '.join(given)} eval.data=data@latest",
     ]
 
 
