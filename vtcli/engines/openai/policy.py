@@ -9,7 +9,8 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, cast
 
 from vtcli.engines.openai.chat import END, messages, pack
@@ -88,10 +89,11 @@ class EndpointPolicy:
         async with self._endpoint.slot(), self._ledger.hold(TokenUsage(len(request.token_ids), request.max_tokens, 1)):
             urls = {ref.view: await asyncio.to_thread(self._url, ref) for ref in request.images}
             reply = await self._endpoint.ask(self._body(request, urls))
-            text = self._text(reply, request.stop)
-            found = _stored(key, text, reply, request)
+            found = _stored(key, reply, request)
+            if reply.status == HTTPStatus.OK:  # it is paid for, also where no turn can be made of it
+                self._ledger.add(request.rollout, _usage(found, cached=0))
+            found = replace(found, text=self._text(reply, request.stop))
             self._replies.put(found)
-            self._ledger.add(request.rollout, _usage(found, cached=0))
             return found
 
     def _body(self, request: Request, urls: Mapping[str, str]) -> dict[str, Any]:
@@ -179,11 +181,12 @@ def _ended(text: str, reply: Reply, stop: Sequence[str]) -> str:
     return text + left_open[place] if place >= 0 else text
 
 
-def _stored(key: str, text: str, reply: Reply, request: Request) -> StoredReply:
+def _stored(key: str, reply: Reply, request: Request) -> StoredReply:
+    """The reply without its text."""
     counts = [reply.usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     known = all(isinstance(count, int) and count >= 0 for count in counts)
-    read, said = counts if known else (len(request.token_ids), len(pack(text)))
-    return StoredReply(key, text, reply.finish, cast(int, read), cast(int, said), estimated=not known)
+    read, said = counts if known else (len(request.token_ids), len(pack(json.dumps(reply.message, ensure_ascii=False))))
+    return StoredReply(key, "", reply.finish, cast(int, read), cast(int, said), estimated=not known)
 
 
 def _usage(reply: StoredReply, cached: int) -> TokenUsage:

@@ -1,0 +1,80 @@
+"""A reply of an endpoint becomes a turn and is paid for, whatever it holds; real HTTP, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_server import JudgeServer, Reaction
+
+from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger
+from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
+from vtcli.engines.openai.replies import StoredReplies
+from vtcli.judging.endpoint import Endpoint, Patience
+from vtcli.protocols import Request, Sampling
+from vtcli.schema import Completion
+from vtcli.store.images import ImageStore
+
+IDS = TextChat().prompt("", "What is it?", [])
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
+QUICK = Patience(attempts=1, timeout_s=5.0, deadline_s=10.0)
+
+
+def request(stop: tuple[str, ...] = (), seed: int = 0) -> Request:
+    return Request(IDS, (), 50, Sampling(1.0), seed, stop, rollout=7)
+
+
+def said(text: Any, finish: str = "stop", **message: Any) -> Reaction:
+    choice = {"message": {"content": text, **message}, "finish_reason": finish}
+    return Reaction(raw=json.dumps({"choices": [choice], "usage": USAGE}).encode())
+
+
+def ask(
+    folder: Path, reaction: Reaction, *requests: Request, ledger: Ledger | None = None, **settings: Any
+) -> list[Completion | BaseException]:
+    """The turns that a server's only reply becomes, or what was raised."""
+
+    async def work(url: str) -> list[Completion | BaseException]:
+        endpoint = Endpoint(url, "", QUICK, "teacher")
+        endpoint.open()
+        replies = StoredReplies(folder / "replies.jsonl")
+        form = EndpointSettings("m", **settings)
+        policy = EndpointPolicy(endpoint, form, ImageStore(folder / "images"), replies, ledger or Ledger())
+        try:
+            found: list[Completion | BaseException] = []
+            for each in requests:
+                found += await asyncio.gather(policy.complete(each), return_exceptions=True)
+            return found
+        finally:
+            await endpoint.close()
+
+    with JudgeServer(lambda body, number: reaction) as server:
+        return asyncio.run(work(server.url))
+
+
+@pytest.mark.parametrize(
+    ("reaction", "tokens"),
+    [
+        (said(7), 120),
+        (Reaction(raw=json.dumps({"choices": [], "usage": USAGE}).encode()), 120),
+        (Reaction(raw=b"<html>"), len(IDS) + 1),
+    ],
+)
+def test_a_reply_that_is_no_turn_is_paid_for_and_ends_the_budget(
+    tmp_path: Path, reaction: Reaction, tokens: int
+) -> None:
+    ledger = Ledger(budget=Budget(tokens=tokens + len(IDS) + 49))  # one token less than a second request may need
+    first, second = ask(tmp_path, reaction, request(), request(seed=1), ledger=ledger)
+    assert isinstance(first, RuntimeError) and not isinstance(first, BudgetSpentError)
+    assert ledger.spent.tokens == ledger.by_rollout[7].tokens == tokens
+    assert isinstance(second, BudgetSpentError)
+
+
+def test_a_status_that_is_an_error_costs_nothing(tmp_path: Path) -> None:
+    ledger = Ledger()
+    (error,) = ask(tmp_path, Reaction(raw=b"no", status=400), request(), ledger=ledger)
+    assert isinstance(error, RuntimeError) and ledger.spent.requests == 0
