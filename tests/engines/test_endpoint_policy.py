@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from judge_server import JudgeServer, Reaction
 
-from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.chat import END, TextChat
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
 from vtcli.engines.openai.replies import StoredReplies
@@ -19,7 +19,8 @@ from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
 from vtcli.store.images import ImageStore
 
-IDS = TextChat().prompt("", "What is it?", [])
+CHAT = TextChat()
+IDS = CHAT.prompt("", "What is it?", [])
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
 QUICK = Patience(attempts=1, timeout_s=5.0, deadline_s=10.0)
 
@@ -78,3 +79,15 @@ def test_a_status_that_is_an_error_costs_nothing(tmp_path: Path) -> None:
     ledger = Ledger()
     (error,) = ask(tmp_path, Reaction(raw=b"no", status=400), request(), ledger=ledger)
     assert isinstance(error, RuntimeError) and ledger.spent.requests == 0
+
+
+def test_a_reply_that_hidden_thoughts_used_up_is_a_cut_off_turn(tmp_path: Path) -> None:
+    for place, each in enumerate((said("", "length"), said(None, "length"))):
+        (turn,) = ask(tmp_path / str(place), each, request())
+        assert turn == Completion((END,), (0.0,), "length")
+
+
+def test_a_reply_that_a_filter_withheld_is_an_answer_and_wrong(tmp_path: Path) -> None:
+    (turn,) = ask(tmp_path, said("<answer>K</answer>", "content_filter"), request())
+    assert isinstance(turn, Completion) and turn.finish == "stop"
+    assert "content filter" in CHAT.decode(turn.token_ids).text and CHAT.decode(turn.token_ids).answer is None

@@ -43,6 +43,8 @@ BEHAVIOURS: Mapping[str, world.Behaviour] = {
     "wrong": lambda turn: world.said("<answer>N</answer>"),
     "bad_arguments": lambda turn: world.said(world.ANSWER) if turn else called('{"bbox_2d": [1, 2'),
     "refuses": lambda turn: world.said(None, refusal="I can't help with that."),
+    "only_thinks": lambda turn: world.said("", "length"),
+    "filtered": lambda turn: world.said("", "content_filter"),
     "half_json": lambda turn: Reaction(raw=b'{"choices": [{"message": {"cont'),
 }
 NAMES = [*BEHAVIOURS, "busy"]  # busy: 429 first, then as good
@@ -104,7 +106,7 @@ def test_a_model_behind_an_endpoint_is_scored_by_the_same_rules(home: Path, monk
     assert [p.ref for p in made.manifest.parents] == ["data:v1"]
     summary = made.manifest.summary
     assert summary["label"] == "gpt-x"
-    assert (summary["answer.all.accuracy"], summary["answer.all.accuracy.n"]) == (3 / 5, 5.0)
+    assert (summary["answer.all.accuracy"], summary["answer.all.accuracy.n"]) == (3 / 7, 7.0)
     assert summary["answer.all.broken"] == 1.0
     assert "answer.all.tokens" not in summary  # not zero
     assert not [p for p in made.path.rglob("*") if p.is_file() and b"sk-secret" in p.read_bytes()]
@@ -115,6 +117,8 @@ def test_a_model_behind_an_endpoint_is_scored_by_the_same_rules(home: Path, monk
     refused = scored["refuses"]
     assert refused.trajectory.stop is Stop.ANSWERED and refused.signals.values["answer_correct"] == 0
     assert refused.trajectory.policy_turns[0].text == "I can't help with that."
+    assert scored["only_thinks"].trajectory.stop is Stop.MAX_TOKENS
+    assert scored["filtered"].trajectory.stop is Stop.ANSWERED
     assert [r.status for r in scored["good"].trajectory.results] == ["ok"]
     assert [r.status for r in scored["bad_arguments"].trajectory.results] == ["error"]
     for each in (s.trajectory for s in scored.values()):

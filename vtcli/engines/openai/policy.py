@@ -30,6 +30,9 @@ OURS = ("model", "messages", "stream", "n", "stop", "seed", "tools")
 MOST_STOPS = 4
 """Stop strings that an endpoint takes, by OpenAI's documentation."""
 
+WITHHELD = "I cannot answer: the endpoint's content filter withheld the reply."
+"""The turn in place of a reply that a server's filter ended."""
+
 THOUGHTS = ("reasoning_content", "reasoning")
 """Keys under which servers return thoughts that they took out of the reply."""
 
@@ -125,8 +128,8 @@ class EndpointPolicy:
         """The turn's text: thoughts and calls that the server took out are put back, and a stop string ends it."""
         if reply.text is None:
             raise RuntimeError(reply.why)
-        if reply.finish == "content_filter":
-            raise RuntimeError("the endpoint's content filter withheld the reply")
+        if reply.finish == "content_filter":  # a refusal, and wrong: what was let through is no answer
+            return WITHHELD
         message, text = reply.message, reply.text
         calls: list[Any] = message["tool_calls"] if isinstance(message.get("tool_calls"), list) else []
         text = "\n".join([*([text] if text else []), *(self._call(call, stop) for call in calls)])
@@ -134,8 +137,6 @@ class EndpointPolicy:
         thoughts = next((message[key] for key in THOUGHTS if isinstance(message.get(key), str) and message[key]), "")
         if thoughts and "<think>" not in text:
             text = f"<think>{thoughts}</think>\n{text}"
-        if not text and reply.finish == "length":
-            raise RuntimeError("the reply was cut off before it had any text: raise limits.max_turn_tokens")
         return _ended(text, reply, stop)
 
     def _call(self, call: Any, stop: Sequence[str]) -> str:
@@ -194,10 +195,11 @@ def _usage(reply: StoredReply, cached: int) -> TokenUsage:
 
 
 def _completion(reply: StoredReply, request: Request) -> Completion:
-    """The turn as ids. One that a stop string ended has no end marker, as with any engine."""
+    """The turn as ids. One that a stop string ended has no end marker, as with any engine. One that hidden thoughts
+    used up has no text, and is cut off."""
     ids = pack(reply.text, request.max_tokens - 1)
     fits = len(ids) < request.max_tokens
     ended = fits and any(reply.text.endswith(string) for string in request.stop)
     cut = not fits or (reply.finish == "length" and not ended)
-    ids = ids[: request.max_tokens] if cut or ended else (*ids, END)
+    ids = (ids[: request.max_tokens] or (END,)) if cut or ended else (*ids, END)
     return Completion(ids, (0.0,) * len(ids), "length" if cut else "stop")
