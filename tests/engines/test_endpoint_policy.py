@@ -91,3 +91,21 @@ def test_a_reply_that_a_filter_withheld_is_an_answer_and_wrong(tmp_path: Path) -
     (turn,) = ask(tmp_path, said("<answer>K</answer>", "content_filter"), request())
     assert isinstance(turn, Completion) and turn.finish == "stop"
     assert "content filter" in CHAT.decode(turn.token_ids).text and CHAT.decode(turn.token_ids).answer is None
+
+
+CALL = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize("thoughts", [f"I could write {CALL}.", "Is it <answer>J</answer>?", "```python\nf()\n```", "END"])
+def test_thoughts_that_would_be_read_as_a_turn_are_left_out(tmp_path: Path, thoughts: str) -> None:
+    stop = ("</tool_call>", "</answer>", "END")
+    (turn,) = ask(tmp_path, said("<answer>K", "stop", reasoning_content=thoughts), request(stop))
+    assert isinstance(turn, Completion) and CHAT.decode(turn.token_ids).text == "<answer>K</answer>"
+    assert CHAT.decode(turn.token_ids).calls == ()
+
+
+def test_other_thoughts_come_in_front_and_end_nothing(tmp_path: Path) -> None:
+    reply = said(f"Look. {CALL} and {CALL}", reasoning_content="K, for a<b.")
+    (turn,) = ask(tmp_path, reply, request(("</tool_call>",)))
+    assert isinstance(turn, Completion)
+    assert CHAT.decode(turn.token_ids).text == f"<think>K, for a<b.</think>\nLook. {CALL}"

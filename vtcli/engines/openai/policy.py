@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -32,6 +33,8 @@ MOST_STOPS = 4
 
 WITHHELD = "I cannot answer: the endpoint's content filter withheld the reply."
 """The turn in place of a reply that a server's filter ended."""
+
+_MARKS = re.compile(r"</?[A-Za-z_]+>|```")
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """Keys under which servers return thoughts that they took out of the reply."""
@@ -125,7 +128,8 @@ class EndpointPolicy:
         return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
     def _text(self, reply: Reply, stop: Sequence[str]) -> str:
-        """The turn's text: thoughts and calls that the server took out are put back, and a stop string ends it."""
+        """The turn's text: calls that the server took out are put back, a stop string ends it, and thoughts come in
+        front. Thoughts with a tag, a fence or a stop string are left out: they would be read as a call or an answer."""
         if reply.text is None:
             raise RuntimeError(reply.why)
         if reply.finish == "content_filter":  # a refusal, and wrong: what was let through is no answer
@@ -133,11 +137,11 @@ class EndpointPolicy:
         message, text = reply.message, reply.text
         calls: list[Any] = message["tool_calls"] if isinstance(message.get("tool_calls"), list) else []
         text = "\n".join([*([text] if text else []), *(self._call(call, stop) for call in calls)])
-        text = text or str(message.get("refusal") or "")
+        text = _ended(text or str(message.get("refusal") or ""), reply, stop)
         thoughts = next((message[key] for key in THOUGHTS if isinstance(message.get(key), str) and message[key]), "")
-        if thoughts and "<think>" not in text:
-            text = f"<think>{thoughts}</think>\n{text}"
-        return _ended(text, reply, stop)
+        if not thoughts or "<think>" in text or _MARKS.search(thoughts) or any(each in thoughts for each in stop):
+            return text
+        return f"<think>{thoughts}</think>\n{text}"
 
     def _call(self, call: Any, stop: Sequence[str]) -> str:
         """A tool call of OpenAI's format as text; one that cannot be read stays unreadable, and the policy is told."""
