@@ -13,7 +13,7 @@ from judge_server import JudgeServer, Reaction
 from vtcli.engines.openai.chat import END, TextChat
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import StoredReplies
+from vtcli.engines.openai.replies import open_replies
 from vtcli.judging.endpoint import Endpoint, Patience
 from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
@@ -42,7 +42,7 @@ def ask(
     async def work(url: str) -> list[Completion | BaseException]:
         endpoint = Endpoint(url, "", QUICK, "teacher")
         endpoint.open()
-        replies = StoredReplies(folder / "replies.jsonl")
+        replies = open_replies(None, folder, "m")
         form = EndpointSettings("m", **settings)
         policy = EndpointPolicy(endpoint, form, ImageStore(folder / "images"), replies, ledger or Ledger())
         try:
@@ -109,3 +109,14 @@ def test_other_thoughts_come_in_front_and_end_nothing(tmp_path: Path) -> None:
     (turn,) = ask(tmp_path, reply, request(("</tool_call>",)))
     assert isinstance(turn, Completion)
     assert CHAT.decode(turn.token_ids).text == f"<think>K, for a<b.</think>\nLook. {CALL}"
+
+
+def test_servers_that_name_their_models_alike_share_no_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    for text in ("one", "another"):
+        (turn,) = ask(tmp_path, said(text), request())
+        assert isinstance(turn, Completion)
+        texts.append(CHAT.decode(turn.token_ids).text)
+    assert texts == ["one", "another"]
+    (line,) = capsys.readouterr().err.splitlines()  # the second time only
+    assert line.startswith(f"m: 1 replies in {tmp_path}/.replies/") and "weights" in line

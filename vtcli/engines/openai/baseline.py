@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Budget, Ledger, Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import StoredReplies
+from vtcli.engines.openai.replies import open_replies
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -73,8 +72,7 @@ class Baseline:
         """Opens the endpoint on the running event loop. ``samples`` by the seeds of their rollouts, which say what
         tools are offered."""
         assert self.url is not None, "require() comes first"
-        name = hashlib.sha256(model.encode()).hexdigest()[:12]
-        replies = StoredReplies(Path(self.cache) if self.cache else home / ".replies" / f"{name}.jsonl")
+        replies = open_replies(self.cache, home, model)
         endpoint = Endpoint(self.url, self.key_env, self.patience, SECTION)
         endpoint.open()
         ledger = Ledger(self.price, self.budget)

@@ -85,7 +85,7 @@ class EndpointPolicy:
             RuntimeError: no reply, or none that can be a turn.
         """
         plain = self._body(request, {ref.view: ref.view for ref in request.images})
-        key = key_of([plain, list(request.stop), request.seed])
+        key = key_of([self._endpoint.url, plain, list(request.stop), request.seed])
         known = self._replies.get(key)
         if known is not None:
             self._ledger.add(request.rollout, _usage(known, cached=1))
