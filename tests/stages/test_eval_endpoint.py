@@ -156,7 +156,9 @@ def test_calls_may_be_text_and_tools_may_be_left_out(home: Path) -> None:
     assert made.manifest.summary["answer.all.accuracy"] == 1.0
 
 
-def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(home: Path) -> None:
+def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     right = dict.fromkeys(NAMES, world.turns(world.ANSWER))
     with world.server(right) as server:
         spare = {"patience": world.QUICK, "budget": Budget(money=0.0005), "price": Price(1.0, 1.0)}
@@ -164,6 +166,10 @@ def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(home
             stage.run(config(home, server.url, concurrency=1, **spare))
         before = len(server.requests)
         assert 0 < before < len(NAMES)
+        with pytest.raises(BudgetSpentError):  # another run has its whole budget for what is not stored
+            stage.run(config(home, server.url, "another", concurrency=1, **spare))
+        assert len(server.requests) == 2 * before
+        assert f"{before} turns were answered by the file of replies, at no cost" in capfd.readouterr().err
         made = stage.run(config(home, server.url, concurrency=1))
         names = [world.row_of(body) for body in server.requests]
     assert sorted(names) == sorted([*NAMES, "busy"])

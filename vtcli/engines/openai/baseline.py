@@ -41,7 +41,7 @@ class Baseline:
     send_seed: bool = True
     cache: str | None = None  # file of replies; None: in the run's home, one a model
     price: Price = field(default_factory=Price)
-    budget: Budget = field(default_factory=Budget)  # of one command
+    budget: Budget = field(default_factory=Budget)  # of one command; stored replies are free
     patience: Patience = field(default_factory=lambda: Patience(16, 300.0, 1800.0, 20, 1.0, 32))
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])  # with native calls, in place of conf/prompt
 
@@ -75,7 +75,7 @@ class Baseline:
         replies = open_replies(self.cache, home, model)
         endpoint = Endpoint(self.url, self.key_env, self.patience, SECTION)
         endpoint.open()
-        ledger = Ledger(self.price, self.budget)
+        ledger = Ledger(self.price, self.budget, count_stored=False)
         settings = self.settings(model, lambda rollout: card.schemas(samples[rollout]))
         write = card.dialect.write if isinstance(card.dialect, Calls) else format_call
         return OpenBaseline(EndpointPolicy(endpoint, settings, images, replies, ledger, write), endpoint, ledger)
@@ -94,8 +94,9 @@ class OpenBaseline:
         """One line for the user."""
         spent, price = self.ledger.spent, self.ledger.price
         money = f", {spent.money(price):.4f} {price.currency}" if price.input or price.output else ""
-        cached = f" ({spent.cached} answered before)" if spent.cached else ""
-        return f"{spent.requests} requests{cached}, {spent.input} tokens in, {spent.output} out{money}"
+        stored = self.ledger.stored.requests
+        free = f"; {stored} turns were answered by the file of replies, at no cost" if stored else ""
+        return f"{spent.requests} requests, {spent.input} tokens in, {spent.output} out{money}{free}"
 
 
 def sizing(limits: ImageLimits) -> Sizing:

@@ -69,19 +69,28 @@ class TokenUsage:
 
 @dataclass
 class Ledger:
-    """Counts what requests cost, by rollout. Replies from the cache count as well: they were paid for by this run
-    before it was interrupted, or by another, and a budget is about all that the result cost."""
+    """Counts what requests cost, by rollout.
+
+    With ``count_stored``, replies from the file of replies count towards the budget as well: they were paid for by this
+    run before it was interrupted, or by another, and the budget is about all that the result cost. A run that its
+    budget stopped needs a larger one then. Without it they are summed apart.
+    """
 
     price: Price = field(default_factory=Price)
     budget: Budget = field(default_factory=Budget)
     spent: TokenUsage = field(default_factory=TokenUsage)
     by_rollout: dict[int, TokenUsage] = field(default_factory=dict[int, TokenUsage])
+    count_stored: bool = True
+    stored: TokenUsage = field(default_factory=TokenUsage)  # from the file of replies, without ``count_stored``
     _held: TokenUsage = field(default_factory=TokenUsage)  # at most, by the requests that are open
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def add(self, rollout: int, usage: TokenUsage) -> None:
         """Counts a reply."""
-        self.spent += usage
+        if usage.cached and not self.count_stored:
+            self.stored += usage
+        else:
+            self.spent += usage
         self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
 
     @asynccontextmanager
