@@ -75,6 +75,12 @@ def test_a_reply_that_is_no_turn_is_paid_for_and_ends_the_budget(
     assert isinstance(second, BudgetSpentError)
 
 
+def test_schemas_of_tools_are_part_of_the_estimate(tmp_path: Path) -> None:
+    ledger = Ledger(budget=Budget(tokens=len(IDS) + 50 + 100))
+    found = ask(tmp_path, said("K"), request(), ledger=ledger, tools=lambda _: [{"name": "zoom" * 200}])
+    assert isinstance(found[0], BudgetSpentError)
+
+
 def test_a_status_that_is_an_error_costs_nothing(tmp_path: Path) -> None:
     ledger = Ledger()
     (error,) = ask(tmp_path, Reaction(raw=b"no", status=400), request(), ledger=ledger)
@@ -96,7 +102,9 @@ def test_a_reply_that_a_filter_withheld_is_an_answer_and_wrong(tmp_path: Path) -
 CALL = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
 
 
-@pytest.mark.parametrize("thoughts", [f"I could write {CALL}.", "Is it <answer>J</answer>?", "```python\nf()\n```", "END"])
+@pytest.mark.parametrize(
+    "thoughts", [f"I could write {CALL}.", "Is it <answer>J</answer>?", "```python\nf()\n```", "END"]
+)
 def test_thoughts_that_would_be_read_as_a_turn_are_left_out(tmp_path: Path, thoughts: str) -> None:
     stop = ("</tool_call>", "</answer>", "END")
     (turn,) = ask(tmp_path, said("<answer>K", "stop", reasoning_content=thoughts), request(stop))
@@ -111,7 +119,9 @@ def test_other_thoughts_come_in_front_and_end_nothing(tmp_path: Path) -> None:
     assert CHAT.decode(turn.token_ids).text == f"<think>K, for a<b.</think>\nLook. {CALL}"
 
 
-def test_servers_that_name_their_models_alike_share_no_reply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_that_name_their_models_alike_share_no_reply(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts: list[str] = []
     for text in ("one", "another"):
         (turn,) = ask(tmp_path, said(text), request())

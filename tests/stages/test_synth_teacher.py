@@ -169,7 +169,7 @@ def test_tries_end_with_the_first_that_is_kept_or_the_best_of_all_is_taken(home:
         assert len({body["seed"] for body in every.requests}) == 6  # every turn of every try has its own
 
 
-def test_a_budget_is_never_exceeded_and_more_of_it_goes_on_without_paying_twice(home: Path) -> None:
+def test_a_budget_ends_the_run_and_more_of_it_goes_on_without_paying_twice(home: Path) -> None:
     price = {"price": Price(input=1000.0, output=5000.0)}  # a request: 0.1 and 0.1
     with world.server({"good": world.BEHAVIOURS["good"]}) as server:
         artifact = made(world.config(home, server.url, "some", price, budget=Budget(money=2.0), concurrency=3))

@@ -1,11 +1,16 @@
-"""Tokens and money of the replies of one run: prices, what was spent, and a budget that is never exceeded."""
+"""Tokens and money of the replies of one run: prices, what was spent, and a budget.
+
+A prompt's tokens are estimated before a reply counts them: four bytes or 28 x 28 pixels each. So the requests under way
+may exceed a budget, until a reply has told how many times the estimate the server counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError
@@ -81,6 +86,7 @@ class Ledger:
     spent: TokenUsage = field(default_factory=TokenUsage)
     by_rollout: dict[int, TokenUsage] = field(default_factory=dict[int, TokenUsage])
     count_stored: bool = True
+    ratio: float = 1.0  # the most that a server counted of a prompt, for a token of the estimate
     stored: TokenUsage = field(default_factory=TokenUsage)  # from the file of replies, without ``count_stored``
     _held: TokenUsage = field(default_factory=TokenUsage)  # at most, by the requests that are open
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -93,10 +99,14 @@ class Ledger:
             self.spent += usage
         self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
 
+    def learn(self, estimated: int, counted: int) -> None:
+        """Notes what a server counted of a prompt, for the requests that are open and to come."""
+        self.ratio = max(self.ratio, counted / max(estimated, 1))
+
     @asynccontextmanager
     async def hold(self, most: TokenUsage) -> AsyncGenerator[None]:
-        """Sets aside what a request may cost at most, for as long as it is open. Waits while open requests might use
-        the budget up.
+        """Sets aside what a request may cost at most, its input by estimate, for as long as it is open. Waits while
+        open requests might use the budget up.
 
         Raises:
             BudgetSpentError: it does not fit, and no other request is open.
@@ -106,7 +116,7 @@ class Ledger:
             if not self._fits(most):
                 raise BudgetSpentError(
                     f"the budget is spent: {self.spent.tokens} tokens, {self.spent.money(self.price):.4f} "
-                    f"{self.price.currency}; the next request may need {most.tokens} tokens"
+                    f"{self.price.currency}; the next request may need {self._scaled(most).tokens} tokens"
                 )
             self._held += most
         try:
@@ -118,6 +128,9 @@ class Ledger:
 
     def _fits(self, most: TokenUsage) -> bool:
         """True if the request fits even if all open ones cost the most that they may."""
-        total = self.spent + self._held + most
+        total = self.spent + self._scaled(self._held + most)
         tokens, money = self.budget.tokens, self.budget.money
         return (tokens is None or total.tokens <= tokens) and (money is None or total.money(self.price) <= money)
+
+    def _scaled(self, usage: TokenUsage) -> TokenUsage:
+        return replace(usage, input=math.ceil(usage.input * self.ratio))

@@ -87,16 +87,20 @@ class EndpointPolicy:
         plain = self._body(request, {ref.view: ref.view for ref in request.images})
         key = key_of([self._endpoint.url, plain, list(request.stop), request.seed])
         known = self._replies.get(key)
+        tools = plain.get("tools")
+        prompt = len(request.token_ids) + (len(pack(json.dumps(tools))) if tools else 0)  # tokens, by estimate
         if known is not None:
+            self._ledger.learn(prompt, known.input)
             self._ledger.add(request.rollout, _usage(known, cached=1))
-        return _completion(known or await self._ask(key, request), request)
+        return _completion(known or await self._ask(key, request, prompt), request)
 
-    async def _ask(self, key: str, request: Request) -> StoredReply:
-        async with self._endpoint.slot(), self._ledger.hold(TokenUsage(len(request.token_ids), request.max_tokens, 1)):
+    async def _ask(self, key: str, request: Request, prompt: int) -> StoredReply:
+        async with self._endpoint.slot(), self._ledger.hold(TokenUsage(prompt, request.max_tokens, 1)):
             urls = {ref.view: await asyncio.to_thread(self._url, ref) for ref in request.images}
             reply = await self._endpoint.ask(self._body(request, urls))
-            found = _stored(key, reply, request)
+            found = _stored(key, reply, prompt)
             if reply.status == HTTPStatus.OK:  # it is paid for, also where no turn can be made of it
+                self._ledger.learn(prompt, found.input)
                 self._ledger.add(request.rollout, _usage(found, cached=0))
             found = replace(found, text=self._text(reply, request.stop))
             self._replies.put(found)
@@ -186,11 +190,11 @@ def _ended(text: str, reply: Reply, stop: Sequence[str]) -> str:
     return text + left_open[place] if place >= 0 else text
 
 
-def _stored(key: str, reply: Reply, request: Request) -> StoredReply:
-    """The reply without its text."""
+def _stored(key: str, reply: Reply, prompt: int) -> StoredReply:
+    """The reply without its text. ``prompt``: tokens of the prompt, where the server did not count them."""
     counts = [reply.usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     known = all(isinstance(count, int) and count >= 0 for count in counts)
-    read, said = counts if known else (len(request.token_ids), len(pack(json.dumps(reply.message, ensure_ascii=False))))
+    read, said = counts if known else (prompt, len(pack(json.dumps(reply.message, ensure_ascii=False))))
     return StoredReply(key, "", reply.finish, cast(int, read), cast(int, said), estimated=not known)
 
 
