@@ -120,6 +120,7 @@ def test_a_demonstration_is_learnt_where_the_teacher_wrote_and_not_where_its_cal
 ) -> None:
     with world.server() as server:
         artifact = made(world.config(home, server.url, keep=Keep(max_failed=1)))
+        every = made(world.config(home, server.url, keep=Keep(max_failed=1), learn_failed=True))  # of stored replies
     chat = tiny_model.family().chat
     found = demos(artifact, tmp_path)
     for name in ("structured-single_tool", "wrong_tool-error"):
@@ -135,8 +136,6 @@ def test_a_demonstration_is_learnt_where_the_teacher_wrote_and_not_where_its_cal
     )
     wrong = found.load(found.ids.index("wrong_tool-error"))
     assert wrong.unlearnt == (2,) and wrong.messages[3]["content"].startswith("Error: there is no tool image_zom_tool")
-    with world.server() as server:
-        every = made(world.config(home, server.url, keep=Keep(max_failed=1), learn_failed=True))
     assert all(not demos(every, tmp_path).load(i).unlearnt for i in range(5))
 
 
