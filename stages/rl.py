@@ -191,11 +191,12 @@ def run(config: Config) -> Artifact:
     data = store.resolve(config.data, "dataset", verify=first_rank())
     source = source_model(store, config.model, verify=first_rank())
     held_out = store.resolve(config.validate.data or config.data, "dataset", verify=first_rank())
-    parents = [data, *source.parents, *([held_out] if held_out.digest != data.digest else [])]
-    free = (*RUNTIME_KEYS, *source.location_keys("rl"))
+    others = [held_out] if held_out.digest != data.digest else []
+    chosen = (config.checkpoint_best or "").startswith(VALIDATED)  # its figures choose the weights
+    parents, lineage = [data, *source.parents, *(others if chosen else ())], () if chosen else others
+    free = (*RUNTIME_KEYS, *source.location_keys("rl"), *(() if chosen else ("rl.validate",)))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
-    free += () if (config.checkpoint_best or "").startswith(VALIDATED) else ("rl.validate",)
-    with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files)) as stage:
+    with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files, lineage=lineage)) as stage:
         if stage.reused:
             return stage.reused
         if config.sampling.cut:
@@ -409,9 +410,8 @@ def _validator(run: _Training) -> Validator:
     config, form = run.config, run.config.validate.form
     last = [phase for phase in config.phases if form in (None, phase.form)][-1]
     rows = (run.held_out, last.form, last.reward, config.tasks, config.bad_rows, run.images, run.worlds.offer)
-    asked = HeldOut(config.validate, *rows, config.sampling, config.seed)
     parts = (run.loop, _stream(run), run.phases, run.retention, run.stage, run.check)
-    return Validator(asked, *parts, config.compress_logs)
+    return Validator(HeldOut(config.validate, *rows, config.sampling, config.seed), *parts, config.compress_logs)
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:

@@ -66,6 +66,15 @@ def test_eval_from_nothing_trains_first() -> None:
     ]
 
 
+def test_the_model_of_an_endpoint_is_no_artifact() -> None:
+    """It is a name of the server's: nothing is trained for it, and the stage refuses to go on without it."""
+    given = ("+recipe=toolsrl", "scale=tiny", "eval.policy=endpoint", "eval.endpoint.url=http://x/v1")
+    assert commands("eval", *given) == [
+        "vtcli synth +recipe=toolsrl name=data scale=tiny",
+        f"vtcli eval {' '.join(given)} eval.data=data@latest",
+    ]
+
+
 def test_what_is_there_is_taken(home: Path) -> None:
     keep_data(home)
     keep_base(home)

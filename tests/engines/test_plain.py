@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_family import SIZES, tiny_family
 
+from vtcli.algo.parity import Gaps
 from vtcli.cli.doctor import doctor
+from vtcli.engines import hf, parity
+from vtcli.engines.hf import load_model
 from vtcli.engines.plain import plain_gaps, require_plain, template_tokens
+from vtcli.engines.policies import Engine
 from vtcli.errors import EngineError, InputError
 
 TINY = tiny_family("qwen2_vl")
@@ -59,6 +65,22 @@ def test_log_probabilities_of_another_model_are_found() -> None:
         EngineError, match=r"transformers' own forward pass disagree \(float32, \d+ tokens\): .*0\.01, at"
     ):
         require_plain(plain_gaps(TINY.family, "float32", rows, known, TINY.store.view), "float32")
+
+
+def test_the_engines_are_gone_before_transformers_own_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[weakref.ref[Any]] = []
+
+    def load(*given: Any) -> Any:
+        loaded.append(weakref.ref(model := load_model(*given)))
+        return model
+
+    def gaps(*given: Any) -> Gaps:
+        assert [each() for each in loaded] == [None, None]  # of policy and learner
+        return plain_gaps(*given)
+
+    monkeypatch.setattr(hf, "load_model", load)
+    monkeypatch.setattr(parity, "plain_gaps", gaps)
+    assert parity.check(TINY.family, Engine(), "bfloat16").plain is not None
 
 
 def text_only(folder: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import InputError
 from vtcli.families.generic import checks
+from vtcli.families.generic import processor as processors
 from vtcli.families.table import THROUGH_PROCESSOR, open_family
 from vtcli.rollout.threads import EventLoop
 
@@ -188,6 +191,15 @@ def test_a_template_that_changes_an_earlier_turn_is_refused(folder: Path) -> Non
         open_family(folder)
 
 
+def test_a_template_with_a_system_prompt_of_its_own_is_taken(folder: Path) -> None:
+    path = folder / "chat_template.jinja"
+    own = "<|im_start|>system\nYou are kind.<|im_end|>\n"
+    path.write_text(f"{{% if messages[0]['role'] != 'system' %}}{own}{{% endif %}}{path.read_text()}")
+    chat: Any = open_family(folder).chat
+    assert chat.tokenizer.decode(chat.prompt("", "Hi", ()), skip_special_tokens=False).startswith(own)
+    assert chat.form.end == "<|im_end|>"
+
+
 def test_a_template_without_an_end_marker_is_refused(folder: Path) -> None:
     _template(folder, "{{'<|im_end|>\n'}}", "{{ '\n' }}")
     with pytest.raises(InputError, match="ends the policy's turn by no special token"):
@@ -227,3 +239,57 @@ def test_a_tokenizer_without_the_image_token_is_one_error(folder: Path) -> None:
     _edit(folder / "config.json", image_token_id=100_000)
     with pytest.raises(InputError, match="image_token_id=100000, and its tokenizer has no such token"):
         open_family(folder)
+
+
+def test_an_image_marker_that_the_tokenizer_does_not_know_is_one_error() -> None:
+    family = tiny_generic("internvl").family
+    tokenizer = copy.deepcopy(family.chat.reader.processor.tokenizer)
+    tokenizer.unk_token = "<|endoftext|>"
+    with pytest.raises(InputError, match=r"names no image marker that its tokenizer has .*<nowhere>"):
+        checks.image_token(family.config, SimpleNamespace(tokenizer=tokenizer, image_token="<nowhere>"))
+
+
+def test_a_processor_that_ignores_what_it_is_asked_for_is_one_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Older:
+        def __init__(self, processor: Any) -> None:
+            self.processor = processor
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.processor, name)
+
+        def __call__(self, *, return_text_replacement_offsets: bool = False, **given: Any) -> Any:
+            return self.processor(**given)
+
+    opened = processors.open_processor
+    monkeypatch.setattr(processors, "open_processor", lambda *given: Older(opened(*given)))
+    told = r"model \(internvl\): its processor cannot be used: KeyError: .*text_replacement_offsets"
+    with pytest.raises(InputError, match=told):
+        open_family(folder)
+
+
+def test_a_model_class_that_lacks_what_is_asked_for_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(*given: Any) -> None:
+        raise AttributeError("'Odd' object has no attribute 'model'")
+
+    monkeypatch.setattr(checks, "require_seam", odd)
+    with pytest.raises(InputError, match=r"type 'internvl', which is not supported: its class cannot be used .*'Odd'"):
+        load_model(tiny_generic("internvl").family)
+
+
+def test_values_that_are_dropped_at_random_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["attention_dropout"] = 0.1
+    config["vision_config"]["drop_path_rate"] = 0.2
+    _edit(folder / "config.json", **config)
+    told = r"(?=.*text_config\.attention_dropout=0\.1).*vision_config\.drop_path_rate=0\.2"
+    with pytest.raises(InputError, match=told):
+        open_family(folder)
+
+
+def test_vllm_is_kept_from_images_whose_text_merges_with_what_is_beside_it() -> None:
+    with pytest.raises(InputError, match=r"does not begin and end with a special token.*use engine=hf"):
+        tiny_generic("gemma3").family.vllm.arguments(4, 512, 10**6)
+    for kind in {*BUILD} - {"gemma3"}:
+        tiny_generic(kind).family.vllm.arguments(4, 512, 10**6)

@@ -15,10 +15,12 @@ from vtcli.algo.optim import Backend, Lora, Optim
 from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
+from vtcli.engines.learner.throughput import active_weights
 from vtcli.errors import EngineError, InputError
 from vtcli.families.qwen3_vl_moe.model import released
 from vtcli.families.qwen3_vl_moe.sizes import TinyQwen3Moe
 from vtcli.families.table import open_family
+from vtcli.plan.architecture import from_folder
 
 TINY = tiny_family("qwen3_vl_moe")
 GATE_UP = "model.language_model.layers.0.mlp.experts.gate_up_proj"
@@ -53,6 +55,15 @@ def test_a_token_takes_the_same_experts_packed_and_alone() -> None:
     for one, other in zip(packed, alone, strict=True):
         assert len({tuple(choice) for choice in one.tolist()}) > 1  # the router does choose
         assert sorted(map(tuple, one.tolist())) == sorted(map(tuple, other.tolist()))
+
+
+def test_weights_of_experts_that_are_not_chosen_do_not_compute() -> None:
+    model = load_model(TINY.family)
+    every = sum(p.numel() for p in model.parameters())
+    layers, (experts, rows, hidden) = len(model.model.language_model.layers), model.state_dict()[GATE_UP].shape
+    assert experts == 4  # two of them are chosen
+    assert active_weights(model) == every - layers * 2 * (rows * hidden + hidden * rows // 2)
+    assert active_weights(model) == from_folder(TINY.family.folder).active_parameters
 
 
 def test_vllm_on_a_cpu_takes_no_new_experts() -> None:

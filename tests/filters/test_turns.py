@@ -50,6 +50,10 @@ def test_tool_turns_are_answered_calls_whoever_answers() -> None:
         ("<image>Here is the crop.", False),
         ("The sign says: errors are free", False),
         ("mean error 0.3", False),
+        ("mean\nerror: 0.02", False),
+        ("Error: 3%", False),
+        ("text on page: your session timed out at 5", False),
+        ("\n" * 100_000, False),
     ],
 )
 def test_failed_calls_are_known_by_what_the_world_says(text: str, failed: bool) -> None:

@@ -140,6 +140,9 @@ def test_sources_are_bounded_even_over_tasks_and_blind_to_answers(tmp_path: Path
     assert sum(name.startswith("chart") for name in names) == 2
     assert names == [s.scored.trajectory.sample.id for s in choose(eligible(all_of(0.0), PROBE), 4, seed=0)]
     assert len(choose(eligible(all_of(1.0), PROBE), 99, seed=0)) == 8  # one a question
+    fewer = eligible(all_of(1.0)[1:], PROBE)  # an evaluation that is resumed may have one more
+    without = [s.scored.trajectory.sample.id for s in choose(fewer, 4, seed=0)]
+    assert len(set(without) & set(names)) >= 3
     broken = replace(all_of(1.0)[0].trajectory, stop=Stop.BROKEN)
     tool = make_trajectory(make_sample(store, form="tool"), [ZOOM, ANSWER], store)
     odd = [make_scored(broken, {"answer_correct": 1.0}), make_scored(tool, {"answer_correct": None})]

@@ -93,6 +93,16 @@ def test_a_link_opens_its_trajectory(report: Path) -> None:
         assert not problems
 
 
+def test_a_page_also_fills_cards_that_are_listed_later(report: Path) -> None:
+    with opened(f"{report.as_uri()}#zoom%20test/0231-answer-0") as (page, problems):
+        page.locator("details.card[open] svg.picture").first.wait_for()  # with 220 to 239, of which some are not listed
+        page.get_by_role("button", name="Show earlier ones").click()
+        earlier = page.locator("details.card", has_text="Number 225?")
+        earlier.locator("summary").click()
+        earlier.locator("svg.picture image").first.wait_for(timeout=10_000)
+        assert not problems
+
+
 def test_one_file_needs_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "COUNT", 12)
     page_file = written(tmp_path / "made").rename(tmp_path / "alone.html")

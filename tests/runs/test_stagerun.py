@@ -13,7 +13,7 @@ import pytest
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.runs import slurm, track
-from vtcli.runs.run import RunSettings, StageRun, fingerprint, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.store.artifacts import Artifact
 
 
@@ -44,6 +44,22 @@ def test_a_finished_run_is_an_artifact_and_is_reused(tmp_path: Path) -> None:
     assert make(tmp_path, reuse=False).ref == "charts:v2"
     assert make(tmp_path, {"synth": {"n": 2}}).ref == "charts:v3"
     assert [p.name for p in (tmp_path / ".work").iterdir() if p.is_dir()] == []
+
+
+def test_lineage_alone_is_told_and_begins_nothing_anew(tmp_path: Path) -> None:
+    """Held-out data that are only looked at: an interrupted run goes on when they are named or changed."""
+    held_out = make(tmp_path)
+
+    def begin(scope: Scope) -> StageRun:
+        with open_run(settings(tmp_path, name="policy"), "rl", "model", {}, [], scope) as run:
+            return run
+
+    first = begin(Scope())
+    write(first)
+    assert begin(Scope(lineage=[held_out])).work == first.work
+    with open_run(settings(tmp_path, name="policy"), "rl", "model", {}, [], Scope(lineage=[held_out])) as run:
+        made = run.commit(run.work / "out")
+    assert [parent.ref for parent in made.manifest.parents] == [held_out.ref]
 
 
 def test_the_fingerprint_is_of_what_is_made(tmp_path: Path) -> None:

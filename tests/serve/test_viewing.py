@@ -81,6 +81,30 @@ def test_a_feed_follows_files_that_grow(tmp_path: Path, name: str) -> None:
     assert found.body(0) is None
 
 
+@pytest.mark.parametrize("name", ["trajectories.jsonl", "trajectories.jsonl.zst"])
+def test_a_file_that_was_cut_and_grew_again_begins_anew(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / ".work" / "rl-1"
+    grown(folder, name, 0)
+    size = (folder / name).stat().st_size
+    grown(folder, name, 1, 2)
+    found = TrajectoryFeed(under_way(tmp_path, None))
+    assert ids(found.told(0, 0)) == ["q0", "q1", "q2"]
+    records.truncate(folder / name, size)  # between two polls; the places of 1 and 2 now hold others
+    grown(folder, name, 31, 32, 33, 34)
+
+    async def work(client: TestClient[Any, Any]) -> None:
+        assert (await client.get("/pages/0.js?0")).status == 200
+        assert [(await client.get(f"/pages/{number}.js?0")).status for number in (1, 2)] == [409, 409]
+        told = await (await client.get("/feed?run=0&after=3")).json()
+        assert (told["run"], told["from"], ids(told)) == (1, 0, ["q0", "q31", "q32", "q33", "q34"])
+        assert (await client.get("/pages/1.js?0")).status == 409  # another tab's list, of the run before
+        assert "Question 31?" in await (await client.get("/pages/1.js?1")).text()
+        records.truncate(folder / name, size)
+        assert (await client.get("/pages/4.js?1")).status == 409  # its place is no longer there
+
+    served(found, work)
+
+
 def test_models_stand_beside_each_other_on_the_same_question(tmp_path: Path) -> None:
     images = ImageStore(tmp_path / "a" / "images")
     wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
@@ -217,6 +241,28 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
         folder.rename(tmp_path / "ended")
         page.get_by_text("The run has ended").wait_for()
         assert not problems
+
+
+@pytest.mark.slow
+def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path) -> None:
+    grown(tmp_path, "trajectories.jsonl", 0, 1, 2)
+    later = [rollout(ImageStore(tmp_path / "images"), number) for number in (31, 32, 33, 34)]
+    found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path)))
+    with serving(found) as address, opened(address) as (page, _):
+        page.locator(".filters output", has_text="3 of 3 shown").wait_for()
+        held = list[Any]()
+        page.route("**/pages/0.js?0", lambda route: held.append(route))
+        with page.expect_request("**/pages/0.js?0"):
+            page.locator("details.card summary").first.click()
+        records.truncate(tmp_path / "trajectories.jsonl", 0)
+        records.append(tmp_path / "trajectories.jsonl", later)
+        page.locator("details.card summary").nth(1).click()
+        page.locator(".filters output", has_text="4 of 4 shown").wait_for(timeout=10_000)
+        late = 'vtcli.cards(0, ["<p>of the list before</p>"]); document.title = "came late"'
+        held[0].fulfill(body=late, content_type="text/javascript")
+        page.wait_for_function("document.title === 'came late'")
+        page.locator("details.card summary").first.click()
+        page.locator("details.card[open] pre", has_text="word31").wait_for(timeout=10_000)
 
 
 @pytest.mark.slow

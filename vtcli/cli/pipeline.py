@@ -108,7 +108,10 @@ class CommandRequest:
         stage, found = self.plan.stage, dict[str, Product]()
         if stage == "rl" and not self.trains:
             return found
+        asks = stage == "eval" and at(self.values, "eval.policy") == "endpoint"  # its model is a name of the server's
         for key, product in leaves_out(self.plan).items():
+            if key == "model" and asks:
+                continue
             value = at(self.values, f"{stage}.{key}")
             given = value not in (None, compose.MISSING, f"{product.name}@latest")
             if not given and not (key == "data" and stage == "eval" and self.values.get("benchmark")):

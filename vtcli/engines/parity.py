@@ -7,6 +7,7 @@ refuses it.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -199,15 +200,32 @@ class ModelParity:
 
 
 def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | None = None) -> ModelParity:
-    """Agreement on a model, with engines opened for it."""
+    """Agreement on a model, with engines opened for it. They are gone before transformers' own model is loaded."""
+    import torch
+
+    view = probing(_nothing)
+    agreements, own, known = _engines(family, engine, dtype, bounds or ParityBounds(), view)
+    if not isinstance(family, PlainForward):
+        return ModelParity(agreements, None)
+    gc.collect()  # modules and their hooks refer to each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return ModelParity(agreements, plain_gaps(family, dtype, own, known, view))
+
+
+def _nothing(ref: ImageRef) -> Pixels:
+    raise KeyError(ref.view)
+
+
+def _engines(
+    family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds, view: View
+) -> tuple[list[EngineAgreement], list[TrainRow], list[list[float]]]:
+    """Agreement of the engines, the rows that were compared, and the learner's log-probabilities of them."""
     from vtcli.algo.optim import Backend, Optim
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 
-    def nothing(ref: ImageRef) -> Pixels:
-        raise KeyError(ref.view)
-
-    view, room = probing(nothing), max(ROOM, min(LONG, family.max_tokens))
+    room = max(ROOM, min(LONG, family.max_tokens))
     learner = DeepSpeedLearner(
         load_model(family, dtype),
         family,
@@ -220,12 +238,12 @@ def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | N
     policy = open_policy(engine, family, view, Limits(max_tokens=room, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            compared = ParityCheck(policy, learner, family, view, dtype, bounds or ParityBounds(), room)
+            compared = ParityCheck(policy, learner, family, view, dtype, bounds, room)
             sampled = compared.sample(loop)
             agreements = compared.compare(sampled)
     finally:
         policy.close()
-    if not isinstance(family, PlainForward):
-        return ModelParity(agreements, None)
     own = [each.row for each in sampled]
-    return ModelParity(agreements, plain_gaps(family, dtype, own, learner.logprobs(own), view))
+    known = learner.logprobs(own) if isinstance(family, PlainForward) else []
+    learner.engine.destroy()  # removes DeepSpeed's hooks, which would hold the weights
+    return agreements, own, known

@@ -26,7 +26,8 @@ def against(
     An image is near if it lies within ``max_bits`` of 256 of a reference's image as it is, turned by a quarter or
     mirrored. A question is near if it holds a share of ``min_share`` of the reference's word trigrams. Questions of
     fewer than ``min_words`` words are near by themselves to nothing, because sets repeat them (What colour is the car);
-    with ``match="both"`` their length does not count.
+    with ``match="both"`` their length does not count, but a question of fewer than three words is found as a whole
+    alone.
     """
     if match not in ("image", "question", "both", "either"):
         raise ValueError(f"match={match!r}: expected image, question, both or either")

@@ -76,19 +76,22 @@ class _Kept:
     def __init__(self, max_bits: int, min_similarity: float, hashes: ImageHashes) -> None:
         self._index, self._max, self._least, self._hashes = HammingIndex(max_bits), max_bits, min_similarity, hashes
         self._rows: list[RowFacts] = []
+        self._grams: list[frozenset[str]] = []  # of the questions of ``_rows``; empty where words must be equal
 
     def match_or_keep(self, row: RowFacts) -> Match | None:
         own = [self._hashes[sha] for sha in row.media[: len(row.sizes)]]
         first = own[0] if own else bytes(BITS // 8)
+        said_words = frozenset[str]() if self._least == 1 else grams(row.question)
         for position, _ in self._index.near(first):
             earlier = self._rows[position]
             bits = max((distance(a, self._hashes[b]) for a, b in zip(own, earlier.media, strict=False)), default=0)
             if bits > self._max:
                 continue
-            alike = 1.0 if self._least == 1 else similarity(grams(row.question), grams(earlier.question))
+            alike = 1.0 if self._least == 1 else similarity(said_words, self._grams[position])
             if alike >= self._least:
                 said = f"near {earlier.id} in {earlier.file}: {bits} of {BITS} bits"
                 return Match(said + (f", words {alike:.2f}" if alike < 1 else ""), earlier.file, earlier.id)
         self._index.add(first)
         self._rows.append(row)
+        self._grams.append(said_words)
         return None

@@ -12,8 +12,12 @@ from vtcli.filters.demonstrations import OBSERVATION_TAGS
 from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
 from vtcli.filters.words import words
 
-FAILURE = r"\A\W*error\b|^Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):|\btimed out\b"
-"""Of an observation: the environments' own ("Error: …"), Python's, and what other sets write."""
+FAILURE = (
+    r"\A\W*error\b(?!:? *[-+]?\d)|^Traceback \(most recent call last\)"
+    r"|^[ \t]*(?:error|\w*(?-i:Error|Exception)): (?![-+]?\d)|\b(?:code|call|tool|execution) timed out\b"
+)
+"""Of an observation: the environments' own ("Error: …"), Python's, and what other sets write. A number after "error" is
+a result."""
 
 TAGS = ("think", "answer", "code", "tool_call")
 

@@ -102,11 +102,12 @@ def eligible(found: Sequence[Scored], probe: CausalProbe) -> list[ProbeSource]:
 def choose(sources: Sequence[ProbeSource], most: int, seed: int) -> list[ProbeSource]:
     """At most ``most`` sources, one a question, evenly over the tasks as far as they have enough; in their order.
 
-    The choice does not depend on answers: right and wrong ones are as likely to be taken.
+    The choice does not depend on answers: right and wrong ones are as likely to be taken. Nor does it depend on the
+    other sources' number, as a resumed evaluation may have more of them: one more changes one at most.
     """
-    rng = np.random.default_rng(derive_seed(seed, "probe"))
     piles: dict[str, dict[str, int]] = defaultdict(dict)
-    for i in (int(i) for i in rng.permutation(len(sources))):
+    numbers = [derive_seed(seed, "probe", source.scored.trajectory.id) for source in sources]
+    for i in sorted(range(len(sources)), key=numbers.__getitem__):
         sample = sources[i].scored.trajectory.sample
         piles[sample.task].setdefault(sample.id, i)
     queues = [list(pile.values()) for _, pile in sorted(piles.items())]

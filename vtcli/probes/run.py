@@ -26,7 +26,7 @@ class ProbeRun:
         self.sources = choose(self._eligible, planner.probe.trajectories, planner.seed)
         self._scored = {source.scored.trajectory.id: source.scored for source in self.sources}
         stored = records.read(path, Continuation) if path.exists() else ()
-        self._rows = {one.key: one for one in stored if one.right is not None}
+        self._rows = {one.key: one for one in stored if one.right is not None and one.source in self._scored}
         self._keys: dict[str, Key] = {}  # by the continuation's id
 
     async def requests(self) -> list[RolloutRequest]:

@@ -5,6 +5,7 @@ Only lists are held. A card is made from its record when somebody opens it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -112,7 +113,8 @@ class RecordPlace:
 
     file: Path
     start: int
-    line: int = 0
+    line: int
+    digest: bytes  # of the line: a run that is resumed cuts its file and writes others there
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class TrajectoryFeed:
         self._questions: list[Question] = []
         self._rollouts: dict[tuple[str, str], list[int]] = {}  # of a question: their numbers
         self._ends: dict[Path, int] = {}
+        self._last: dict[Path, RecordPlace] = {}  # of each file: the record that was read last
 
     def told(self, run: int, after: int) -> dict[str, Any]:
         """The news for the page: entries from ``after`` on, and the state of the whole.
@@ -170,35 +173,45 @@ class TrajectoryFeed:
         sources = (self.source, *(other.source for other in self._others))
         return next((place for source in sources if (place := source.image(sha))), None)
 
-    def body(self, number: int) -> str | None:
-        """The HTML of a card, those of other models beside it; None where there is no such trajectory, or no longer."""
-        card = self.card(number)
+    def body(self, number: int, run: int | None = None) -> str | None:
+        """The HTML of a card, those of other models beside it; None where there is no such trajectory, or no longer.
+
+        Raises:
+            InputError: ``run`` is over, since a file was cut; or another record is in the place of this one.
+        """
+        with self._guard:
+            if run not in (None, self._run):
+                raise InputError(f"List {run} is out of date: a file was cut. Load the page again.")
+            if not 0 <= number < len(self._places):
+                return None
+            place, question = self._places[number], self._questions[number]
+        card = self._card(place)
         if card is None or not self._others:
             return card and pages.body(card)
-        with self._guard:
-            question = self._questions[number]
-        found = [(other, other.number(question)) for other in self._others]
-        cards = [card, *(None if at is None else other.card(at) for other, at in found)]
-        return pages.beside(list(zip(self.titles, cards, strict=True)))
+        return pages.beside(list(zip(self.titles, [card, *(o.asked(question) for o in self._others)], strict=True)))
 
-    def card(self, number: int) -> viewer.Card | None:
-        """A trajectory as the viewer shows it."""
-        with self._guard:
-            place = self._places[number] if 0 <= number < len(self._places) else None
-        if place is None or not place.file.is_file():
+    def _card(self, place: RecordPlace) -> viewer.Card | None:
+        if not place.file.is_file():
             return None
         return viewer.card(_scored(_line(place), str(place.file)), viewer.PictureFiles(self.source.image))
 
-    def number(self, question: Question) -> int | None:
-        """The number of this rollout of a question, or of the last one there is; None where it was not asked."""
+    def asked(self, question: Question) -> viewer.Card | None:
+        """The trajectory of a question as the viewer shows it; None where it was not asked."""
         with self._guard:
-            known = self._rollouts.get((question.sample, question.form))
-        return None if known is None else known[min(question.rollout, len(known) - 1)]
+            at = self._number(question)
+            place = None if at is None else self._places[at]
+        return None if place is None else self._card(place)
 
     def outcome(self, question: Question) -> dict[str, Any] | None:
         """The outcome of a question, for the list of another model."""
-        at = self.number(question)
-        return None if at is None else {"model": self.source.title, "outcome": self._entries[at]["outcome"]}
+        with self._guard:
+            at = self._number(question)
+            return None if at is None else {"model": self.source.title, "outcome": self._entries[at]["outcome"]}
+
+    def _number(self, question: Question) -> int | None:
+        """The number of this rollout of a question, or of the last one there is; None where it was not asked."""
+        known = self._rollouts.get((question.sample, question.form))
+        return None if known is None else known[min(question.rollout, len(known) - 1)]
 
     def read(self) -> bool:
         """Reads for a while; returns True if it came to the end."""
@@ -229,12 +242,12 @@ class TrajectoryFeed:
         if not all(other.read() for other in self._others):
             return False
         until, files = time.monotonic() + SEARCH_S, self.source.found()
-        if any(not path.is_file() or path.stat().st_size < end for path, end in self._ends.items()):
+        if not all(_in_place(place) for place in self._last.values()):
             self._begin(self._run + 1)
         for path in files:
             for place, end, line in _lines(path, self._ends.get(path, 0)):
                 self._add(_scored(line, str(path)), place)
-                self._ends[path] = end
+                self._ends[path], self._last[path] = end, place
                 if time.monotonic() > until and end != place.start:
                     return False
         return True
@@ -257,22 +270,40 @@ def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
             for place, end, content in frames.placed(file, path, start):
                 lines = content.splitlines(keepends=True)
                 for number, line in enumerate(lines):
-                    yield RecordPlace(path, place, number), end if number == len(lines) - 1 else place, line
+                    after = end if number == len(lines) - 1 else place
+                    yield RecordPlace(path, place, number, _digest(line)), after, line
             return
         file.seek(start)
         for line in file:
             if line.endswith(b"\n"):
-                yield RecordPlace(path, start), start + len(line), line
+                yield RecordPlace(path, start, 0, _digest(line)), start + len(line), line
                 start += len(line)
 
 
 def _line(place: RecordPlace) -> bytes:
+    """The line of a record. Raises ``InputError`` where it no longer is."""
     with disk.checked(place.file, "read"), place.file.open("rb") as file:
         if place.file.suffix == frames.ENDING:
-            _, _, content = next(frames.placed(file, place.file, place.start))
-            return content.splitlines(keepends=True)[place.line]
-        file.seek(place.start)
-        return file.readline()
+            _, _, content = next(frames.placed(file, place.file, place.start), (0, 0, b""))
+            line = b"".join(content.splitlines(keepends=True)[place.line : place.line + 1])
+        else:
+            file.seek(place.start)
+            line = file.readline()
+    if _digest(line) != place.digest:
+        raise InputError(f"{place.file} was written anew: other bytes are at byte {place.start}. Load the page again.")
+    return line
+
+
+def _in_place(place: RecordPlace) -> bool:
+    try:
+        _line(place)
+    except InputError:
+        return False
+    return True
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
 
 
 def _scored(line: bytes, where: str) -> Scored:

@@ -132,6 +132,7 @@ class Scope:
     inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
     when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
     # its work is refused, or dropped
+    lineage: Sequence[Artifact] = ()  # parents that change nothing in what is made, such as a validation's data
 
 
 def first_rank() -> bool:
@@ -176,8 +177,9 @@ def open_run(
             return
         _begin(work, identity, scope.when_changed)
         _say_why_anew(store, settings, identity)
-        tracker = _open_tracker(settings, stage, work, config, parents)
-        draft = {"name": settings.name, "kind": kind, "parents": tuple(parents), "config": codec.encode(config)}
+        above = (*parents, *scope.lineage)
+        tracker = _open_tracker(settings, stage, work, config, above)
+        draft = {"name": settings.name, "kind": kind, "parents": above, "config": codec.encode(config)}
         draft |= {"seed": settings.seed, "stage": stage, "run_id": tracker.run_id}
         draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain, "overrides": overrides()}
         run = StageRun(store, work, tracker, identity, inputs=scope.inputs, _draft=draft)

@@ -76,9 +76,12 @@ class _Routes:
         return web.json_response(told)
 
     async def card(self, request: web.Request) -> web.Response:
-        """One card, as a script that hands it to the viewer."""
-        number = int(request.match_info["number"])
-        body = await asyncio.to_thread(self.trajectories.body, number)
+        """One card of the list of a run, as a script that hands it to the viewer; 409 where the list is out of date."""
+        number, run = int(request.match_info["number"]), request.query_string
+        try:
+            body = await asyncio.to_thread(self.trajectories.body, number, int(run) if run.isdecimal() else None)
+        except InputError as error:
+            raise web.HTTPConflict(text=str(error)) from error
         if body is None:
             raise web.HTTPNotFound(text="no such trajectory, or its run has ended")
         return web.Response(body=pages.call("cards", number, [body]), content_type="text/javascript")

@@ -30,6 +30,7 @@ from vtcli.engines.learner.saving import Snapshots
 from vtcli.engines.learner.sharing import share_out
 from vtcli.engines.learner.storing import export, storing
 from vtcli.engines.learner.sums import StepSums, TokenGap
+from vtcli.engines.learner.throughput import active_weights
 from vtcli.engines.learner.trained import merged, prepare
 from vtcli.engines.learner.zero import adamw, forget_gradients, settings, whole
 from vtcli.errors import EngineError, InputError
@@ -233,8 +234,8 @@ class DeepSpeedLearner:
 
     @property
     def weight_count(self) -> int:
-        """Number of the model's weights, of all shards."""
-        return sum(int(getattr(p, "ds_numel", p.numel())) for p in self.module.model.parameters())
+        """Number of the weights that compute a token, of all shards: of a mixture's experts the chosen part."""
+        return active_weights(self.module.model)
 
     def evaluate(self, rows: Sequence[TrainRow]) -> float:
         """Mean negative log-likelihood of the masked tokens of all ranks' rows, in nats per token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,11 +19,23 @@ FLOPS_PER_WEIGHT = 6
 """Of a token: a multiplication and an addition forward, and twice as many backward (PaLM, arXiv 2204.02311, app. B)."""
 
 
+def active_weights(model: Any) -> int:
+    """Number of weights that compute a token, of all shards: all but those of experts that are not chosen."""
+    text = model.config.get_text_config()
+    names = ("num_experts", "num_local_experts", "n_routed_experts")  # as types name it
+    experts = next((int(count) for name in names if (count := getattr(text, name, None))), 0)
+    sizes = {name: int(getattr(p, "ds_numel", p.numel())) for name, p in model.named_parameters()}
+    idle = max(0, experts - int(getattr(text, "num_experts_per_tok", experts)))
+    every = sum(size for name, size in sizes.items() if ".experts." in name)
+    return sum(sizes.values()) - (every * idle // experts if experts else 0)
+
+
 def throughput(row_tokens: float, seconds: float, weights: int, devices: int, peak: float | None) -> dict[str, float]:
     """Tokens of the trained rows per second, and the model FLOPs utilisation where the device's ``peak`` is known.
 
-    ``mfu`` counts 6 FLOPs a weight and token, as the field does. Attention, the vision tower's own tokens and layers
-    that are computed twice are left out. A prompt that rows share counts for each. ``peak`` is in FLOP/s.
+    ``mfu`` counts 6 FLOPs a weight (``active_weights``) and token, as the field does. Attention, the vision tower's own
+    tokens and layers that are computed twice are left out. A prompt that rows share counts for each. ``peak`` is in
+    FLOP/s.
 
     Example: 1000 tokens in 2 s on 1e9 weights and one device of 1e13 FLOP/s are 500 tokens/s and an ``mfu`` of 0.3.
     """

@@ -209,8 +209,10 @@ def _form(template: ChatTemplate, markers: Mapping[str, int]) -> TurnForm:
     turn = template.policy_turn()
     places = {turn.rest.index(marker): marker for marker in sorted(markers, key=len) if marker in turn.rest}
     before_user = turn.rest.partition(OPEN)[0]
-    opens = template.prompt(("text",), system=False).partition(OPEN)[0]  # a marker in it begins a turn
-    if not places or min(places) >= len(before_user) or places[min(places)] in opens:
+    opens = template.prompt(("text",), system=False).partition(OPEN)[0]  # a marker in it begins a turn, …
+    ends = template.user_end()  # … or ends a system prompt of the template's own, as it ends the user's turn
+    first = places[min(places)] if places else ""
+    if not places or min(places) >= len(before_user) or (first in opens and first not in ends):
         raise InputError(
             f"the model's chat template ends the policy's turn by no special token ({before_user[:80]!r} follows it), "
             "so an engine cannot tell where a turn ends. Models of this kind are not supported."

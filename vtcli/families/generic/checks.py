@@ -3,9 +3,9 @@ What differs is refused before anything is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -58,12 +58,26 @@ def config(folder: Path) -> Any:
         reason = "it has an encoder and a decoder, and a policy continues one row of tokens"
     elif getattr(text, "final_logit_softcapping", None):
         reason = "it changes its logits after the head (final_logit_softcapping), which the learner does not compute"
+    elif dropped := list(_dropouts(found.to_dict())):
+        reason = (
+            f"it drops values at random in training ({', '.join(dropped)} in config.json), so the learner's "
+            "log-probabilities would not be the policy's. Set it to 0 there"
+        )
     if reason:
         raise InputError(f"{folder} holds a model of type {found.model_type!r}, which is not supported: {reason}.")
     return found
 
 
-def image_token(folder: Path, config: Any, processor: Any) -> int:
+def _dropouts(settings: Mapping[Any, Any]) -> Iterator[str]:
+    """Settings of a config and of its parts that drop values in training, each with its value."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in _dropouts(cast("Mapping[Any, Any]", value)))
+        elif ("dropout" in str(name) or name == "drop_path_rate") and isinstance(value, int | float) and value > 0:
+            yield f"{name}={value:g}"
+
+
+def image_token(config: Any, processor: Any) -> int:
     """The id whose places take image features.
 
     Raises:
@@ -71,15 +85,15 @@ def image_token(folder: Path, config: Any, processor: Any) -> int:
     """
     found: int | None = getattr(config, "image_token_id", None)
     text = None if found is None else processor.tokenizer.convert_ids_to_tokens(found)
-    unknown = processor.tokenizer.unk_token
-    if found is None or text is None or text == unknown:
+    if found is None or text is None or text == processor.tokenizer.unk_token:
         raise InputError(
-            f"{folder}: config.json names the image token by image_token_id={found}, and its tokenizer has no such "
+            f"config.json names the image token by image_token_id={found}, and its tokenizer has no such "
             "token. Copy the tokenizer's files that belong to the model."
         )
     marker = getattr(processor, "image_token", None)
-    if not isinstance(marker, str) or processor.tokenizer.convert_tokens_to_ids(marker) in (None, unknown):
-        raise InputError(f"{folder}: its processor names no image marker that its tokenizer has.")
+    unknown = (None, processor.tokenizer.unk_token_id)
+    if not isinstance(marker, str) or processor.tokenizer.convert_tokens_to_ids(marker) in unknown:
+        raise InputError(f"its processor names no image marker that its tokenizer has (image_token={marker!r}).")
     return found
 
 

@@ -62,14 +62,17 @@ class GenericVL:
 
         config = checks.config(folder)
         processor = open_processor(folder, config.model_type)
-        image_pad = checks.image_token(folder, config, processor)
-        reader = ViewReader(processor, processor.tokenizer.convert_ids_to_tokens(image_pad))
         try:
+            image_pad = checks.image_token(config, processor)
+            reader = ViewReader(processor, processor.tokenizer.convert_ids_to_tokens(image_pad))
             chat = open_chat(processor, reader, image_pad)
             checks.compare(chat)
         except InputError as error:
             raise InputError(f"{folder} ({config.model_type}): {error}") from error
-        return cls(folder, chat, GenericVllm(chat), config)
+        except Exception as error:  # older processors ignore what they are asked for, and raise what they like
+            told = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            raise InputError(f"{folder} ({config.model_type}): its processor cannot be used: {told}") from error
+        return cls(folder, chat, GenericVllm(folder, chat), config)
 
     @classmethod
     def sizing(cls, limits: ImageLimits) -> Sizing:
@@ -109,8 +112,20 @@ class GenericVL:
 
         from vtcli.families.generic import checks
 
-        model = AutoModelForImageTextToText.from_pretrained(str(self.folder), dtype=dtype)
-        checks.require_seam(self, model)
+        try:
+            model = AutoModelForImageTextToText.from_pretrained(str(self.folder), dtype=dtype)
+            checks.require_seam(self, model)
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            TypeError,
+        ) as error:  # of classes that transformers writes otherwise
+            told = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            raise InputError(
+                f"{self.folder} holds a model of type {self.config.model_type!r}, which is not supported: its class "
+                f"cannot be used ({told})."
+            ) from error
         return model
 
     def skeleton(self) -> Any:

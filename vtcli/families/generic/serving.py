@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vtcli.errors import InputError
 from vtcli.families.generic.chat import GenericChat
 from vtcli.families.generic.processor import PIXELS
 from vtcli.schema import ImageRef
@@ -21,11 +23,23 @@ if TYPE_CHECKING:
 class GenericVllm:
     """``VllmInputs`` of one model folder."""
 
+    folder: Path
     chat: GenericChat
     pixels_key: str = PIXELS
 
     def arguments(self, images: int, tokens: int, max_pixels: int) -> dict[str, Any]:
-        """vLLM reads the same processor's files, so it needs no settings beside the number of images."""
+        """vLLM reads the same processor's files, so it needs no settings beside the number of images.
+
+        Raises:
+            InputError: an image's text may merge with its neighbours into other tokens, and is then not found in a row.
+        """
+        text = self.chat.reader.layout(56, 56).text
+        before, *_, after = self.chat.splitter.split(text)  # texts beside special tokens
+        if before or after:
+            raise InputError(
+                f"{self.folder}: the processor writes {text!r} for an image, which does not begin and end with a "
+                "special token. Its tokens depend on the text beside it, so vLLM cannot take them: use engine=hf."
+            )
         return {"limit_mm_per_prompt": {"image": {"count": images}, "video": 0}}
 
     def prompt(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> list[int]:

@@ -63,6 +63,10 @@ class ChatTemplate:
         at = next((i for i, (a, b) in enumerate(zip(before, opened, strict=False)) if a != b), len(before))
         return TurnEdges("", rest, f"{opened[at:]!r} becomes {before[at:]!r}")
 
+    def user_end(self) -> str:
+        """The text after the user's text in a turn that nothing follows."""
+        return self.render(_asked(), generate=False).partition(slot(EARLIER))[2]
+
     def trims(self, role: str) -> tuple[bool, bool]:
         """Returns whether the template strips the left and the right of a role's text."""
         number = {"system": SYSTEM, "user": EARLIER, "assistant": SAID}[role]

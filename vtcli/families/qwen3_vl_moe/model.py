@@ -31,7 +31,8 @@ class Qwen3VLMoeForConditionalGeneration(transformers.Qwen3VLMoeForConditionalGe
         """As transformers' own; ``state_dict`` has this model's names and layout."""
         found = released(self.state_dict() if state_dict is None else state_dict)
         # DeepSpeed's weights share one buffer, where transformers looks for overlaps in contiguous tensors only
-        found = {name: value.contiguous() for name, value in found.items()}
+        # and copies lie on the host: a GPU has no room for all experts a second time
+        found = {name: value if value.is_contiguous() else value.cpu().contiguous() for name, value in found.items()}
         super().save_pretrained(save_directory, *given, state_dict=found, save_original_format=False, **more)
 
 

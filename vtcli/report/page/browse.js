@@ -10,6 +10,7 @@ const entries = [], byId = new Map(), waiting = new Map();
 const number = new Intl.NumberFormat("en").format;
 let pageSize = 1, shown = [], first = 0, end = 0, texts = null, run = 0, version = 0, unseen = 0;
 let linked = location.hash !== ""; // to a trajectory that is not there yet
+let settled = false; // the feed told everything and is not asked again
 
 function make(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
@@ -41,6 +42,7 @@ function fill(entry) {
   entry.card.append(told);
   load(`pages/${page}.js?${version}`).catch(() => {
     told.textContent = "This trajectory could not be loaded: it lies in the folder pages/ beside this page, or the server has ended.";
+    if (settled) poll(); // the file may have been written anew
   });
 }
 function load(address) {
@@ -63,12 +65,12 @@ globalThis.vtcli = {
   list(size, found) { pageSize = size; add(found); begin(); },
   texts(found) { texts = found; },
   cards(at, bodies) { // of a page: HTML from the template, where nothing of a model is markup
+    if (!waiting.has(document.currentScript.getAttribute("src"))) return; // of a list that began anew since
     bodies.forEach((html, i) => {
-      const entry = entries[at + i];
-      if (!entry?.card) return;
-      const body = make("template", { innerHTML: html }).content;
-      while (entry.card.children.length > 1) entry.card.lastChild.remove();
-      entry.card.append(body);
+      if (!entries[at + i]) return;
+      const node = card(entries[at + i]); // also of one that is not listed now: a page is loaded once
+      while (node.children.length > 1) node.lastChild.remove();
+      node.append(make("template", { innerHTML: html }).content);
     });
     document.activeElement?.closest("details.card")?.scrollIntoView({ block: "start" }); // what is above it grew
   },
@@ -231,7 +233,8 @@ function arrive(found) {
   else { unseen += found.length; told(); }
 }
 async function poll() {
-  let wait = 2000, going = true;
+  let wait = 2000;
+  settled = false;
   try {
     const reply = await fetch(`feed?run=${run}&after=${entries.length}`), found = await reply.json();
     if (found.problem) throw new Error(found.problem);
@@ -250,12 +253,12 @@ async function poll() {
     }
     const state = found.ended ? "The run has ended: `vtcli artifacts ls` lists what it made." : found.live ? `Followed while it runs; the newest rollout came ${found.quiet_s ?? 0} s ago.` : "";
     document.querySelector("#state").textContent = state;
-    going = !found.whole || found.live;
+    settled = found.whole && !found.live;
     if (linked) follow();
   } catch (error) {
     document.querySelector("#state").textContent = `The server does not answer: ${error.message}`;
   }
-  if (going) setTimeout(poll, wait);
+  if (!settled) setTimeout(poll, wait);
 }
 
 // Beginning: cards of the page, a list that lies beside it (it calls vtcli.list), or a server's feed.
