@@ -76,9 +76,9 @@ class TokenUsage:
 class Ledger:
     """Counts what requests cost, by rollout.
 
-    With ``count_stored``, replies from the file of replies count towards the budget as well: they were paid for by this
-    run before it was interrupted, or by another, and the budget is about all that the result cost. A run that its
-    budget stopped needs a larger one then. Without it they are summed apart.
+    With ``count_stored``, replies from the file of replies count towards the budget as well. They were paid for by this
+    run before it was interrupted, or by another. A run that its budget stopped needs a larger one then. Without
+    ``count_stored`` they are summed apart.
     """
 
     price: Price = field(default_factory=Price)

@@ -57,7 +57,7 @@ class StoredReplies:
 
 def open_replies(cache: str | None, home: Path, model: str) -> StoredReplies:
     """The replies in ``cache`` (None: a model's own file in the run's home). A line on standard error says that there
-    are some: a server tells nobody that it now serves other weights under the same name."""
+    are some, because a server may have other weights under the same name by now."""
     own = home / ".replies" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     found = StoredReplies(Path(cache) if cache else own)
     if len(found):
