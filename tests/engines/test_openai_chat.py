@@ -46,7 +46,7 @@ def test_a_conversation_is_the_same_messages_again_whatever_its_texts_hold() -> 
     assert [m.role for m in messages(CHAT.prompt("", "hm", []))] == ["user"]
 
 
-def test_open_requests_wait_for_the_budget_and_never_exceed_it() -> None:
+def test_open_requests_wait_for_the_budget_and_hold_the_most_they_may_cost() -> None:
     ledger = Ledger(Price(1.0, 1.0), Budget(tokens=100))
     most: list[int] = []
 
@@ -63,6 +63,25 @@ def test_open_requests_wait_for_the_budget_and_never_exceed_it() -> None:
     refused = [each for each in found if isinstance(each, BudgetSpentError)]
     assert ledger.spent.tokens == 75 and len(refused) == 15  # a sixth could come to 105
     assert ledger.by_rollout[0] == TokenUsage(10, 5, 1) and "75 tokens" in str(refused[0])
+
+
+def test_a_prompt_is_held_at_what_a_server_counted_of_others() -> None:
+    """Four requests of 10 estimated tokens at a time; the server counts 30."""
+    ledger = Ledger(budget=Budget(tokens=200))
+
+    async def request(number: int) -> None:
+        async with ledger.hold(TokenUsage(10, 10, 1)):
+            await asyncio.sleep(0)
+            ledger.learn(10, 30)
+            ledger.add(number, TokenUsage(30, 10, 1))
+
+    async def work() -> list[BaseException | None]:
+        first = await asyncio.gather(*(request(n) for n in range(4)))
+        return first + await asyncio.gather(*(request(n) for n in range(4)), return_exceptions=True)
+
+    found = asyncio.run(work())
+    assert ledger.spent.tokens == 200
+    assert "the next request may need 40 tokens" in str(found[-1])
 
 
 def test_every_request_reads_what_came_before_it() -> None:

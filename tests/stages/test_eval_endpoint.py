@@ -43,6 +43,8 @@ BEHAVIOURS: Mapping[str, world.Behaviour] = {
     "wrong": lambda turn: world.said("<answer>N</answer>"),
     "bad_arguments": lambda turn: world.said(world.ANSWER) if turn else called('{"bbox_2d": [1, 2'),
     "refuses": lambda turn: world.said(None, refusal="I can't help with that."),
+    "only_thinks": lambda turn: world.said("", "length"),
+    "filtered": lambda turn: world.said("", "content_filter"),
     "half_json": lambda turn: Reaction(raw=b'{"choices": [{"message": {"cont'),
 }
 NAMES = [*BEHAVIOURS, "busy"]  # busy: 429 first, then as good
@@ -104,7 +106,7 @@ def test_a_model_behind_an_endpoint_is_scored_by_the_same_rules(home: Path, monk
     assert [p.ref for p in made.manifest.parents] == ["data:v1"]
     summary = made.manifest.summary
     assert summary["label"] == "gpt-x"
-    assert (summary["answer.all.accuracy"], summary["answer.all.accuracy.n"]) == (3 / 5, 5.0)
+    assert (summary["answer.all.accuracy"], summary["answer.all.accuracy.n"]) == (3 / 7, 7.0)
     assert summary["answer.all.broken"] == 1.0
     assert "answer.all.tokens" not in summary  # not zero
     assert not [p for p in made.path.rglob("*") if p.is_file() and b"sk-secret" in p.read_bytes()]
@@ -115,6 +117,8 @@ def test_a_model_behind_an_endpoint_is_scored_by_the_same_rules(home: Path, monk
     refused = scored["refuses"]
     assert refused.trajectory.stop is Stop.ANSWERED and refused.signals.values["answer_correct"] == 0
     assert refused.trajectory.policy_turns[0].text == "I can't help with that."
+    assert scored["only_thinks"].trajectory.stop is Stop.MAX_TOKENS
+    assert scored["filtered"].trajectory.stop is Stop.ANSWERED
     assert [r.status for r in scored["good"].trajectory.results] == ["ok"]
     assert [r.status for r in scored["bad_arguments"].trajectory.results] == ["error"]
     for each in (s.trajectory for s in scored.values()):
@@ -152,14 +156,20 @@ def test_calls_may_be_text_and_tools_may_be_left_out(home: Path) -> None:
     assert made.manifest.summary["answer.all.accuracy"] == 1.0
 
 
-def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(home: Path) -> None:
+def test_a_budget_ends_the_command_and_what_was_answered_is_not_asked_again(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     right = dict.fromkeys(NAMES, world.turns(world.ANSWER))
     with world.server(right) as server:
-        spare = {"patience": world.QUICK, "budget": Budget(money=0.0005), "price": Price(1.0, 1.0)}
+        spare = {"patience": world.QUICK, "budget": Budget(money=0.0016), "price": Price(1.0, 1.0)}
         with pytest.raises(BudgetSpentError, match=r"the budget is spent: \d+ tokens, 0\.00\d+ USD"):
             stage.run(config(home, server.url, concurrency=1, **spare))
         before = len(server.requests)
         assert 0 < before < len(NAMES)
+        with pytest.raises(BudgetSpentError):  # another run has its whole budget for what is not stored
+            stage.run(config(home, server.url, "another", concurrency=1, **spare))
+        assert len(server.requests) == 2 * before
+        assert f"{before} turns were answered by the file of replies, at no cost" in capfd.readouterr().err
         made = stage.run(config(home, server.url, concurrency=1))
         names = [world.row_of(body) for body in server.requests]
     assert sorted(names) == sorted([*NAMES, "busy"])

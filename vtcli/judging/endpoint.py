@@ -164,9 +164,11 @@ class Endpoint:
         )
 
     def _read(self, data: bytes) -> Reply:
-        """The text of a completion."""
+        """The text of a completion. What the server counted is kept also where there is no text: it is paid for."""
+        counted = dict[str, Any]()
         try:
             value: Any = json.loads(data[:MAX_REPLY_BYTES])
+            counted = cast("dict[str, Any]", value["usage"]) if isinstance(value.get("usage"), dict) else counted
             choice = cast("dict[str, Any]", cast("list[Any]", value["choices"])[0])
             message, finish = cast("dict[str, Any]", choice["message"]), str(choice.get("finish_reason") or "")
             content: Any = message["content"] if "tool_calls" not in message else message.get("content")
@@ -174,15 +176,13 @@ class Endpoint:
             kind = "HTML" if data.lstrip()[:1] == b"<" else "no chat completion"
             start = self._safe(data[:120].decode("utf-8", "replace"))
             hint = f"{self._section}.url must lead to an OpenAI-compatible API and usually ends in /v1"
-            return Reply(None, f"the endpoint answered with {kind} ({start!r}); {hint}", 200)
+            return Reply(None, f"the endpoint answered with {kind} ({start!r}); {hint}", 200, usage=counted)
         if isinstance(content, list):  # as content parts
             parts = cast("list[Any]", content)
             content = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
         if content is not None and not isinstance(content, str):
-            return Reply(None, "the completion's content is no text", 200)
+            return Reply(None, "the completion's content is no text", 200, usage=counted)
         cut = ", cut off at its token limit" if finish == "length" else ""
-        usage: Any = value.get("usage")
-        counted = cast("dict[str, Any]", usage) if isinstance(usage, dict) else dict[str, Any]()
         by = choice.get("stop_reason")
         return Reply(content or "", cut, 200, finish, message, counted, by if isinstance(by, str) else "")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Budget, Ledger, Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import StoredReplies
+from vtcli.engines.openai.replies import open_replies
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -42,7 +41,7 @@ class Baseline:
     send_seed: bool = True
     cache: str | None = None  # file of replies; None: in the run's home, one a model
     price: Price = field(default_factory=Price)
-    budget: Budget = field(default_factory=Budget)  # of one command
+    budget: Budget = field(default_factory=Budget)  # of one command; stored replies are free
     patience: Patience = field(default_factory=lambda: Patience(16, 300.0, 1800.0, 20, 1.0, 32))
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])  # with native calls, in place of conf/prompt
 
@@ -73,11 +72,10 @@ class Baseline:
         """Opens the endpoint on the running event loop. ``samples`` by the seeds of their rollouts, which say what
         tools are offered."""
         assert self.url is not None, "require() comes first"
-        name = hashlib.sha256(model.encode()).hexdigest()[:12]
-        replies = StoredReplies(Path(self.cache) if self.cache else home / ".replies" / f"{name}.jsonl")
+        replies = open_replies(self.cache, home, model)
         endpoint = Endpoint(self.url, self.key_env, self.patience, SECTION)
         endpoint.open()
-        ledger = Ledger(self.price, self.budget)
+        ledger = Ledger(self.price, self.budget, count_stored=False)
         settings = self.settings(model, lambda rollout: card.schemas(samples[rollout]))
         write = card.dialect.write if isinstance(card.dialect, Calls) else format_call
         return OpenBaseline(EndpointPolicy(endpoint, settings, images, replies, ledger, write), endpoint, ledger)
@@ -96,8 +94,9 @@ class OpenBaseline:
         """One line for the user."""
         spent, price = self.ledger.spent, self.ledger.price
         money = f", {spent.money(price):.4f} {price.currency}" if price.input or price.output else ""
-        cached = f" ({spent.cached} answered before)" if spent.cached else ""
-        return f"{spent.requests} requests{cached}, {spent.input} tokens in, {spent.output} out{money}"
+        stored = self.ledger.stored.requests
+        free = f"; {stored} turns were answered by the file of replies, at no cost" if stored else ""
+        return f"{spent.requests} requests, {spent.input} tokens in, {spent.output} out{money}{free}"
 
 
 def sizing(limits: ImageLimits) -> Sizing:

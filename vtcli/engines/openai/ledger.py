@@ -1,11 +1,16 @@
-"""Tokens and money of the replies of one run: prices, what was spent, and a budget that is never exceeded."""
+"""Tokens and money of the replies of one run: prices, what was spent, and a budget.
+
+A prompt's tokens are estimated before a reply counts them: four bytes or 28 x 28 pixels each. So the requests under way
+may exceed a budget, until a reply has told how many times the estimate the server counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vtcli.config.bounds import above, at_least
 from vtcli.errors import EngineError
@@ -69,25 +74,39 @@ class TokenUsage:
 
 @dataclass
 class Ledger:
-    """Counts what requests cost, by rollout. Replies from the cache count as well: they were paid for by this run
-    before it was interrupted, or by another, and a budget is about all that the result cost."""
+    """Counts what requests cost, by rollout.
+
+    With ``count_stored``, replies from the file of replies count towards the budget as well. They were paid for by this
+    run before it was interrupted, or by another. A run that its budget stopped needs a larger one then. Without
+    ``count_stored`` they are summed apart.
+    """
 
     price: Price = field(default_factory=Price)
     budget: Budget = field(default_factory=Budget)
     spent: TokenUsage = field(default_factory=TokenUsage)
     by_rollout: dict[int, TokenUsage] = field(default_factory=dict[int, TokenUsage])
+    count_stored: bool = True
+    ratio: float = 1.0  # the most that a server counted of a prompt, for a token of the estimate
+    stored: TokenUsage = field(default_factory=TokenUsage)  # from the file of replies, without ``count_stored``
     _held: TokenUsage = field(default_factory=TokenUsage)  # at most, by the requests that are open
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def add(self, rollout: int, usage: TokenUsage) -> None:
         """Counts a reply."""
-        self.spent += usage
+        if usage.cached and not self.count_stored:
+            self.stored += usage
+        else:
+            self.spent += usage
         self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
+
+    def learn(self, estimated: int, counted: int) -> None:
+        """Notes what a server counted of a prompt, for the requests that are open and to come."""
+        self.ratio = max(self.ratio, counted / max(estimated, 1))
 
     @asynccontextmanager
     async def hold(self, most: TokenUsage) -> AsyncGenerator[None]:
-        """Sets aside what a request may cost at most, for as long as it is open. Waits while open requests might use
-        the budget up.
+        """Sets aside what a request may cost at most, its input by estimate, for as long as it is open. Waits while
+        open requests might use the budget up.
 
         Raises:
             BudgetSpentError: it does not fit, and no other request is open.
@@ -97,7 +116,7 @@ class Ledger:
             if not self._fits(most):
                 raise BudgetSpentError(
                     f"the budget is spent: {self.spent.tokens} tokens, {self.spent.money(self.price):.4f} "
-                    f"{self.price.currency}; the next request may need {most.tokens} tokens"
+                    f"{self.price.currency}; the next request may need {self._scaled(most).tokens} tokens"
                 )
             self._held += most
         try:
@@ -109,6 +128,9 @@ class Ledger:
 
     def _fits(self, most: TokenUsage) -> bool:
         """True if the request fits even if all open ones cost the most that they may."""
-        total = self.spent + self._held + most
+        total = self.spent + self._scaled(self._held + most)
         tokens, money = self.budget.tokens, self.budget.money
         return (tokens is None or total.tokens <= tokens) and (money is None or total.money(self.price) <= money)
+
+    def _scaled(self, usage: TokenUsage) -> TokenUsage:
+        return replace(usage, input=math.ceil(usage.input * self.ratio))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, cast
 
 from vtcli.engines.openai.chat import END, messages, pack
@@ -28,6 +30,11 @@ OURS = ("model", "messages", "stream", "n", "stop", "seed", "tools")
 
 MOST_STOPS = 4
 """Stop strings that an endpoint takes, by OpenAI's documentation."""
+
+WITHHELD = "I cannot answer: the endpoint's content filter withheld the reply."
+"""The turn in place of a reply that a server's filter ended."""
+
+_MARKS = re.compile(r"</?[A-Za-z_]+>|```")
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """Keys under which servers return thoughts that they took out of the reply."""
@@ -78,20 +85,25 @@ class EndpointPolicy:
             RuntimeError: no reply, or none that can be a turn.
         """
         plain = self._body(request, {ref.view: ref.view for ref in request.images})
-        key = key_of([plain, list(request.stop), request.seed])
+        key = key_of([self._endpoint.url, plain, list(request.stop), request.seed])
         known = self._replies.get(key)
+        tools = plain.get("tools")
+        prompt = len(request.token_ids) + (len(pack(json.dumps(tools))) if tools else 0)  # tokens, by estimate
         if known is not None:
+            self._ledger.learn(prompt, known.input)
             self._ledger.add(request.rollout, _usage(known, cached=1))
-        return _completion(known or await self._ask(key, request), request)
+        return _completion(known or await self._ask(key, request, prompt), request)
 
-    async def _ask(self, key: str, request: Request) -> StoredReply:
-        async with self._endpoint.slot(), self._ledger.hold(TokenUsage(len(request.token_ids), request.max_tokens, 1)):
+    async def _ask(self, key: str, request: Request, prompt: int) -> StoredReply:
+        async with self._endpoint.slot(), self._ledger.hold(TokenUsage(prompt, request.max_tokens, 1)):
             urls = {ref.view: await asyncio.to_thread(self._url, ref) for ref in request.images}
             reply = await self._endpoint.ask(self._body(request, urls))
-            text = self._text(reply, request.stop)
-            found = _stored(key, text, reply, request)
+            found = _stored(key, reply, prompt)
+            if reply.status == HTTPStatus.OK:  # it is paid for, also where no turn can be made of it
+                self._ledger.learn(prompt, found.input)
+                self._ledger.add(request.rollout, _usage(found, cached=0))
+            found = replace(found, text=self._text(reply, request.stop))
             self._replies.put(found)
-            self._ledger.add(request.rollout, _usage(found, cached=0))
             return found
 
     def _body(self, request: Request, urls: Mapping[str, str]) -> dict[str, Any]:
@@ -120,21 +132,20 @@ class EndpointPolicy:
         return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
     def _text(self, reply: Reply, stop: Sequence[str]) -> str:
-        """The turn's text: thoughts and calls that the server took out are put back, and a stop string ends it."""
+        """The turn's text: calls that the server took out are put back, a stop string ends it, and thoughts come in
+        front. Thoughts with a tag, a fence or a stop string are left out: they would be read as a call or an answer."""
         if reply.text is None:
             raise RuntimeError(reply.why)
-        if reply.finish == "content_filter":
-            raise RuntimeError("the endpoint's content filter withheld the reply")
+        if reply.finish == "content_filter":  # a refusal, and wrong: what was let through is no answer
+            return WITHHELD
         message, text = reply.message, reply.text
         calls: list[Any] = message["tool_calls"] if isinstance(message.get("tool_calls"), list) else []
         text = "\n".join([*([text] if text else []), *(self._call(call, stop) for call in calls)])
-        text = text or str(message.get("refusal") or "")
+        text = _ended(text or str(message.get("refusal") or ""), reply, stop)
         thoughts = next((message[key] for key in THOUGHTS if isinstance(message.get(key), str) and message[key]), "")
-        if thoughts and "<think>" not in text:
-            text = f"<think>{thoughts}</think>\n{text}"
-        if not text and reply.finish == "length":
-            raise RuntimeError("the reply was cut off before it had any text: raise limits.max_turn_tokens")
-        return _ended(text, reply, stop)
+        if not thoughts or "<think>" in text or _MARKS.search(thoughts) or any(each in thoughts for each in stop):
+            return text
+        return f"<think>{thoughts}</think>\n{text}"
 
     def _call(self, call: Any, stop: Sequence[str]) -> str:
         """A tool call of OpenAI's format as text; one that cannot be read stays unreadable, and the policy is told."""
@@ -179,11 +190,12 @@ def _ended(text: str, reply: Reply, stop: Sequence[str]) -> str:
     return text + left_open[place] if place >= 0 else text
 
 
-def _stored(key: str, text: str, reply: Reply, request: Request) -> StoredReply:
+def _stored(key: str, reply: Reply, prompt: int) -> StoredReply:
+    """The reply without its text. ``prompt``: tokens of the prompt, where the server did not count them."""
     counts = [reply.usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     known = all(isinstance(count, int) and count >= 0 for count in counts)
-    read, said = counts if known else (len(request.token_ids), len(pack(text)))
-    return StoredReply(key, text, reply.finish, cast(int, read), cast(int, said), estimated=not known)
+    read, said = counts if known else (prompt, len(pack(json.dumps(reply.message, ensure_ascii=False))))
+    return StoredReply(key, "", reply.finish, cast(int, read), cast(int, said), estimated=not known)
 
 
 def _usage(reply: StoredReply, cached: int) -> TokenUsage:
@@ -191,10 +203,11 @@ def _usage(reply: StoredReply, cached: int) -> TokenUsage:
 
 
 def _completion(reply: StoredReply, request: Request) -> Completion:
-    """The turn as ids. One that a stop string ended has no end marker, as with any engine."""
+    """The turn as ids. One that a stop string ended has no end marker, as with any engine. One that hidden thoughts
+    used up has no text, and is cut off."""
     ids = pack(reply.text, request.max_tokens - 1)
     fits = len(ids) < request.max_tokens
     ended = fits and any(reply.text.endswith(string) for string in request.stop)
     cut = not fits or (reply.finish == "length" and not ended)
-    ids = ids[: request.max_tokens] if cut or ended else (*ids, END)
+    ids = (ids[: request.max_tokens] or (END,)) if cut or ended else (*ids, END)
     return Completion(ids, (0.0,) * len(ids), "length" if cut else "stop")

@@ -1,4 +1,4 @@
-"""The file of replies: what an endpoint said to a request, by the request's content, so that nothing is paid twice.
+"""The file of replies: what an endpoint said to a request, by URL and the request's content, to pay nothing twice.
 
 Runs share a file for each model. A reply is written as soon as it is there, so that a kill costs the open requests
 alone. Only whole replies are kept: an error is asked again.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,16 @@ class StoredReplies:
         with disk.locked(self.path.with_suffix(".lock"), LOCK_S, f"the replies in {self.path}"):
             records.append(self.path, [reply])
         self._known[reply.key] = reply
+
+
+def open_replies(cache: str | None, home: Path, model: str) -> StoredReplies:
+    """The replies in ``cache`` (None: a model's own file in the run's home). A line on standard error says that there
+    are some, because a server may have other weights under the same name by now."""
+    own = home / ".replies" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
+    found = StoredReplies(Path(cache) if cache else own)
+    if len(found):
+        sys.stderr.write(
+            f"{model}: {len(found)} replies in {found.path} answer requests that were made before. If the server has "
+            "other weights now, give them a name of their own, or another cache.\n"
+        )
+    return found

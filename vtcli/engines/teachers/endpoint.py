@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vtcli.engines.openai.chat import TextChat
 from vtcli.engines.openai.ledger import Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import StoredReplies
+from vtcli.engines.openai.replies import open_replies
 from vtcli.engines.teachers.card import OpenTeacher, TeacherCard, TeacherInputs
 from vtcli.judging.endpoint import Endpoint, Patience
 
@@ -38,8 +36,7 @@ def card(
     Endpoint(url, key_env, patience or Patience(), "teacher")  # checks them before anything is read
 
     async def open_teacher(inputs: TeacherInputs) -> OpenTeacher:
-        name = hashlib.sha256(model.encode()).hexdigest()[:12]
-        replies = StoredReplies(Path(cache) if cache else inputs.home / ".replies" / f"{name}.jsonl")
+        replies = open_replies(cache, inputs.home, model)
         endpoint = Endpoint(url, key_env, patience or Patience(), "teacher")
         endpoint.open()
         policy = EndpointPolicy(endpoint, settings, inputs.images, replies, inputs.ledger, inputs.write)
