@@ -31,7 +31,7 @@ PROMPT = {
     "tool_question": "{question}",
     "answer_question": "{question}",
 }
-QUICK = Patience(timeout_s=0.3, deadline_s=0.5, attempts=2, backoff_s=0.01)
+QUICK = Patience(timeout_s=2.0, deadline_s=3.0, attempts=2, backoff_s=0.01)
 SIGNALS = {"answer": answer.measure, "boxes": boxes.measure, "code": code.measure}
 BOX = [28, 28, 56, 56]
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
@@ -73,7 +73,7 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "half_call": turns('<tool_call>{"name": "image_zoom_in_tool", "argum</tool_call>', crop(BOX), ANSWER),
     "half_json": lambda number: Reaction(raw=b'{"choices": [{"message": {"cont'),
     "refuses": turns("I'm sorry, but I can't help with that."),
-    "silent": lambda number: Reaction(ANSWER, delay_s=2.0),
+    "silent": lambda number: Reaction(ANSWER, delay_s=6.0),
     "cut": lambda number: said("<think>I look at", "length"),
     "endless": turns(crop(BOX)),
 }
