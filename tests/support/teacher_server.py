@@ -31,7 +31,7 @@ PROMPT = {
     "tool_question": "{question}",
     "answer_question": "{question}",
 }
-QUICK = Patience(timeout_s=2.0, deadline_s=3.0, attempts=2, backoff_s=0.01)
+QUICK = Patience(timeout_s=2.0, deadline_s=30.0, attempts=2, backoff_s=0.01)
 SIGNALS = {"answer": answer.measure, "boxes": boxes.measure, "code": code.measure}
 BOX = [28, 28, 56, 56]
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
