@@ -1,4 +1,4 @@
-# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | claim-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart reproduce-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -73,12 +73,18 @@ test-slurm: setup
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/quickstart.sh
 
-reproduce-toolsrl: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/reproduce_toolsrl.sh
-
-# codev, codevision, codedance, pyvision_image, pyvision_video; dashes do as well
+# A paper from data to its table, checked first; docs/reproduce.md has the variables. DRY=1 only checks; SLURM=1 submits jobs.
+REPRODUCE_OPTIONS = $(foreach option,scale model data demos judge judge_model seeds benchmarks config_dir name cluster more,\
+	$(if $($(shell echo $(option) | tr a-z A-Z)),--$(subst _,-,$(option)) '$($(shell echo $(option) | tr a-z A-Z))'))
 reproduce-%: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/reproduce.sh $(subst -,_,$*)
+	$(BIN)/vtcli reproduce $* $(REPRODUCE_OPTIONS) $(if $(DRY),--dry) $(if $(SLURM),--slurm) $(if $(TABLE),--table)
+
+# A paper's claim in miniature, with what it is compared with; codev, codevision, codedance, pyvision_image, pyvision_video.
+claim-toolsrl: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/claim_toolsrl.sh
+
+claim-%: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/claim.sh $(subst -,_,$*)
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/bench.sh

@@ -21,6 +21,7 @@ DRIVERS: dict[str, str] = {
 """``path::function`` -> why this one reads best in one piece; at most 120 lines."""
 
 MANY_PARAMETERS: dict[str, str] = {
+    "vtcli/cli/reproduce.py::reproduce": "options of a command line, which typer reads off the parameters",
     "vtcli/judging/model.py::open_judge": "keyword-only, filled in by conf/judge",
     "vtcli/data/importers/rows.py::generate": "keyword-only, filled in by conf/data",
     "vtcli/engines/teachers/endpoint.py::card": "keyword-only, filled in by conf/teacher",

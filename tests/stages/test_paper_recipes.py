@@ -76,7 +76,7 @@ def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: s
 
 
 def test_what_a_claim_leaves_out_is_a_key_of_its_recipe() -> None:
-    script = (Path(__file__).parents[2] / "stages" / "scripts" / "reproduce.sh").read_text()
+    script = (Path(__file__).parents[2] / "stages" / "scripts" / "claim.sh").read_text()
     comparisons = re.findall(r"^([a-z_ |]+)\) others=\((.*)\) ;;$", script, re.MULTILINE)
     assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} == set(RECIPES)
     for names, others in comparisons:

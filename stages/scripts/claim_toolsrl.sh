@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ToolsRL's claims in miniature (docs/results.md): for every seed the curriculum and, from the same base model and with
 # the same number of steps, the answer's reward alone; both against the base model on the same held-out questions.
-# Run by `make reproduce-toolsrl`; SEEDS="3 4" measures others. What exists already is not made again.
+# Run by `make claim-toolsrl`; SEEDS="3 4" measures others. What exists already is not made again.
 set -euo pipefail
 export VTCLI_HOME=${VTCLI_HOME:-artifacts}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A paper's claim in miniature (docs/results.md): for every seed the recipe, and from the same base model, on the same data and
 # with the same number of steps the recipe without what the claim is about; all on the same held-out questions.
-# Run by `make reproduce-codev` and its like; SEEDS="3 4" measures others, COMPARE=no the recipe alone. What exists already
+# Run by `make claim-codev` and its like; SEEDS="3 4" measures others, COMPARE=no the recipe alone. What exists already
 # is not made again.
 set -euo pipefail
 recipe=${1:?which recipe: codev, codevision, codedance, pyvision_image or pyvision_video}
@@ -17,7 +17,7 @@ codev) others=("accuracy=rl.phases.0.reward.weights.tool=0") ;;
 codevision) others=("no-penalty=rl.phases.0.reward.weights.penalty=0" "no-strategy=rl.phases.0.reward.weights.strategy=0") ;;
 codedance) others=("deepeyes=$(phase deepeyes vtcli.rewards.deepeyes.conditional)") ;;
 pyvision_image | pyvision_video) others=("no-bonus=rl.phases.0.reward.per_call=0" "unranked=rl.select.rank=none") ;;
-*) echo "reproduce.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
+*) echo "claim.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
 esac
 # PyVision-RL rolls out twice as many as it learns from, and every run of its code draws a figure. One round as in the paper's
 # algorithm 1; up to four take twice as long once most groups are all right. Where nearly all are, one round leaves

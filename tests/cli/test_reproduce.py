@@ -1,0 +1,169 @@
+"""`vtcli reproduce`: the order of its commands, what each reads, and the checks that come before any of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import judge_server
+import pytest
+from benchmark_copies import tsv, vstar_rows
+
+from vtcli.cli.reproduction import tables
+from vtcli.cli.reproduction.checks import CheckResult, DryRun
+from vtcli.cli.reproduction.graph import PAPERS, Reproduction, PaperCommand, shipped, steps
+from vtcli.config import compose
+from vtcli.errors import ConfigError
+from vtcli.store.artifacts import ArtifactStore
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"
+
+
+def told(asked: Reproduction) -> dict[str, PaperCommand]:
+    return {step.makes.removeprefix(f"{asked.prefix}-"): step for step in steps(asked)}
+
+
+def words(step: PaperCommand) -> str:
+    return " ".join(step.argv({}))
+
+
+def results(asked: Reproduction, cluster: str | None) -> dict[str, CheckResult]:
+    """The first line of each topic, for commands that run elsewhere."""
+    found: dict[str, CheckResult] = {}
+    for result in DryRun(asked, steps(asked), cluster, jobs=True).results():
+        found.setdefault(result.topic, result)
+    return found
+
+
+def test_in_miniature_a_model_is_made_and_each_seed_trains_its_own() -> None:
+    found = told(Reproduction("codev", "tiny", seeds=(3, 4)))
+    order = ["data", "demos", "base-s3", "clean", "before-s3", "policy-s3", "report-s3"]
+    assert list(found) == [*order, "base-s4", "before-s4", "policy-s4", "report-s4"]
+    assert found["base-s4"].reads == {"sft.data": "codev-tiny-demos"}
+    assert "+recipe=tiny_codev" in found["base-s4"].words
+    assert found["policy-s4"].reads == {"rl.data": "codev-tiny-clean", "rl.model": "codev-tiny-base-s4"}
+    assert found["report-s4"].reads == {
+        "eval.data": "codev-tiny-data",
+        "eval.model": "codev-tiny-policy-s4",
+        "eval.baseline": "codev-tiny-before-s4",
+    }
+    exact = found["policy-s4"].argv({"codev-tiny-clean": "codev-tiny-clean:v7"})
+    assert "rl.data=codev-tiny-clean:v7" in exact and "rl.model=codev-tiny-base-s4@latest" in exact
+
+
+def test_at_scale_a_model_is_taken_as_it_is_unless_demonstrations_are_given(tmp_path: Path) -> None:
+    asked = Reproduction("toolsrl", "paper", data="mine:v2", seeds=(0, 1), benchmarks=tmp_path)
+    found = told(asked)
+    assert list(found) == ["clean", "before-s0", "policy-s0", "report-s0", "policy-s1", "report-s1"]
+    assert f"rl.model={MODEL}" in found["policy-s1"].words and "filter.data=mine:v2" in found["clean"].words
+    assert found["report-s1"].reads["eval.baseline"] == "toolsrl-paper-before-s0"
+    assert "vstar" in words(found["report-s0"]) and "eval.data" not in words(found["report-s0"])
+    taught = told(Reproduction("codev", "node", model=MODEL, demos="cold@latest"))
+    assert f"sft.model={MODEL}" in taught["base-s0"].words and "sft.data=cold@latest" in taught["base-s0"].words
+    assert taught["policy-s0"].reads["rl.model"] == "codev-node-base-s0"
+    assert f"filter.model={MODEL}" in taught["clean"].words  # CodeV's pass rates are those of the model before sft
+
+
+@pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
+def test_every_recipe_has_commands(recipe: str) -> None:
+    found = told(Reproduction(recipe, "paper", model=MODEL))
+    assert list(found) == ["data", "clean", "before-s0", "policy-s0", "report-s0"]
+
+
+def test_every_paper_prints_numbers_of_some_benchmark() -> None:
+    printed = {row.paper for one in shipped().values() for row in one.published}
+    assert set(PAPERS.values()) <= printed
+    assert "vstar" in Reproduction("codev", "tiny").asked
+    assert not Reproduction("deepeyes", "tiny").asked
+
+
+def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
+    asked = Reproduction(
+        "codev",
+        "tiny",
+        judge="http://host:1/v1",
+        judge_model="J",
+        overrides=("rl.group_size=2", "sft.epochs=1", "tracker=none"),
+    )
+    found = told(asked)
+    for name, step in found.items():
+        assert ("judge.url=http://host:1/v1" in step.words) == (step.stage in ("filter", "rl", "eval")), name
+        assert "tracker=none" in step.words
+        assert ("rl.group_size=2" in step.words) == (step.stage in ("filter", "rl", "eval")), name
+        assert ("sft.epochs=1" in step.words) == (name == "base-s0"), name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"recipe": "codeev"}, r"recipe 'codeev': expected one of codedance, codev"),
+        ({"scale": "huge"}, r"SCALE=huge: expected one of"),
+        ({"judge": "http://host/v1"}, r"needs JUDGE_MODEL=NAME"),
+        ({"overrides": ("model=x",)}, r"model=x: vtcli reproduce says this to each command itself"),
+    ],
+)
+def test_a_slip_is_named(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Reproduction(**{"recipe": "codev", "scale": "tiny", **given})  # type: ignore[arg-type]
+
+
+def test_a_wrong_key_ends_a_dry_run_with_the_command_and_the_nearest_key() -> None:
+    found = results(Reproduction("codev", "paper", model=MODEL, overrides=("rl.grup_size=2",)), None)
+    assert list(found) == ["commands"] and found["commands"].ok is False
+    assert "vtcli filter +recipe=codev" in found["commands"].said and "rl.group_size" in found["commands"].said
+
+
+def test_a_dry_run_tries_the_model_the_data_the_judge_and_the_benchmarks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    home = f"home={tmp_path / 'home'}"
+    tsv(tmp_path / "copies" / "VStarBench.tsv", vstar_rows())
+    with judge_server.JudgeServer(lambda *_: judge_server.verdict(1.0)) as yes:  # says 1 to every trial
+        asked = Reproduction(
+            "codev", "paper", data="gone:v1", judge=yes.url, judge_model="J", benchmarks=tmp_path / "copies",
+            overrides=(home,),
+        )  # fmt: skip
+        found = results(asked, "1x8xH100")
+    said = {topic: result.said for topic, result in found.items() if result.ok is False}
+    assert "There is no artifact gone:v1" in said["data"]
+    assert f"{MODEL} is not in the hub's cache" in said["model"]
+    assert "fails its trial" in said["judge"]
+    assert "hrbench_4k" in said["benchmarks"] and "VStarBench" not in said["benchmarks"]
+
+
+def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:
+    asked = Reproduction("toolsrl", "paper", seeds=(0, 1), overrides=(f"home={tmp_path}",))
+    dry = DryRun(asked, steps(asked), "1x8xH100", True)
+    said = "\n".join(result.said for result in dry._bill())
+    assert "2 × rl of 400 steps of 4,096 rollouts" in said
+    assert "GPU-hours a seed" in said and "1x8xH100" in said
+    small = DryRun(asked, steps(asked), "1x1xL20", True)
+    with pytest.raises(ConfigError, match="rl does not fit on 1x1xL20"):
+        list(small._bill())
+
+
+def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> None:
+    store, asked = ArtifactStore(tmp_path), Reproduction("codev", "tiny", seeds=(0, 1))
+    published = [
+        {"paper": "CodeV", "model": "CodeV-7B-RL", "printed": 84.8},
+        {"paper": "CodeDance", "model": "CodeDance-7B", "printed": 84.8},
+    ]
+    made: dict[str, str] = {}
+    for name, value in {"before-s0": 0.5, "report-s0": 0.75, "report-s1": 0.85}.items():
+        figure = {"figure": "all", "score": "choices", "value": value, "published": published}
+        with store.draft(f"codev-tiny-{name}", "report", seed=0, stage="eval") as draft:
+            (draft.path / "benchmarks.json").write_text(json.dumps({"vstar": {"title": "V*", "figures": [figure]}}))
+            made[f"codev-tiny-{name}"] = draft.commit().ref
+    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
+    assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
+
+
+def test_make_gives_its_variables_as_options() -> None:
+    line = ["make", "-n", "reproduce-pyvision-image", "SCALE=paper", "JUDGE_MODEL=J", "SEEDS=0 1", "DRY=1"]
+    done = subprocess.run([*line, "-o", "setup"], cwd=ROOT, capture_output=True, text=True, check=True)
+    said = " ".join(done.stdout.split())
+    assert "vtcli reproduce pyvision-image --scale 'paper' --judge-model 'J' --seeds '0 1' --dry" in said

@@ -1,0 +1,104 @@
+"""``vtcli reproduce``: from data to the paper's table. ``make reproduce-RECIPE`` gives its options as variables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vtcli.cli.console import say
+
+if TYPE_CHECKING:
+    from vtcli.cli.reproduction.graph import Reproduction, PaperCommand
+
+app = typer.Typer()
+
+
+@app.command()
+def reproduce(
+    recipe: str,
+    scale: Annotated[str, typer.Option(help="tiny, gpu, node or paper.")] = "tiny",
+    model: Annotated[str | None, typer.Option(help="What training starts from. Default: the recipe's.")] = None,
+    data: Annotated[str | None, typer.Option(help="A dataset, or a data configuration. Default: generated.")] = None,
+    demos: Annotated[str | None, typer.Option(help="Demonstrations for sft, as an artifact.")] = None,
+    judge: Annotated[str | None, typer.Option(help="URL of a judge's endpoint. Default: the oracle.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="The name under which the endpoint serves it.")] = None,
+    seeds: Annotated[str, typer.Option(help='Such as "0 1 2".')] = "0",
+    benchmarks: Annotated[Path | None, typer.Option(help="Folder with copies. Default: held-out rows.")] = None,
+    config_dir: Annotated[Path | None, typer.Option(help="A folder of your own, laid out as conf/.")] = None,
+    name: Annotated[str | None, typer.Option(help="How the artifacts' names begin. Default: the recipe.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="For the bill: NODESxGPUSxKIND.")] = None,
+    more: Annotated[str, typer.Option(help='Further overrides, such as "rl.steps_per_phase=20".')] = "",
+    dry: Annotated[bool, typer.Option("--dry", help="Check every input, endpoint and limit, and stop.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Submit jobs in place of running here.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="The table of what is there, and nothing else.")] = False,
+) -> None:
+    """Reproduce a paper: import, filter, sft, rl, eval on its benchmarks, and a table beside the printed numbers.
+
+    First every input, endpoint and limit is checked, and the bill is printed. The same command goes on where it
+    stopped. `make reproduce-codev SCALE=paper MODEL=… DRY=1` is the same.
+    """
+    from vtcli.cli.reproduction import runs
+    from vtcli.cli.reproduction.graph import Reproduction, steps
+    from vtcli.config import compose
+
+    own = compose.own_folder(config_dir)
+    asked = Reproduction(
+        recipe.replace("-", "_"), scale, model, data, demos, judge, judge_model, _numbers(seeds), benchmarks, own,
+        name, tuple(shlex.split(more)),
+    )  # fmt: skip
+    commands = steps(asked)
+    if table:
+        _print_table(asked, runs.latest(commands))
+        return
+    _check(asked, commands, cluster, slurm)
+    if dry:
+        return
+    if slurm:
+        numbers = runs.as_jobs(commands)
+        say(f"stop: scancel {' '.join(numbers)}; when they have ended, the same with TABLE=1 prints the table")
+        return
+    _print_table(asked, runs.here(commands))
+
+
+def _numbers(seeds: str) -> tuple[int, ...]:
+    from vtcli.errors import ConfigError
+
+    words = seeds.replace(",", " ").split()
+    if not words or not all(word.isdigit() for word in words):
+        raise ConfigError(f'SEEDS="{seeds}": expected numbers, such as SEEDS="0 1 2"')
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | None, slurm: bool) -> None:
+    """Prints the commands and every check. Ends with ``ConfigError`` where one fails."""
+    from vtcli.cli.reproduction.checks import DryRun
+    from vtcli.errors import ConfigError
+
+    for step in commands:
+        typer.echo(step.line({}))
+    failed = list[str]()
+    for result in DryRun(asked, commands, cluster, slurm).results():
+        word = {True: "ok", None: "note", False: "STOP"}[result.ok]
+        say(f"{word:<5}{result.topic:<15}{result.said}")
+        failed += [result.topic] if result.ok is False else []
+    if failed:
+        raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
+
+
+def _print_table(asked: Reproduction, made: Mapping[str, str]) -> None:
+    """Prints the table and keeps it beside the artifacts."""
+    from vtcli.cli.reproduction import tables
+    from vtcli.config import compose
+    from vtcli.store import disk
+
+    words = [f"+recipe={asked.recipe}", "rl.data=none:v1", "rl.model=none:v1", *asked.overrides]
+    home = Path(str(compose.load("rl", words).values["home"]))
+    text = tables.markdown(asked, tables.lines(asked, made, home))
+    path = home / f"reproduced-{asked.prefix}.md"
+    disk.write_atomic(path, text.encode())
+    typer.echo(text)
+    say(f"table: {path}")

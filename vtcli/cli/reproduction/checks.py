@@ -1,0 +1,227 @@
+"""The dry run: every input, endpoint and limit of a reproduction, tried before it costs anything. A minute at most."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vtcli.benchmarks import files
+from vtcli.cli import cost
+from vtcli.cli.pipeline import TINY
+from vtcli.cli.pipeline import cost as size
+from vtcli.cli.reproduction.graph import Reproduction, PaperCommand, shipped
+from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
+from vtcli.config import compose, machine
+from vtcli.errors import ConfigError, InputError, VtcliError
+from vtcli.runs.sources import source_model
+from vtcli.sandbox.confinement.probes import strongest
+from vtcli.signals.measuring import SignalMeter
+from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.images import ImageStore
+
+DATA_TIMEOUT_S = 300.0
+ARTIFACTS_OF_WEIGHTS = 3
+"""The policy, its newest checkpoint, and the one that is being written."""
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One line of the dry run. ``ok`` is None for what a reader should know and that stops nothing."""
+
+    topic: str
+    ok: bool | None
+    said: str
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The checks of one reproduction. ``jobs``: commands run elsewhere, so this machine's GPUs do not count."""
+
+    asked: Reproduction
+    steps: Sequence[PaperCommand]
+    cluster: str | None
+    jobs: bool
+
+    def results(self) -> Iterator[CheckResult]:
+        """Every check in order. One that fails does not keep the others from being made, but for wrong keys: without
+        a configuration there is nothing to check."""
+        checks: dict[str, Callable[[], Iterator[CheckResult]]] = {
+            "commands": self._commands,
+            "data": self._data,
+            "model": self._model,
+            "demonstrations": self._demos,
+            "judge": self._judge,
+            "benchmarks": self._benchmarks,
+            "sandbox": self._sandbox,
+            "machine": self._machine,
+            "bill": self._bill,
+        }
+        for topic, check in checks.items():
+            try:
+                yield from check()
+            except (VtcliError, OSError) as error:
+                yield CheckResult(topic, False, str(error))
+                if topic == "commands":
+                    return
+
+    @property
+    def home(self) -> Path:
+        return Path(str(self._values("rl")["home"]))
+
+    def _step(self, stage: str) -> PaperCommand:
+        return next(step for step in self.steps if step.stage == stage)
+
+    def _values(self, stage: str) -> dict[str, Any]:
+        return compose.load(stage, self._step(stage).argv({})).values
+
+    def _commands(self) -> Iterator[CheckResult]:
+        first = [step for step in self.steps if step.seed == self.asked.seeds[0]]
+        for step in first:
+            try:
+                compose.build(stage_parts(step.stage)[0], compose.load(step.stage, step.argv({})))
+            except VtcliError as error:
+                raise ConfigError(f"{step.line({})}\n  {error}") from error
+        yield CheckResult("commands", True, f"{len(self.steps)} commands; their keys and values are right")
+
+    def _data(self) -> Iterator[CheckResult]:
+        asked = self.asked
+        if asked.data is None:
+            stand_ins = "generated" if asked.scale == TINY else "generated stand-ins of the paper's data (DATA=)"
+            yield CheckResult("data", None if asked.scale != TINY else True, stand_ins)
+        elif asked.given:
+            found = ArtifactStore(self.home).resolve(asked.data, "dataset", verify=False)
+            yield CheckResult("data", True, f"{found.ref}")
+        else:
+            line = [sys.executable, "-m", "vtcli", "synth", *self._step("synth").argv({}), "synth.preview=3"]
+            with tempfile.TemporaryDirectory() as folder:
+                done = subprocess.run(
+                    [*line, f"home={folder}"], capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S
+                )
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            yield CheckResult("data", done.returncode == 0, f"{asked.data}: {re.sub('^.*?: ', '', last)}")
+
+    def _model(self) -> Iterator[CheckResult]:
+        model = self._given("rl.model") or self._given("sft.model")
+        if model is None:
+            yield CheckResult("model", True, "a miniature, made by sft")
+        elif Path(model).is_dir() or re.search(r":v\d+|@latest", model):
+            yield CheckResult("model", True, source_model(ArtifactStore(self.home), model, verify=False).name)
+        else:
+            yield _hub(model)
+
+    def _given(self, key: str) -> str | None:
+        """The model that a command names itself."""
+        words = [word for step in self.steps if step.stage == key.partition(".")[0] for word in step.words]
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{key}=")), None)
+
+    def _demos(self) -> Iterator[CheckResult]:
+        if self.asked.demos:
+            found = ArtifactStore(self.home).resolve(self.asked.demos, "demos", verify=False)
+            yield CheckResult("demonstrations", True, found.ref)
+        elif not any(step.stage == "sft" for step in self.steps):
+            yield CheckResult("demonstrations", None, "none (DEMOS=): rl starts from the model as it is")
+
+    def _judge(self) -> Iterator[CheckResult]:
+        config: Any = compose.build(stage_parts("eval")[0], compose.load("eval", self._step("eval").argv({})))
+        with tempfile.TemporaryDirectory() as folder:
+            meter = SignalMeter(config.signals.values(), config.judge, ImageStore(folder), Path(folder))
+            if self.asked.judge is None:
+                own = self.asked.data is not None
+                said = "the oracle, which rules from the truth of generated data"
+                yield CheckResult("judge", None if own else True, said + (": open answers want JUDGE=" if own else ""))
+                return
+
+            async def tried() -> None:
+                try:
+                    await meter.start()
+                finally:
+                    await meter.close()
+
+            asyncio.run(tried())
+        yield CheckResult("judge", True, f"{self.asked.judge_model} at {self.asked.judge} passes its trial")
+
+    def _benchmarks(self) -> Iterator[CheckResult]:
+        asked = self.asked
+        if asked.benchmarks is None:
+            yield CheckResult("benchmarks", None, "none (BENCHMARKS=): held-out rows are measured")
+            return
+        if not asked.asked:
+            raise ConfigError(f"BENCHMARKS={asked.benchmarks}: no paper prints numbers of +recipe={asked.recipe}")
+        missing = list[str]()
+        known = shipped()
+        for name in asked.asked:
+            try:
+                files.locate(asked.benchmarks, name, known[name])
+            except InputError as error:
+                missing.append(str(error))
+        if missing:
+            raise InputError("\n  ".join([f"{len(missing)} of {len(asked.asked)} are not there:", *missing]))
+        yield CheckResult("benchmarks", True, f"{', '.join(asked.asked)} (`vtcli benchmarks check` reads every row)")
+
+    def _sandbox(self) -> Iterator[CheckResult]:
+        values = self._values("rl")
+        if cost.workload(values).code:
+            minimum = values["sandbox"]["minimum_tier"]
+            yield CheckResult("sandbox", True, f"tier {strongest(minimum).tier} holds here")
+
+    def _machine(self) -> Iterator[CheckResult]:
+        if self.jobs:
+            found = shutil.which("sbatch")
+            yield CheckResult("machine", bool(found), found or "there is no sbatch here: submit from where jobs are")
+        elif any(step.stage in ON_ACCELERATOR for step in self.steps):
+            machine.require(self.asked.scale, self.asked.model, compose.scales())
+            yield CheckResult("machine", True, f"scale={self.asked.scale} runs here")
+
+    def _bill(self) -> Iterator[CheckResult]:
+        values, runs = self._values("rl"), len(self.asked.seeds)
+        yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
+        if self.asked.scale == TINY and self.cluster is None:
+            yield self._disk(0)
+            return
+        model = self._given("rl.model") or self._given("sft.model")
+        words = [word for word in self._step("rl").words if not word.startswith(("rl.model=", "rl.data=", "name="))]
+        plan = cost.run([*words, *([f"plan.model={model}"] if model else []), f"cluster={self.cluster or here()}"])
+        hours = plan.gpu_hours
+        each = f"{plan.work.steps * plan.time.total / 3600:.1f} h on {plan.cluster}, {hours:,.0f} GPU-hours a seed"
+        if not plan.memory.fits:
+            advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
+            raise ConfigError(f"rl does not fit on {plan.cluster}. It would with: {advice}")
+        yield CheckResult("bill", True, f"rl: {each}, {runs * hours:,.0f} in all; double it until a step was timed")
+        yield self._disk(14 * plan.arch.parameters * ARTIFACTS_OF_WEIGHTS * runs)
+
+    def _disk(self, needed: int) -> CheckResult:
+        existing = next(path for path in (self.home.absolute(), *self.home.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(existing).free
+        least = max(needed, 5 * GIB)
+        said = f"{free / GIB:,.0f} GiB free for {self.home}, about {least / GIB:,.0f} are needed"
+        return CheckResult("disk", free >= least, said)
+
+
+def here() -> str:
+    """The GPUs of this machine as ``cluster=`` has them, else one machine of eight H100."""
+    from vtcli.plan.hardware import GPUS
+
+    devices = machine.gpus()
+    kind = next((kind for kind in GPUS for device in devices[:1] if kind.lower() in device.name.lower()), None)
+    return f"1x{len(devices)}x{kind}" if kind else "1x8xH100"
+
+
+def _hub(model: str) -> CheckResult:
+    from huggingface_hub import constants, snapshot_download
+
+    with suppress(Exception):  # its classes of errors are many, and each means that it is not there
+        return CheckResult("model", True, f"{model}, in {snapshot_download(model, local_files_only=True)}")
+    if constants.HF_HUB_OFFLINE:
+        said = "is not in the hub's cache, and HF_HUB_OFFLINE is set"
+        return CheckResult("model", False, f"{model} {said}: `hf download {model}` with network, or MODEL=FOLDER")
+    return CheckResult("model", None, f"{model} is downloaded by the first command that reads it")

@@ -1,0 +1,186 @@
+"""The commands that reproduce a paper: import, filter, sft, rl, eval; each with the artifacts that it reads.
+
+Data and filtering are done once. The seeds repeat what is trained: sft where there is any, rl, and its evaluation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vtcli.benchmarks.benchmark import Benchmark
+from vtcli.cli.pipeline import TINY, at, command, filled, taught_by
+from vtcli.config import compose
+from vtcli.config.binding import convert
+from vtcli.errors import ConfigError
+
+PAPERS: Mapping[str, str] = {
+    "toolsrl": "ToolsRL",
+    "codev": "CodeV",
+    "codevision": "CodeVision",
+    "codedance": "CodeDance",
+    "pyvision_image": "PyVision-RL",
+    "pyvision_video": "PyVision-RL",
+}
+"""Papers as ``conf/benchmark`` names them, by recipe; other recipes have no printed numbers of their own."""
+
+ASKED = ("filter", "rl", "eval")
+"""Stages that ask a judge."""
+
+KNOWN_BY: Mapping[str, tuple[str, ...]] = {
+    "sft": ("sft",),
+    "rl": ASKED,  # filter and eval take its limits
+    "filter": ("filter",),
+    "eval": ("eval",),
+    "benchmark": ("eval",),
+    "probe": ("eval",),
+    **dict.fromkeys(("judge", "judging", "signals", "engine"), ASKED),
+}
+"""Stages whose commands take an override of a section; those of other sections go to every command."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A request for a paper. ``overrides`` go to every command that knows their section."""
+
+    recipe: str
+    scale: str
+    model: str | None = None  # what training starts from; None: the recipe's, or at scale tiny one that sft makes
+    data: str | None = None  # a dataset, or a name of conf/data (of --config-dir too); None: the recipe's
+    demos: str | None = None  # demonstrations for sft
+    judge: str | None = None  # the URL of an endpoint; None: the oracle
+    judge_model: str | None = None
+    seeds: tuple[int, ...] = (0,)
+    benchmarks: Path | None = None  # folder with local copies; None: held-out rows of the data
+    config_dir: Path | None = None
+    name: str | None = None  # how the artifacts' names begin
+    overrides: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = [name for name in compose.options("recipe", self.config_dir) if not name.startswith("tiny_")]
+        if self.recipe not in known:
+            raise ConfigError(f"recipe '{self.recipe}': expected one of {', '.join(known)}")
+        if self.scale not in compose.scales():
+            raise ConfigError(f"SCALE={self.scale}: expected one of {', '.join(compose.scales())}")
+        if self.judge and not self.judge_model:
+            raise ConfigError(f"JUDGE={self.judge} needs JUDGE_MODEL=NAME: the name under which the endpoint serves it")
+        for override in self.overrides:
+            key = override.lstrip("+~").partition("=")[0]
+            if key in ("name", "model", "data", "recipe", "scale", "seed", "judge", "judge.url", "judge.model"):
+                raise ConfigError(
+                    f"{override}: vtcli reproduce says this to each command itself; it has an option of that name"
+                )
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name or self.recipe}-{self.scale}"
+
+    @property
+    def given(self) -> bool:
+        """True where ``data`` is an artifact."""
+        return bool(self.data) and is_artifact(str(self.data))
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of the benchmarks that the paper prints its own numbers of."""
+        paper = PAPERS.get(self.recipe)
+        return [name for name, one in shipped().items() if any(row.paper == paper for row in one.published)]
+
+
+@dataclass(frozen=True)
+class PaperCommand:
+    """One command. ``reads`` are keys with the name of the artifact that another step makes."""
+
+    makes: str  # the artifact's name
+    stage: str
+    words: tuple[str, ...]
+    reads: Mapping[str, str]
+    seed: int
+
+    def argv(self, made: Mapping[str, str]) -> list[str]:
+        """Words after ``vtcli STAGE``. ``made`` has the artifacts of other steps, else the newest are meant."""
+        return [*self.words, *filled(self.reads, made)]
+
+    def line(self, made: Mapping[str, str]) -> str:
+        return command(self.stage, self.argv(made))
+
+
+def shipped() -> dict[str, Benchmark]:
+    """Every benchmark of ``conf/benchmark``."""
+    names = ",".join(compose.options("benchmark"))
+    job = compose.load("eval", [f"benchmark=[{names}]", "eval.model=none"])
+    return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
+
+
+def is_artifact(reference: str) -> bool:
+    """True for ``NAME:vN``, ``NAME@latest`` and an artifact's folder."""
+    return bool(re.search(r":v\d+|@latest", reference)) or (Path(reference) / "manifest.json").is_file()
+
+
+def steps(asked: Reproduction) -> list[PaperCommand]:
+    """All commands in an order in which each comes after those that it reads."""
+    judge = ("judge=openai", f"judge.url={asked.judge}", f"judge.model={asked.judge_model}") if asked.judge else ()
+    flags = ("--config-dir", str(asked.config_dir)) if asked.config_dir else ()
+    found: list[PaperCommand] = []
+
+    def add(name: str, stage: str, recipe: str, seed: int, words: tuple[str, ...], inputs: Mapping[str, str]) -> str:
+        makes, ours = f"{asked.prefix}-{name}", {step.makes for step in found}
+        reads = {key: ref for key, ref in inputs.items() if ref in ours}
+        given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in ours)
+        general = (f"+recipe={recipe}", f"scale={asked.scale}", f"seed={seed}", f"name={makes}")
+        told = tuple(word for word in asked.overrides if _knows(name, stage, word))
+        words = (*general, *words, *given, *(judge if stage in ASKED else ()), *told, *flags)
+        found.append(PaperCommand(makes, stage, words, reads, seed))
+        return makes
+
+    first = asked.seeds[0]
+    named = (f"data={asked.data}",) if asked.data else ()
+    data = str(asked.data) if asked.given else add("data", "synth", asked.recipe, first, named, {})
+    start, taught, demos = _start(asked), None, asked.demos
+    if start is None or demos:
+        taught = asked.recipe if demos else taught_by(asked.recipe, asked.config_dir)
+        demos = demos or add("demos", "synth", taught, first, (), {})
+
+    clean, before = "", ""
+    for seed in asked.seeds:
+        model = start or ""
+        if taught and demos:
+            reads = {"sft.data": demos} | ({"sft.model": start} if start else {})
+            model = add(f"base-s{seed}", "sft", taught, seed, (), reads)
+        if not clean:  # by the pass rates of what is trained, where a rule asks for them
+            clean = add(
+                "clean", "filter", asked.recipe, first, (), {"filter.data": data, "filter.model": start or model}
+            )
+        questions, held = _questions(asked, data)
+        if taught or not before:
+            reads = {**held, "eval.model": model}
+            before = add(f"before-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=before"), reads)
+        policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, (), {"rl.data": clean, "rl.model": model})
+        reads = {**held, "eval.model": policy, "eval.baseline": before}
+        add(f"report-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=after"), reads)
+    return found
+
+
+def _start(asked: Reproduction) -> str | None:
+    """The model that training starts from; None where sft builds one."""
+    if asked.model or asked.scale == TINY:
+        return asked.model
+    job = compose.load("rl", [f"+recipe={asked.recipe}", f"scale={asked.scale}", "rl.data=none:v1"])
+    return str(at(job.values, "model.path"))
+
+
+def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Words and inputs of an evaluation: the paper's benchmarks, or held-out rows."""
+    if asked.benchmarks is None:
+        return (), {"eval.data": data}
+    return (f"benchmark=[{','.join(asked.asked)}]", f"eval.benchmarks_in={asked.benchmarks}"), {}
+
+
+def _knows(name: str, stage: str, word: str) -> bool:
+    """True where the command of a stage takes an override."""
+    key = word.lstrip("+~").partition("=")[0]
+    if key.startswith("synth.demos"):
+        return name == "demos"
+    return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))

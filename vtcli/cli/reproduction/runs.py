@@ -1,0 +1,88 @@
+"""Execution of the commands, here one after the other or as jobs of Slurm that wait for each other."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vtcli.cli.console import say
+from vtcli.cli.reproduction.graph import PaperCommand
+from vtcli.cli.stages import IN_RANKS
+from vtcli.config import machine
+from vtcli.errors import ConfigError
+
+SHARDS = 4
+"""Tasks of the array that makes data."""
+
+
+def here(steps: Sequence[PaperCommand]) -> dict[str, str]:
+    """Runs the commands in order. Training gets a process for each GPU of this machine. What exists already is found by
+    each command and is not made again. Returns the artifacts by name.
+
+    Raises:
+        SystemExit: a command has failed; with its exit code.
+    """
+    made: dict[str, str] = {}
+    for number, step in enumerate(steps, 1):
+        say(f"step {number} of {len(steps)}: {step.line(made)}")
+        ranks = len(machine.gpus()) if step.stage in IN_RANKS else 1
+        launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
+        line = [sys.executable, *launcher, "-m", "vtcli", step.stage, *step.argv(made)]
+        done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
+        printed = done.stdout.splitlines()
+        if done.returncode or not printed:
+            say(f"step {number} of {len(steps)} has failed. What is finished stays: the same command goes on there.")
+            raise SystemExit(done.returncode or 1)
+        made[step.makes] = printed[-1].partition("\t")[0]
+    return made
+
+
+def as_jobs(steps: Sequence[PaperCommand]) -> list[str]:
+    """Submits the commands to Slurm, each after the jobs whose artifacts it reads. ``SYNTH_SBATCH``, ``RL_SBATCH`` and
+    their like are options of sbatch for a stage. Returns the numbers of the jobs; none stays if one is refused."""
+    if shutil.which("sbatch") is None:
+        raise ConfigError("SLURM=1: there is no sbatch here. Run this where jobs are submitted")
+    jobs: dict[str, str] = {}
+    numbers: list[str] = []
+
+    def submit(script: str, step: PaperCommand, after: Sequence[str], array: str, more: Sequence[str] = ()) -> str:
+        options = shlex.split(os.environ.get(f"{step.stage.upper()}_SBATCH", ""))
+        waits = [f"--dependency=afterok:{':'.join(after)}"] if after else []
+        line = ["sbatch", "--parsable", "--kill-on-invalid-dep=yes", *waits, *([array] if array else []), *options]
+        done = subprocess.run(
+            [*line, str(scripts() / f"{script}.sbatch"), *step.argv({}), *more],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            if numbers:
+                subprocess.run(["scancel", *numbers], check=False)
+            raise ConfigError(f"sbatch refuses {script} for {step.makes}, and no job stays: {done.stderr.strip()}")
+        numbers.append(done.stdout.strip().partition(";")[0])
+        say(f"{numbers[-1]:<8} {script:<12} {step.makes}{'   after ' + ':'.join(after) if after else ''}")
+        return numbers[-1]
+
+    for step in steps:
+        after = [jobs[name] for name in step.reads.values() if name in jobs]
+        if step.stage == "synth":
+            shards = submit("synth", step, after, f"--array=1-{SHARDS}")
+            jobs[step.makes] = submit("synth_merge", step, [shards], "", [f"synth.merge={SHARDS}"])
+        else:
+            jobs[step.makes] = submit(step.stage, step, after, "")
+    return numbers
+
+
+def latest(steps: Sequence[PaperCommand]) -> Mapping[str, str]:
+    """The newest artifact of each name."""
+    return {step.makes: f"{step.makes}@latest" for step in steps}
+
+
+def scripts() -> Path:
+    """The folder of the batch scripts, of a checkout or of an installed package."""
+    import stages
+
+    return Path(str(stages.__file__)).parent / "slurm"
