@@ -12,7 +12,7 @@ from benchmark_copies import tsv, vstar_rows
 
 from vtcli.cli.reproduction import tables
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
-from vtcli.cli.reproduction.graph import PAPERS, Reproduction, PaperCommand, shipped, steps
+from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.store.artifacts import ArtifactStore

@@ -12,7 +12,7 @@ import typer
 from vtcli.cli.console import say
 
 if TYPE_CHECKING:
-    from vtcli.cli.reproduction.graph import Reproduction, PaperCommand
+    from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
 
 app = typer.Typer()
 

@@ -18,7 +18,7 @@ from vtcli.benchmarks import files
 from vtcli.cli import cost
 from vtcli.cli.pipeline import TINY
 from vtcli.cli.pipeline import cost as size
-from vtcli.cli.reproduction.graph import Reproduction, PaperCommand, shipped
+from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, shipped
 from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, InputError, VtcliError
