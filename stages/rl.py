@@ -47,7 +47,7 @@ from vtcli.rollout.threads import EventLoop
 from vtcli.runs import validation
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step
-from vtcli.runs.questions import Questions, choose
+from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
 from vtcli.runs.updates import UpdateCount
@@ -189,6 +189,7 @@ def run(config: Config) -> Artifact:
     settings = RunSettings.of(config.job, "policy")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset", verify=first_rank())
+    require_forms(data, [phase.form for phase in config.phases])
     source = source_model(store, config.model, verify=first_rank())
     held_out = store.resolve(config.validate.data or config.data, "dataset", verify=first_rank())
     others = [held_out] if held_out.digest != data.digest else []

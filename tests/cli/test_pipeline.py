@@ -196,3 +196,8 @@ def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
     said = capsys.readouterr().err
     assert "rl.data=data:v1, the newest dataset of +recipe=toolsrl (seed 0, " in said
     assert "rl.model=base:v1, the newest base model of +recipe=tiny_base (seed 0, " in said
+
+
+def test_a_task_without_rows_costs_nothing() -> None:
+    values = {"scale": "tiny", "synth": {"demos": {"rows": {"zoom": {"answer": 30}, "count": None}}}}
+    assert pipeline.cost("synth", values) == "30 rows, less than a minute"

@@ -14,7 +14,7 @@ from vtcli.cli.reproduction import tables
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +54,7 @@ def test_in_miniature_a_model_is_made_and_each_seed_trains_its_own() -> None:
 
 
 def test_at_scale_a_model_is_taken_as_it_is_unless_demonstrations_are_given(tmp_path: Path) -> None:
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
     asked = Reproduction("toolsrl", "paper", data="mine:v2", seeds=(0, 1), benchmarks=tmp_path)
     found = told(asked)
     assert list(found) == ["clean", "before-s0", "policy-s0", "report-s0", "policy-s1", "report-s1"]
@@ -75,8 +76,21 @@ def test_every_recipe_has_commands(recipe: str) -> None:
 def test_every_paper_prints_numbers_of_some_benchmark() -> None:
     printed = {row.paper for one in shipped().values() for row in one.published}
     assert set(PAPERS.values()) <= printed
-    assert "vstar" in Reproduction("codev", "tiny").asked
-    assert not Reproduction("deepeyes", "tiny").asked
+    assert {"vstar", "hrbench_4k", "mathvista"} <= set(Reproduction("codev", "tiny").printed)
+    assert "toolsrl_documents" in Reproduction("toolsrl", "tiny").printed  # one file, several benchmarks
+    assert not Reproduction("deepeyes", "tiny").printed
+
+
+def test_only_benchmarks_with_a_local_copy_are_asked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none of these is there(.|\n)*VStarBench.tsv"):
+        told(Reproduction("codev", "tiny", benchmarks=tmp_path))
+    with pytest.raises(ConfigError, match=r"no paper prints numbers of \+recipe=deepeyes"):
+        told(Reproduction("deepeyes", "tiny", benchmarks=tmp_path))
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+    asked = Reproduction("codev", "tiny", benchmarks=tmp_path)
+    assert "benchmark=[vstar]" in told(asked)["report-s0"].words
+    lacking = asked.copies()[1]
+    assert len(lacking) == len(asked.printed) - 1 and any("HR-Bench" in line for line in lacking)
 
 
 def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
@@ -132,7 +146,7 @@ def test_a_dry_run_tries_the_model_the_data_the_judge_and_the_benchmarks(
     assert "There is no artifact gone:v1" in said["data"]
     assert f"{MODEL} is not in the hub's cache" in said["model"]
     assert "fails its trial" in said["judge"]
-    assert "hrbench_4k" in said["benchmarks"] and "VStarBench" not in said["benchmarks"]
+    assert found["benchmarks"].said.startswith("vstar ")
 
 
 def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:

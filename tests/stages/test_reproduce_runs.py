@@ -9,10 +9,10 @@ from pathlib import Path
 
 import judge_server
 import pytest
-from benchmark_copies import NAMES, tsv, vstar_rows
+from benchmark_copies import tsv, vstar_rows
 from small_runs import SMALL, TASKS
 
-from vtcli.cli.reproduction.graph import Reproduction
+from vtcli.config import compose
 from vtcli.store.artifacts import ArtifactStore
 
 SIZES = [word for word in SMALL if word != "scale=tiny"] + ["synth.workers=1", "synth.sheet=1"]
@@ -51,11 +51,22 @@ def test_toolsrl_goes_from_nothing_to_its_table_and_is_not_made_again(tmp_path: 
 
 @pytest.mark.slow
 def test_codev_asks_a_judge_and_stands_beside_the_printed_numbers(tmp_path: Path) -> None:
-    asked = Reproduction("codev", "tiny").asked
     tsv(tmp_path / "copies" / "VStarBench.tsv", vstar_rows())
+    given = compose.load("synth", ["+recipe=tiny_codev", "scale=tiny"]).values
+    samples = [f"data.tasks.{task}.{split}=6" for task in given["data"]["tasks"] for split in ("train", "test")]
+    rows = {task: dict.fromkeys(kinds, 4) for task, kinds in given["synth"]["demos"]["rows"].items()}
+    shown = ",".join(f"{t}:{{{','.join(f'{kind}:{n}' for kind, n in kinds.items())}}}" for t, kinds in rows.items())
+    trained = ["sft.first.epochs=0", "sft.epochs=24", "sft.rows_per_step=8", "sft.optim.warmup_steps=4"]
+    trained += ["rl.prompts_per_step=2", "rl.group_size=4", "rl.steps_per_phase=1", "rl.allow_no_update=true"]
+    trained += ["filter.rollouts.k=2", "filter.rules.pass_rate.max_rate=1"]
+    more = ["tracker=none", "synth.workers=1", "synth.sheet=1", *samples, *trained]
+    more += [f"'synth.demos.rows={{{shown}}}'"]
     with judge_server.JudgeServer(judge_server.honest) as judge:
-        words = ["codev", "--judge", judge.url, "--judge-model", "J", "--benchmarks", "copies"]
-        done = reproduce(tmp_path, *words, "--dry")
-        assert done.returncode == 2 and f"{len(asked) - 1} of {len(asked)} are not there" in done.stderr
-        assert "ok   judge          J at" in done.stderr
-    assert set(asked) <= set(NAMES)
+        where = ["--judge", judge.url, "--judge-model", "J", "--benchmarks", "copies"]
+        done = reproduce(tmp_path, "codev", *where, "--more", " ".join(more))
+        assert done.returncode == 0, done.stderr[-4000:]
+        asked = len(judge.requests)
+    assert "ok   judge          J at http" in done.stderr and "these are not asked" in done.stderr
+    assert asked > 0
+    assert "| V*, all (choices) | Qwen2.5-VL-7B 75, DeepEyes-7B 84.8, CodeV-7B-RL 84.8 |" in done.stdout
+    assert (tmp_path / "artifacts" / "reproduced-codev-tiny.md").read_text().strip() in done.stdout

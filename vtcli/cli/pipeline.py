@@ -314,7 +314,7 @@ def cost(stage: str, values: Mapping[str, Any]) -> str:
         return f"{rows:,} rows" + (f", {_duration(rows / ROWS_PER_S)}" if timed else "")
     if stage == "sft":
         sft = values["sft"]
-        kinds = list((at(values, "synth.demos.rows") or {}).values())
+        kinds = [kinds or {} for kinds in (at(values, "synth.demos.rows") or {}).values()]
         rows = sum(count or 0 for kind in kinds for count in kind.values())
         first = sum(kind.get(sft["first"]["kind"]) or 0 for kind in kinds)
         steps = sft["first"]["epochs"] * first / sft["first"]["rows_per_step"]
@@ -334,7 +334,7 @@ ROWS_PER_S, SFT_STEPS_PER_S = 300, 9
 def _rows(values: Mapping[str, Any]) -> int:
     demos = at(values, "synth.demos.rows")
     if demos:
-        return sum(int(count or 0) for kinds in demos.values() for count in kinds.values())
+        return sum(int(count or 0) for kinds in demos.values() for count in (kinds or {}).values())
     tasks = cast("Mapping[str, Any]", at(values, "data.tasks") or {})
     splits = ("train", "validation", "test")
     forms = len(at(values, "synth.forms") or ())

@@ -52,7 +52,7 @@ def reproduce(
     )  # fmt: skip
     commands = steps(asked)
     if table:
-        _print_table(asked, runs.latest(commands))
+        _print_table(asked, commands, runs.latest(commands))
         return
     _check(asked, commands, cluster, slurm)
     if dry:
@@ -61,7 +61,7 @@ def reproduce(
         numbers = runs.as_jobs(commands)
         say(f"stop: scancel {' '.join(numbers)}; when they have ended, the same with TABLE=1 prints the table")
         return
-    _print_table(asked, runs.here(commands))
+    _print_table(asked, commands, runs.here(commands))
 
 
 def _numbers(seeds: str) -> tuple[int, ...]:
@@ -89,16 +89,15 @@ def _check(asked: Reproduction, commands: list[PaperCommand], cluster: str | Non
         raise ConfigError(f"nothing was started: {', '.join(failed)}. Each line with STOP above says what to do")
 
 
-def _print_table(asked: Reproduction, made: Mapping[str, str]) -> None:
+def _print_table(asked: Reproduction, commands: list[PaperCommand], made: Mapping[str, str]) -> None:
     """Prints the table and keeps it beside the artifacts."""
     from vtcli.cli.reproduction import tables
-    from vtcli.config import compose
+    from vtcli.cli.reproduction.graph import home
     from vtcli.store import disk
 
-    words = [f"+recipe={asked.recipe}", "rl.data=none:v1", "rl.model=none:v1", *asked.overrides]
-    home = Path(str(compose.load("rl", words).values["home"]))
-    text = tables.markdown(asked, tables.lines(asked, made, home))
-    path = home / f"reproduced-{asked.prefix}.md"
+    folder = home(commands)
+    text = tables.markdown(asked, tables.lines(asked, made, folder))
+    path = folder / f"reproduced-{asked.prefix}.md"
     disk.write_atomic(path, text.encode())
     typer.echo(text)
     say(f"table: {path}")

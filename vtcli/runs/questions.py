@@ -21,6 +21,21 @@ class Questions:
     kept: list[int]
 
 
+def require_forms(data: Artifact, forms: Sequence[str]) -> None:
+    """Raises ``InputError`` where a dataset has no training questions of a form that a phase asks for."""
+    have = sorted(path.name.removesuffix("-train.parquet") for path in data.path.glob("*-train.parquet"))
+    for form in forms:
+        if have and form not in have:
+            kind = "tool-supervised questions" if form == "tool" else "plain questions"
+            wants = ", whose rows have boxes" if form == "tool" else ""
+            raise InputError(
+                f"{data.ref} has no {kind} (form {form}) in its training split, and a phase of this recipe trains on "
+                f"them; it has the form {', '.join(have)}. Make them with forms: [answer, tool] in the data "
+                f"configuration{wants}, or choose a recipe without such a phase, such as +recipe="
+                f"{'deepeyes' if form == 'tool' else 'toolsrl'}."
+            )
+
+
 def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] | None, prompts: int) -> Questions:
     """The training samples of a form, of ``tasks`` or of all.
 

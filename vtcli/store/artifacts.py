@@ -265,8 +265,10 @@ class ArtifactStore:
         if match is None:
             if (Path(ref) / MANIFEST).is_file():
                 return Path(ref)
+            named = _NAME.fullmatch(ref) and _versions(self.root / ref)
+            meant = f"Did you mean {ref}@latest? " if named else ""
             raise InputError(
-                f"{ref!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. "
+                f"{ref!r} is no artifact: it is neither NAME:vN, NAME@latest, nor a folder with a {MANIFEST}. {meant}"
                 f"`vtcli artifacts ls` lists what there is under {self.root}."
             )
         name, version = match.group(1), match.group(2)

@@ -6,15 +6,18 @@ Data and filtering are done once. The seeds repeat what is trained: sft where th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
+from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli.pipeline import TINY, at, command, filled, taught_by
 from vtcli.config import compose
 from vtcli.config.binding import convert
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 
 PAPERS: Mapping[str, str] = {
     "toolsrl": "ToolsRL",
@@ -83,10 +86,35 @@ class Reproduction:
         return bool(self.data) and is_artifact(str(self.data))
 
     @property
-    def asked(self) -> list[str]:
-        """Names of the benchmarks that the paper prints its own numbers of."""
-        paper = PAPERS.get(self.recipe)
-        return [name for name, one in shipped().items() if any(row.paper == paper for row in one.published)]
+    def printed(self) -> dict[str, dict[str, Benchmark]]:
+        """The files of ``conf/benchmark`` with benchmarks that the paper prints its own numbers of."""
+        known, paper, found = shipped(), PAPERS.get(self.recipe), dict[str, dict[str, Benchmark]]()
+        for path in sorted((compose.folder() / "benchmark").glob("*.yaml")):
+            of_file = {name: known[name] for name in yaml.safe_load(path.read_text())}
+            if any(row.paper == paper for one in of_file.values() for row in one.published):
+                found[path.stem] = of_file
+        return found
+
+    def copies(self) -> tuple[list[str], list[str]]:
+        """Choices of ``benchmark=`` whose files are all in the folder, and a line for what the others lack.
+
+        Raises:
+            ConfigError: no paper prints numbers of this recipe.
+            InputError: none of them is there.
+        """
+        there, lines, printed = list[str](), list[str](), self.printed
+        if not printed:
+            raise ConfigError(f"BENCHMARKS={self.benchmarks}: no paper prints numbers of +recipe={self.recipe}")
+        for choice, benchmarks in printed.items():
+            try:
+                for name, one in benchmarks.items():
+                    files.locate(self.benchmarks or Path(), name, one)
+                there.append(choice)
+            except InputError as error:
+                lines.append(str(error))
+        if not there:
+            raise InputError("\n  ".join(["BENCHMARKS: none of these is there.", *lines]))
+        return there, lines
 
 
 @dataclass(frozen=True)
@@ -112,6 +140,12 @@ def shipped() -> dict[str, Benchmark]:
     names = ",".join(compose.options("benchmark"))
     job = compose.load("eval", [f"benchmark=[{names}]", "eval.model=none"])
     return convert(job.values["benchmark"], dict[str, Benchmark], "benchmark")
+
+
+def home(commands: Sequence[PaperCommand]) -> Path:
+    """The folder of the artifacts that the commands make."""
+    rl = next(command for command in commands if command.stage == "rl")
+    return Path(str(compose.load("rl", rl.argv({})).values["home"]))
 
 
 def is_artifact(reference: str) -> bool:
@@ -175,7 +209,7 @@ def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[st
     """Words and inputs of an evaluation: the paper's benchmarks, or held-out rows."""
     if asked.benchmarks is None:
         return (), {"eval.data": data}
-    return (f"benchmark=[{','.join(asked.asked)}]", f"eval.benchmarks_in={asked.benchmarks}"), {}
+    return (f"benchmark=[{','.join(asked.copies()[0])}]", f"eval.benchmarks_in={asked.benchmarks}"), {}
 
 
 def _knows(name: str, stage: str, word: str) -> bool:

@@ -1,0 +1,53 @@
+"""The commands of docs/tutorial.md, run in order as they stand there. What the page says comes out comes out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DECIMAL = re.compile(r"(?:\\[-+])?\d+\\\.\d+")  # in an escaped text
+
+
+def blocks(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each block of commands with the lines that the page says it prints."""
+    fences = _FENCE.findall(page)
+    for (kind, body), (after, said) in zip(fences, [*fences[1:], ("", "")], strict=True):
+        if kind == "bash":
+            yield body, said.splitlines() if after == "text" else []
+
+
+def pattern(line: str) -> str:
+    """A line of the page as a regular expression: ``…`` is any text, a decimal any other one, a space any number."""
+    words = [re.escape(word).replace("…", ".*") for word in line.split()]
+    return r"\s+".join(_DECIMAL.sub(lambda _: r"[-+]?\d+\.\d+", word) for word in words)
+
+
+def test_a_line_of_the_page_is_met_by_other_decimals_and_by_no_other_words() -> None:
+    line = "| after | 0.125 [+0.043, 0.310] | … rows 24 |"
+    assert re.search(pattern(line), "|  after | 1.5 [-0.1, +0.9] | of 3 rows 24 |")
+    assert not re.search(pattern(line), "| after | 0.125 [0.043, 0.310] | of 3 rows 25 |")
+    assert not re.search(pattern(line), "| before | 0.125 [0.043, 0.310] | of 3 rows 24 |")
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("VTCLI_")}
+    environ |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    found = list(blocks(PAGE.read_text()))
+    assert sum("vtcli" in commands for commands, _ in found) >= 10
+    for commands, said in found:
+        line = ["bash", "-euo", "pipefail", "-c", commands]
+        done = subprocess.run(line, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600, check=False)
+        printed = done.stdout + done.stderr
+        assert done.returncode == 0, f"{commands}\n{printed[-4000:]}"
+        missing = [one for one in said if not re.search(pattern(one), printed)]
+        assert not missing, f"{commands}\nprints no such line: {missing}\n{printed[-4000:]}"
