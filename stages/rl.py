@@ -188,8 +188,7 @@ def run(config: Config) -> Artifact:
     """
     settings = RunSettings.of(config.job, "policy")
     store = ArtifactStore(settings.home)
-    data = store.resolve(config.data, "dataset", verify=first_rank())
-    require_forms(data, [phase.form for phase in config.phases])
+    data = require_forms(store.resolve(config.data, "dataset", verify=first_rank()), [p.form for p in config.phases])
     source = source_model(store, config.model, verify=first_rank())
     held_out = store.resolve(config.validate.data or config.data, "dataset", verify=first_rank())
     others = [held_out] if held_out.digest != data.digest else []

@@ -21,8 +21,8 @@ class Questions:
     kept: list[int]
 
 
-def require_forms(data: Artifact, forms: Sequence[str]) -> None:
-    """Raises ``InputError`` where a dataset has no training questions of a form that a phase asks for."""
+def require_forms(data: Artifact, forms: Sequence[str]) -> Artifact:
+    """The dataset. Raises ``InputError`` where it has no training questions of a form that a phase asks for."""
     have = sorted(path.name.removesuffix("-train.parquet") for path in data.path.glob("*-train.parquet"))
     for form in forms:
         if have and form not in have:
@@ -34,6 +34,7 @@ def require_forms(data: Artifact, forms: Sequence[str]) -> None:
                 f"configuration{wants}, or choose a recipe without such a phase, such as +recipe="
                 f"{'deepeyes' if form == 'tool' else 'toolsrl'}."
             )
+    return data
 
 
 def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] | None, prompts: int) -> Questions:
