@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import judge_server
 import pytest
 from benchmark_copies import tsv, vstar_rows
+from PIL import Image
 
+from vtcli.cli import cost
 from vtcli.cli.reproduction import tables
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
@@ -18,6 +22,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]
+REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
 MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 
@@ -149,6 +154,33 @@ def test_a_dry_run_tries_the_model_the_data_the_judge_and_the_benchmarks(
     assert found["benchmarks"].said.startswith("vstar ")
 
 
+def own_rows(folder: Path, *images: str) -> Path:
+    """A data configuration ``photos`` with a row for each image; returns its folder."""
+    Image.new("RGB", (64, 64)).save(folder / "there.png")
+    rows = [{"question": "Which?", "answer": str(number), "image": image} for number, image in enumerate(images)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    generate = {"_target_": "vtcli.data.importers.rows.generate", "path": str(folder / "rows.jsonl"), "name": "photos"}
+    data = {"tasks": {"photos": {"train": None, "forms": ["answer"], "generate": generate}}}
+    (folder / "my" / "data").mkdir(parents=True)
+    (folder / "my" / "data" / "photos.yaml").write_text(json.dumps(data))
+    return folder / "my"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("image", "ok"), [("there.png", True), ("gone.png", False)])
+def test_a_dry_run_reads_the_first_rows_of_a_data_configuration(tmp_path: Path, image: str, ok: bool) -> None:
+    asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png", image))
+    (result,) = DryRun(asked, steps(asked), None, True)._data()
+    assert result.ok is ok
+    assert f"of the first 2 rows {int(not ok)} are bad" in result.said
+
+
+def test_a_dry_run_refuses_data_without_the_form_that_is_trained_on(tmp_path: Path) -> None:
+    asked = Reproduction("toolsrl", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
+    with pytest.raises(ConfigError, match="photos: rl trains on the form tool"):
+        list(DryRun(asked, steps(asked), None, True)._data())
+
+
 def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> None:
     asked = Reproduction("toolsrl", "paper", seeds=(0, 1), overrides=(f"home={tmp_path}",))
     dry = DryRun(asked, steps(asked), "1x8xH100", True)
@@ -174,6 +206,44 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
             made[f"codev-tiny-{name}"] = draft.commit().ref
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
+
+
+def documented() -> list[tuple[str, str, dict[str, str]]]:
+    """Page, recipe and variables of every `make reproduce-RECIPE` in the docs."""
+    found: list[tuple[str, str, dict[str, str]]] = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text().replace("\\\n", " ")
+        for recipe, rest in re.findall(r"^ +(?:\$ )?make reproduce-([\w-]+)(.*)$", text, re.MULTILINE):
+            words = [word.partition("=") for word in shlex.split(rest, comments=True)]
+            found.append((page.stem, recipe.replace("-", "_"), {key: value for key, _, value in words}))
+    return found
+
+
+def test_the_commands_of_the_docs_name_recipes_and_variables_that_there_are() -> None:
+    known = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[A-Z].*?) \|", REPRODUCE, re.MULTILINE))))
+    found = documented()
+    assert {"toolsrl", "codev", "codevision", "codedance", "pyvision_image"} == {recipe for _, recipe, _ in found}
+    for _, recipe, variables in found:
+        assert set(variables) <= known
+        given = {key.lower(): variables.get(key) for key in ("MODEL", "DATA", "DEMOS", "JUDGE", "JUDGE_MODEL")}
+        Reproduction(recipe, variables.get("SCALE", "tiny"), **given)
+
+
+def test_the_page_of_a_paper_names_its_benchmarks() -> None:
+    for recipe in PAPERS:
+        page = (ROOT / "docs" / "papers" / f"{recipe.partition('_')[0]}.md").read_text()
+        section = " ".join(page.partition("## Reproduce")[2].split())
+        assert ", ".join(Reproduction(recipe, "tiny").printed) in section, recipe
+
+
+@pytest.mark.slow
+def test_the_hours_of_the_page_are_those_of_the_plan() -> None:
+    table = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \|$", REPRODUCE, re.MULTILINE)
+    assert [recipe for recipe, *_ in table] == list(PAPERS)
+    for recipe, *hours in table:
+        for stated, words in zip(hours, (("node", "1x8xH100"), ("paper", "1x8xH200")), strict=True):
+            plan = cost.run([f"+recipe={recipe}", f"scale={words[0]}", f"cluster={words[1]}"])
+            assert plan.work.steps * plan.time.total / 3600 == pytest.approx(float(stated), rel=0.1), recipe
 
 
 def test_make_gives_its_variables_as_options() -> None:

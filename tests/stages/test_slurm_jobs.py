@@ -226,3 +226,26 @@ def test_a_job_asks_the_server_of_another_job_and_ends_it(env: dict[str, str], t
     late = command(*line[:2], *line[3:], "true", env=keyed, cwd=tmp_path).strip()
     until(lambda: job(late, env)["JobState"] == "FAILED", "the client of a server that is over")
     assert "is over" in (tmp_path / f"vtcli-client-{late}.out").read_text()
+
+
+def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, str], tmp_path: Path) -> None:
+    rows = ",".join(f"{task}:{{tool:2,answer:2,perceive:2}}" for task in TASKS)
+    more = [word for word in SIZES if word != "scale=tiny"]
+    more += ["sft.epochs=1", "sft.first.epochs=0", "sft.rows_per_step=8", "rl.prompts_per_step=2", "rl.group_size=2"]
+    more += ["rl.steps_per_phase=1", "rl.allow_no_update=true", "rl.limits.max_turn_tokens=24", *EVAL]
+    more += [f"'synth.demos={{validation:0.2,rows:{{{rows}}}}}'"]
+    line = [sys.executable, "-m", "vtcli", "reproduce", "toolsrl", "--name", "p", "--more", " ".join(more)]
+    own = env | {"SFT_SBATCH": "--ntasks-per-node=1", "RL_SBATCH": "--ntasks-per-node=1"}
+    done = subprocess.run(
+        [*line, "--slurm"], env=own, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    numbers = re.findall(r"^vtcli: (\d+) +\w+ +p-tiny-", done.stderr, re.MULTILINE)
+    assert len(numbers) == 9  # data and demonstrations are made in shards and put together
+    ended(numbers, tmp_path, env)
+    store = ArtifactStore(tmp_path / "artifacts")
+    lineage = store.lineage("p-tiny-report-s0:v1").text()
+    for name in ("data", "demos", "base-s0", "clean", "before-s0", "policy-s0"):
+        assert f"p-tiny-{name}:v1" in lineage
+    table = command(*line, "--table", env=own, cwd=tmp_path)
+    assert "| figure | the paper prints | before | seed 0 | mean |" in table

@@ -21,6 +21,7 @@ from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
 from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
 from vtcli.errors import ConfigError, VtcliError
+from vtcli.runs.questions import require_forms
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.confinement.probes import strongest
 from vtcli.signals.measuring import SignalMeter
@@ -99,15 +100,34 @@ class DryRun:
             yield CheckResult("data", None if asked.scale != TINY else True, stand_ins)
         elif asked.given:
             found = ArtifactStore(self.home).resolve(asked.data, "dataset", verify=False)
+            require_forms(found, self._forms)
             yield CheckResult("data", True, f"{found.ref}")
         else:
-            line = [sys.executable, "-m", "vtcli", "synth", *self._step("synth").argv({}), "synth.preview=3"]
-            with tempfile.TemporaryDirectory() as folder:
-                done = subprocess.run(
-                    [*line, f"home={folder}"], capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S
-                )
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            yield CheckResult("data", done.returncode == 0, f"{asked.data}: {re.sub('^.*?: ', '', last)}")
+            yield self._own_rows()
+
+    @property
+    def _forms(self) -> list[str]:
+        """Forms of the questions that the phases of rl train on."""
+        return sorted({str(phase["form"]) for phase in self._values("rl")["rl"]["phases"]})
+
+    def _own_rows(self) -> CheckResult:
+        """The first rows of every file of a data configuration, read with their images by ``vtcli synth --preview``."""
+        values, step = self._values("synth"), self._step("synth")
+        tasks = values["data"]["tasks"].values()
+        have = {form for task in tasks for form in task.get("forms") or values["synth"]["forms"]}
+        if lacking := [form for form in self._forms if form not in have]:
+            raise ConfigError(f"{self.asked.data}: rl trains on the form {lacking[0]}: add it to forms of its tasks")
+        with tempfile.TemporaryDirectory() as folder:
+            line = [sys.executable, "-m", "vtcli", "synth", *step.argv({}), "synth.preview=3", f"home={folder}"]
+            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S)
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        counts = re.search(r"(\d+) rows, (\d+) of them bad", last)
+        if done.returncode or counts is None:
+            return CheckResult("data", False, f"{self.asked.data}: {last}")
+        rows, bad = map(int, counts.groups())
+        ok = None if bad and values["synth"]["bad_rows"] == "skip" else not bad
+        why = f"; `{step.line({})} --preview 20` shows them" if bad else ""
+        return CheckResult("data", ok, f"{self.asked.data}: of the first {rows} rows {bad} are bad{why}")
 
     def _model(self) -> Iterator[CheckResult]:
         model = self._given("rl.model") or self._given("sft.model")

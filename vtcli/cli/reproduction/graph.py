@@ -29,6 +29,9 @@ PAPERS: Mapping[str, str] = {
 }
 """Papers as ``conf/benchmark`` names them, by recipe; other recipes have no printed numbers of their own."""
 
+MODELS: Mapping[str, str] = {"pyvision_image": "PyVision-Image", "pyvision_video": "PyVision-Video"}
+"""The trained model of a recipe, where a paper has several."""
+
 ASKED = ("filter", "rl", "eval")
 """Stages that ask a judge."""
 
@@ -91,7 +94,8 @@ class Reproduction:
         known, paper, found = shipped(), PAPERS.get(self.recipe), dict[str, dict[str, Benchmark]]()
         for path in sorted((compose.folder() / "benchmark").glob("*.yaml")):
             of_file = {name: known[name] for name in yaml.safe_load(path.read_text())}
-            if any(row.paper == paper for one in of_file.values() for row in one.published):
+            rows = [row for one in of_file.values() for row in one.published if row.paper == paper]
+            if any(MODELS.get(self.recipe, "") in row.model for row in rows):
                 found[path.stem] = of_file
         return found
 
