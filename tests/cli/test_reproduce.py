@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ from benchmark_copies import tsv, vstar_rows
 from PIL import Image
 
 from vtcli.cli import cost
-from vtcli.cli.reproduction import tables
+from vtcli.cli.reproduction import runs, tables
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
@@ -206,6 +207,45 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
             made[f"codev-tiny-{name}"] = draft.commit().ref
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
+
+
+FAKE_SBATCH = """#!/bin/sh
+echo "$*" >> "$0.calls"
+case "$*" in *rl.sbatch*) echo "no such partition" >&2; exit 1 ;; esac
+wc -l < "$0.calls"
+"""
+
+
+def test_jobs_wait_for_what_they_read_and_none_stays_if_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for `sbatch`, which refuses rl here, and `scancel`."""
+    for name, text in {"sbatch": FAKE_SBATCH, "scancel": FAKE_SBATCH}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.setenv("SFT_SBATCH", "--gpus-per-node=8 --exclusive")
+    with pytest.raises(ConfigError, match=r"sbatch refuses rl for toolsrl-tiny-policy-s0.*no such partition"):
+        runs.as_jobs(steps(Reproduction("toolsrl", "tiny")))
+    calls = (tmp_path / "sbatch.calls").read_text().splitlines()
+    found = {
+        Path(line.partition(".sbatch")[0]).name: line for line in calls if "-demos" not in line.split("sft.data")[0]
+    }
+    assert "--array=1-4" in found["synth"] and "--dependency=afterok:1 " in found["synth_merge"]
+    assert found["synth_merge"].endswith("synth.merge=4")
+    assert "--dependency=afterok:4 --gpus-per-node=8 --exclusive" in found["sft"]  # the merged demonstrations
+    assert "--dependency=afterok:2:5 " in found["filter"]  # data and base model
+    assert (tmp_path / "scancel.calls").read_text().split() == [str(number) for number in range(1, len(calls))]
+
+
+def test_a_command_that_fails_ends_the_run_with_its_code(capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = PaperCommand("x", "synth", ("+recipe=toolsrl", "scale=tiny", "sed=1"), {}, 0)
+    with pytest.raises(SystemExit) as ended:
+        runs.here([wrong, wrong])
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert "step 1 of 2: vtcli synth +recipe=toolsrl" in said and "there is no key 'sed'" in said
+    assert "step 1 of 2 has failed. What is finished stays" in said and "step 2 of 2" not in said
 
 
 def documented() -> list[tuple[str, str, dict[str, str]]]:
