@@ -43,6 +43,9 @@ def asked(answer: str, **truth: Any) -> Sample:
             "A good look shows: B",
             "$\\boxed{\\text{(B)}}$",
         ),
+        *("A. red is wrong. B is right.", "The answer is not A. B", "The correct answer is B, not A."),
+        *("Final answer: B\nbecause A is wrong", "B because the other one is wrong", "answer: not A but B"),
+        *("\u7b54\u6848\u662fB", "\u7b54\u6848\uff1aB\u3002", "\u9009B", "\u7b54\u6848\u662fB\u9009\u9879"),
     ],
 )
 def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
@@ -52,12 +55,33 @@ def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["", "COLOR", "BASED on this", "A red or blue car", "E", "Either A or B", "I cannot say.", "a car", "B2", "purple"],
+    [
+        "",
+        "COLOR",
+        "BASED on this",
+        "A red or blue car",
+        "E",
+        "Either A or B",
+        "I cannot say.",
+        "a car",
+        "B2",
+        "purple",
+        "Answer is not A",
+    ],
 )
 def test_what_names_no_option_is_counted_and_not_guessed(reply: str) -> None:
     """lmms-eval's V* reads "COLOR" as C and "BASED" as B (``vstar_bench/utils.py``); VLMEvalKit draws at random."""
     assert letters.read(reply, COLOURS) is None
     assert SCORERS["choices"](asked("blue", choices=list(COLOURS)), reply) == Grade(0.0, 0, found=False)
+
+
+def test_an_option_that_says_wrong_is_not_taken_for_a_denial() -> None:
+    options = ["The clock is wrong", "The clock is right"]
+    assert (
+        letters.read("A. The clock is wrong", options)
+        == letters.read("The answer is A. The clock is wrong", options)
+        == 0
+    )
 
 
 def test_a_longer_option_is_not_the_shorter_one_within_it() -> None:
@@ -187,6 +211,8 @@ def test_mean_relative_accuracy_is_exact(wanted: str, given_text: str, paper: fl
     [
         *[("5", Grade(1.0, 1)), ("There are five birds.", Grade(1.0, 1)), ("5.0", Grade(1.0, 1))],
         *[("\\boxed{5} of 9", Grade(1.0, 1)), ("4", Grade(0.0, 0)), ("15", Grade(0.0, 0)), ("5.5", Grade(0.0, 0))],
+        *[("I count 5 (2 red + 3 blue)", Grade(1.0, 1)), ("There are 3 dogs and 2 cats, so 5", Grade(1.0, 1))],
+        *[("3 here, 2 there: the answer is five.", Grade(1.0, 1)), ("1, 5 ... so 5 or 6", Grade(0.0, 0, False))],
         *[("five or 6", Grade(0.0, 0)), ("5 or 6", Grade(0.0, 0, False)), ("many", Grade(0.0, 0, False))],
     ],
 )
@@ -270,6 +296,29 @@ def test_mmmu() -> None:
     assert SCORERS["mmmu"](asked("C", choices=["1", "2", "3"]), "So the answer is C").correct == 1
     assert SCORERS["mmmu"](asked("8.33"), "8.334").correct == 1
     assert SCORERS["mmmu"](asked("Joint"), "It is the joint.").correct == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply", "grade"),
+    [
+        *[("3", "The answer is 3", Grade(1.0, 1)), ("3", "The answer is 3.", Grade(1.0, 1))],
+        *[("3.5", "so the answer is: $3.5$. I checked.", Grade(1.0, 1)), ("12", "x = 12", Grade(1.0, 1))],
+        *[
+            ("\\frac{1}{2}", "0.5", Grade(1.0, 1)),
+            ("\\frac12", "1/2", Grade(1.0, 1)),
+            ("60^\\circ", "60", Grade(1.0, 1)),
+        ],
+        *[("1000", "1,000", Grade(1.0, 1)), ("[1,2]", "[1, 2]", Grade(1.0, 1)), ("[1,2]", "2", Grade(0.0, 0))],
+        *[("\\frac{1}{2}", "2", Grade(0.0, 0)), ("-\\frac{1}{2}", "-0.5", Grade(1.0, 1))],
+        *[("3", "I cannot see the triangle here", Grade(0.0, 0, False)), ("3", "\\boxed{}", Grade(0.0, 0, False))],
+        ("yes", "Yes.", Grade(1.0, 1)),
+    ],
+)
+def test_a_plain_formula_is_read_without_a_process(
+    answer: str, reply: str, grade: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formulas, "TIMEOUT_S", 0.0)  # who asks math-verify is told: not the same
+    assert SCORERS["formula"](asked(answer), reply) == grade
 
 
 @pytest.mark.slow

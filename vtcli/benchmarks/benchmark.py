@@ -32,7 +32,8 @@ class Format:
     files: str  # a name or a pattern, below the folder
     id: str = "index"  # ROW: the row's number stands for an id
     question: str = "question"
-    answer: str = "answer"  # a text, a number or a list
+    answer: str = "answer"  # a text, a number or a list of references
+    listed: bool = False  # a text such as ["a", "b"] is a list of references, and not one answer that is a list
     images: tuple[str, ...] = ("image",)  # columns, those without an image in a row left out
     video: str | None = None  # path below the folder with columns in braces: "{dataset}/{scene_name}.mp4"
     options: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ def load(
     chosen, shown = (None, None) if limit is None else _spread(paths, form, limit)
     seen: dict[str, tuple[ImageRef, ...]] = {}
     used: set[str] = set()
-    for where, row, asked in _walk(paths, form, chosen):
+    for where, at, row, asked in _walk(paths, form, chosen):
         text = read_row(row, form, benchmark, where, seed)
         if text.key in used:
             raise BrokenRow(f"{where}: the id {text.key!r} is there twice. vtcli benchmarks check lists such rows.")
@@ -63,7 +63,7 @@ def load(
         if not asked and (shown is None or text.key not in shown):
             continue
         if text.pointer is None:
-            data = _pictures(row, form, paths[0].parent, where)
+            data = _pictures(row, form, at.parent, where)
             refs = _stored(data, benchmark.change, _drawn_turn(benchmark.change, text.key, seed), where, store)
         elif text.pointer in seen:
             refs = seen[text.pointer]
@@ -133,12 +133,13 @@ def _wanted(row: Mapping[str, Any], form: Format) -> bool:
 
 def _walk(
     paths: Sequence[Path], form: Format, chosen: set[int] | None
-) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+) -> Iterator[tuple[str, Path, Mapping[str, Any], bool]]:
+    """The wanted rows: a name for errors, the file, the row, and whether it is asked."""
     number = 0
     for path in paths:
         for at, row in enumerate(files.rows(path)):
             if _wanted(row, form):
-                yield f"row {at} of {path}", {**row, ROW: number}, chosen is None or number in chosen
+                yield f"row {at} of {path}", path, {**row, ROW: number}, chosen is None or number in chosen
                 number += 1
 
 
@@ -147,7 +148,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     _require_columns(row, form, where)
     key = str(row[form.id])
     options = _options(row, form)
-    given = [str(answer) for answer in files.listed(row[form.answer]) if not files.empty(answer)]
+    given = [str(answer) for answer in _references(row[form.answer], form) if not files.empty(answer)]
     turns = [str(turn).strip() for turn in row[form.question]] if form.last else [str(row[form.question])]
     question = _conversation(turns, given) if turns else ""
     given = given[-1:] if form.last else given
@@ -179,6 +180,12 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     except KeyError as error:
         raise InputError(f"{where} has no column {error} that the prompt of {benchmark.title} names.") from error
     return RowText(key, asked.strip(), tuple(given), truth, _pointer(row, form))
+
+
+def _references(value: Any, form: Format) -> list[Any]:
+    """The reference answers of a field. A text that looks like a list is one answer, unless the form says otherwise:
+    MathVista asks for "[0, 2, 0, 2]"."""
+    return files.listed(value) if form.listed or not isinstance(value, str) else [value]
 
 
 def _conversation(turns: Sequence[str], answers: Sequence[str]) -> str:
@@ -267,13 +274,13 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
         found = replace(found, version="as stated" if files.md5(paths[0]) == form.md5 else "another")
     problems, ids, count = list[str](), Counter[str](), 0
     try:
-        for where, row, _ in _walk(paths, form, None):
+        for where, at, row, _ in _walk(paths, form, None):
             count += 1
             try:
                 text = read_row(row, form, benchmark, where)
                 ids[text.key] += 1
                 if text.pointer is None:
-                    _check_pictures(row, form, paths[0].parent, where)
+                    _check_pictures(row, form, at.parent, where)
                 elif text.pointer not in ids:
                     problems.append(
                         f"{where}: its image is that of row {text.pointer!r}, which does not come before it"
