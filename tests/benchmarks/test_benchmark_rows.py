@@ -69,7 +69,7 @@ def test_one_answer_that_is_a_list_is_one_answer(tmp_path: Path, name: str, key:
     row = {key: "1", "question": "Which?", "decoded_image": struct(0), "answer": "[0, 2, 0, 2]", "choices": None}
     row |= {"options": [], "answer_type": "list", "precision": None, "question_type": "free_form"}
     row |= {"level": 1, "subject": "algebra"}
-    form = shipped()[name].formats[0].files.replace("*", "0")
+    form = next(f for f in shipped()[name].formats if f.id == key).files.replace("*", "0")
     parquet(tmp_path / name / form, [row])
     (sample,) = loaded(tmp_path, name)
     assert (sample.answer, "answers" in sample.truth) == ("[0, 2, 0, 2]", False)

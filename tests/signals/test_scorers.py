@@ -331,6 +331,64 @@ def test_formulas_are_compared_and_never_hold_the_run() -> None:
     assert SCORERS["formula"](asked("x^2", choices=["x", "x^2"]), "\\boxed{x \\cdot x}").correct == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "answer", "truth", "reply", "grade"),
+    [
+        *[("vlmblind", "2", {"task": "Nested Squares"}, "I count {2}", Grade(1.0, 1))],
+        *[("vlmblind", "1", {"task": "Olympic Counting - Circles"}, "{12}", Grade(0.0, 0))],
+        *[("vlmblind_kit", "1", {"task": "Olympic Counting - Circles"}, "12", Grade(1.0, 1))],  # a substring there
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "rows={3} columns={4}", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "(3, 4)", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "{3}{4}", Grade(1.0, 1))],
+        *[("vlmblind_kit", "3,4", {"task": "Counting Grid - Blank Grids"}, "Rows: {3}, Columns: {4}", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "many", Grade(0.0, 0, False))],
+        *[("vlmblind", "l", {"task": "Circled Letter"}, "{l}", Grade(1.0, 1))],
+        *[("vlmblind", "Yes", {"task": "Touching Circles"}, "Yes, they touch", Grade(1.0, 1))],
+        *[("vlmblind", "Yes", {"task": "Touching Circles"}, "in yesterday's", Grade(0.0, 0, False))],
+        *[("vlmblind_kit", "Yes", {"task": "Touching Circles"}, "in yesterday's", Grade(1.0, 1))],
+        *[("tablevqa", "34.2%", {"split": "fintabnetqa"}, "0.342", Grade(1.0, 1))],
+        *[("tablevqa", "$3,852 million", {"split": "fintabnetqa"}, "$ 3852 Million.", Grade(1.0, 1))],
+        *[("tablevqa", "$3,852 million", {"split": "fintabnetqa"}, "3.852 billion", Grade(1.0, 1))],
+        *[("tablevqa", "October 31", {"split": "fintabnetqa"}, "October 31", Grade(1.0, 1))],
+        *[("tablevqa", "12 units", {"split": "fintabnetqa"}, "13", Grade(0.0, 0))],
+        *[("tablevqa", "a|2", {"split": "vwtq"}, "Answer: 2.0||A", Grade(1.0, 1))],
+        *[("tablevqa", "0", {"split": "vtabfact"}, "False", Grade(1.0, 1))],
+        *[
+            ("letter_set", "A, C", {}, "The answer is A and C.", Grade(1.0, 1)),
+            ("letter_set", "A, C", {}, "CA", Grade(1.0, 1)),
+        ],
+        *[("letter_set", "A, C", {}, "A", Grade(0.0, 0)), ("letter_set", "3", {}, "3", Grade(1.0, 1))],
+        *[
+            ("letter_set", "C", {}, "Option C fits", Grade(1.0, 1)),
+            ("letter_set", "A, C", {}, "I cannot tell at all here", Grade(0.0, 0, False)),
+        ],
+        *[
+            ("tir", "mobi", {"task": "ocr"}, "It says mobi", Grade(1.0, 1)),
+            ("tir", "mobi", {"task": "ocr"}, "MOBI", Grade(0.0, 0)),
+        ],
+        *[("tir", "[1, 2, 3, 4]", {"task": "jigsaw", "side": 2}, "I think: 1, 2, 4, 3", Grade(0.5, 0))],
+        *[("tir", "[1, 2, 3, 4]", {"task": "jigsaw", "side": 2}, "1, 2", Grade(0.0, 0, False))],
+        *[("tir", "[1, 2, 3]", {"task": "spot_difference"}, "2, 3, 4", Grade(0.5, 0))],
+        *[
+            ("tir", "3, 7", {"task": "word_search"}, "row 3,7", Grade(1.0, 1)),
+            ("tir", "3, 7", {"task": "word_search"}, "7, 3", Grade(0.0, 0)),
+        ],
+        *[
+            ("tir", "12", {"task": "math"}, "The answer is 12", Grade(1.0, 1)),
+            ("tir", "B", {"task": "maze"}, "**B**", Grade(1.0, 1)),
+        ],
+        *[
+            ("tir", "BD", {"task": "refcoco"}, "B, D", Grade(1.0, 1)),
+            ("tir", "B", {"task": "maze"}, "", Grade(0.0, 0, False)),
+        ],
+    ],
+)
+def test_rules_by_task(name: str, answer: str, truth: dict[str, Any], reply: str, grade: Grade) -> None:
+    """VLMEvalKit ``image_mcq.py`` (VLMBlind), ``utils/logicvista.py``; naver-ai/tablevqabench
+    ``evaluate_tablevqa_dataset.py``; agents-x-project/TIR-Bench ``calculate_score.py`` and ``tools.py``."""
+    assert SCORERS[name](asked(answer, **truth), reply) == grade
+
+
 def test_every_rule_of_rewards_has_one_meaning() -> None:
     assert SCORERS.keys() <= rules.RULES.keys()
     assert all(re.fullmatch(r"[a-z_]+", name) for name in SCORERS)

@@ -80,6 +80,8 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         expected = "" if found.expected is None else f" of {found.expected}"
         verdict = "complete" if found.complete else "NOT complete"
         typer.echo(f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})")
+        if found.sha256:
+            typer.echo(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}")
         for problem in found.problems[:SHOWN_PROBLEMS]:
             typer.echo(f"{'':<22}   {problem}")
         if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
