@@ -53,7 +53,7 @@ class TurnForm:
     thought: str | None  # what the prompt writes after the ``<think>`` that it opens; None: it opens none
 
     def turn(self, said: str) -> tuple[str, str]:
-        """What the template and what the policy writes after a prompt. In a thinking model the policy goes on inside
+        """The text of the template, then that of the policy, after a prompt. In a thinking model the policy goes on inside
         the thought, and writes all."""
         said = self.trims["assistant"](said)
         if self.thought is None:
