@@ -223,7 +223,9 @@ def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
     maker = taught_by(asked.recipe, asked.config_dir)
     own = [word for word in asked.overrides if _knows("policy", "rl", True, word)]
     values = compose.load("sft", [f"+recipe={maker}", f"scale={TINY}", "sft.data=none:v1", *flags]).values
-    trained = compose.load("rl", [f"+recipe={asked.recipe}", f"scale={TINY}", "rl.data=none:v1", "rl.model=none:v1", *own, *flags])
+    trained = compose.load(
+        "rl", [f"+recipe={asked.recipe}", f"scale={TINY}", "rl.data=none:v1", "rl.model=none:v1", *own, *flags]
+    )
     require_taught(maker, values, trained.values, "MODEL")
     return maker
 
