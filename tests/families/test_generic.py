@@ -278,9 +278,7 @@ def test_tags_are_sampled_and_written_as_one_token_even_where_they_are_special(f
 # -- what else is refused ----------------------------------------------------------------------------------------------
 
 
-def test_a_package_that_is_missing_is_named_with_its_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.smolvlm import processing_smolvlm
 
     folder = tmp_path / "model"

@@ -21,9 +21,8 @@ from vtcli.families.generic.template import CLOSE, OPEN, SAID, SLOT, SYSTEM, USE
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import completes, piece
 from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
-from vtcli.protocols import DecodedTurn
+from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
-
 
 TAGS = (THOUGHT, THOUGHT_END, *(f"<{end}tool_{kind}>" for kind in ("call", "response") for end in ("", "/")))
 """Tags of a policy's text. A policy samples them even where the tokenizer calls them special."""
@@ -53,13 +52,17 @@ class TurnForm:
     thought: str | None  # what the prompt writes after the ``<think>`` that it opens; None: it opens none
 
     def turn(self, said: str) -> tuple[str, str]:
-        """The text of the template, then that of the policy, after a prompt. In a thinking model the policy goes on inside
-        the thought, and writes all."""
+        """The text of the template, then that of the policy, after a prompt. In a thinking model all is the policy's,
+        which goes on inside the thought."""
         said = self.trims["assistant"](said)
         if self.thought is None:
             return self.lead, said
-        empty = self.lead if THOUGHT_END in self.lead else EMPTY_THOUGHT
-        return "", in_open_thought(said, empty, newline=self.thought.endswith("\n"))
+        return "", in_open_thought(said, self.empty_thought, newline=self.thought.endswith("\n"))
+
+    @property
+    def empty_thought(self) -> str:
+        """The text that ends a thought which the prompt has opened."""
+        return self.lead if THOUGHT_END in self.lead else EMPTY_THOUGHT
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class GenericChat:
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         said = text if self.form.thought is None else after_thought(text)
         return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """What ends the thought that a thinking model's prompt has opened."""
+        return None if self.form.thought is None else ThoughtEnd(THOUGHT_END, self._text(self.form.empty_thought))
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""

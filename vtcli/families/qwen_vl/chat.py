@@ -23,8 +23,8 @@ from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import completes, piece
 from vtcli.families.qwen_vl.patches import Patches
 from vtcli.families.qwen_vl.processor import require_ids
-from vtcli.families.thoughts import THOUGHT, after_thought, in_open_thought
-from vtcli.protocols import DecodedTurn
+from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
+from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
 
 MARKERS = (
@@ -135,6 +135,11 @@ class QwenChat:
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
         said = after_thought(text) if self.thinks else text
         return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """What ends the thought that a thinking model's prompt has opened."""
+        return ThoughtEnd(THOUGHT_END, self._text(EMPTY_THOUGHT)) if self.thinks else None
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
