@@ -256,6 +256,6 @@ def test_a_stream_is_read_by_one_process(tmp_path: Path, monkeypatch: pytest.Mon
         picture(tmp_path / f"{split}.png", 40 + number)
         row = {"question": "Which?", "answer": "a", "image": (tmp_path / f"{split}.png").read_bytes()}
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "set" / f"{split}-00000.parquet")
-    streamed = f"+data.tasks.mine.generate.path=stream:{tmp_path}/set"
+    streamed = f"++data.tasks.mine.generate.path=stream:{tmp_path}/set"
     synth(tmp_path / "home", tmp_path / "data", 1, "jsonl", "synth.workers=2", streamed)
     assert given == [2, 2, 2, 1, 1, 1]
