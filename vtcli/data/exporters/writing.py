@@ -51,7 +51,7 @@ def export(
             counts = {name: found for name, found in written if found}
             if layouts[to].schema is None:
                 _describe(draft, counts)
-            page = card(artifact, store.lineage(ref).text(), to, layouts[to], counts, licence)
+            page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
             disk.write_atomic(draft / "README.md", page.encode())
             if folder.exists():
                 folder.rmdir()
