@@ -60,10 +60,9 @@ def card(
 ) -> str:
     """The text of ``README.md``. Its header names the files by configuration and split for ``load_dataset``."""
     forms: dict[str, list[dict[str, str]]] = {}
-    ending = "json" if layout.schema is None else "parquet"
     for name in counts:
         form, _, split = name.rpartition("-")
-        forms.setdefault(form or "default", []).append({"split": split, "path": f"{name}.{ending}"})
+        forms.setdefault(form or "default", []).append({"split": split, "path": f"{name}.{layout.ending}"})
     header = {
         "license": licence,
         "configs": [{"config_name": form, "data_files": files} for form, files in forms.items()],
