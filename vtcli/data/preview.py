@@ -45,7 +45,9 @@ dt { font-weight: 600 } dd { margin: 0 0 .3em 0; white-space: pre-wrap }
 </style>
 <h1>{{ title }}</h1>
 <p>{{ about }}</p>
-{% if sheet %}<figure><img src="{{ sheet }}" alt="contact sheet"><figcaption>contact sheet</figcaption></figure>{% endif %}
+{% if sheet %}
+<figure><img src="{{ sheet }}" alt="contact sheet"><figcaption>contact sheet</figcaption></figure>
+{% endif %}
 {% for card in cards %}
 <article class="{{ 'bad' if card.problem else 'row' }}">
 <h2>{{ card.name }}</h2>
@@ -117,7 +119,8 @@ def first_rows(artifact: Artifact, count: int, file: str | None = None) -> Itera
     """
     if artifact.kind not in ("dataset", "demos"):
         raise InputError(
-            f"{artifact.ref} is a {artifact.kind}; expected a dataset or demos artifact. `vtcli view` shows trajectories."
+            f"{artifact.ref} is a {artifact.kind}; expected a dataset or demos artifact. For trajectories there is "
+            "`vtcli view`."
         )
     found = {path.stem: path for path in sorted(artifact.path.glob("*.parquet"))}
     if file is not None and file not in found:
