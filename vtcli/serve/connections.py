@@ -32,8 +32,14 @@ class ConnectionLimits:
 
 def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) -> web.AppRunner:
     """The application at work. A client that goes away cancels its handler; ``end_s`` is for those at the end."""
-    given = {"keepalive_timeout": limits.idle_s, "lingering_time": min(limits.body_s, 5.0)}
-    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=end_s, **given)
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=end_s,
+        keepalive_timeout=limits.idle_s,
+        lingering_time=min(limits.body_s, 5.0),
+    )
 
 
 async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimits) -> asyncio.Server:
