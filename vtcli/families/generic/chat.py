@@ -118,7 +118,7 @@ class GenericChat:
 
     @property
     def thought_end(self) -> ThoughtEnd | None:
-        """What ends the thought that a thinking model's prompt has opened."""
+        """The end of the thought that a thinking model's prompt has opened."""
         return None if self.form.thought is None else ThoughtEnd(THOUGHT_END, self._text(self.form.empty_thought))
 
     def piece(self, token_id: int) -> str:

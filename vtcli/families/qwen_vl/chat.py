@@ -138,7 +138,7 @@ class QwenChat:
 
     @property
     def thought_end(self) -> ThoughtEnd | None:
-        """What ends the thought that a thinking model's prompt has opened."""
+        """The end of the thought that a thinking model's prompt has opened."""
         return ThoughtEnd(THOUGHT_END, self._text(EMPTY_THOUGHT)) if self.thinks else None
 
     def piece(self, token_id: int) -> str:
