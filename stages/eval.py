@@ -36,7 +36,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan
-from vtcli.report import build, content, folder, published, tables
+from vtcli.report import build, content, folder, printing, published, tables
 from vtcli.report import causal as causal_tables
 from vtcli.rewards import toolsrl
 from vtcli.rollout.admission import Admission
@@ -493,6 +493,6 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
     tables.show(series, config.seed)
-    tables.print_all(extra)
+    printing.print_all(extra)
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact
