@@ -281,8 +281,8 @@ def _write(folder: Path, make: Callable[[], Any]) -> None:
 
 
 def _as_released(folder: Path) -> None:
-    """Names of a SigLIP tower's tensors as in released folders, which transformers 5 shortens when it saves a model that
-    it has made and not loaded."""
+    """Gives a SigLIP tower's tensors the names of released folders. transformers 5 shortens them when it saves a model
+    that it has made and not loaded."""
     path = folder / "model.safetensors"
     found = load_file(path)
     own, released = "vision_tower.", "vision_tower.vision_model."

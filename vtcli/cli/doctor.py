@@ -124,9 +124,10 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
     parity.require(found, computed)
     if whole.plain is not None:
         plain.require_plain(whole.plain, computed)
+        told, rows = whole.plain, "packed rows" if family.packs else "rows one by one"
         typer.echo(
-            f"learner ({'packed rows' if family.packs else 'rows one by one'}) and transformers' forward (each alone) agree in {dtype} on {whole.plain.tokens} "
-            f"tokens: mean KL {whole.plain.mean:.2g}, largest {whole.plain.largest:.2g} nats"
+            f"learner ({rows}) and transformers' forward (each alone) agree in {dtype} on {told.tokens} "
+            f"tokens: mean KL {told.mean:.2g}, largest {told.largest:.2g} nats"
         )
     own = parity.pooled(found)
     typer.echo(
