@@ -94,6 +94,7 @@ def dropped_names(folder: Path) -> Mapping[str, str]:
 
 
 def _tiles(part: npt.NDArray[Any]) -> int | None:
-    """Number of an image's tiles up to the last that is not zero. None: its values are no tiles (n, 3, height, width)."""
-    shown = np.flatnonzero(part.any((1, 2, 3))) if part.ndim == 4 else ()
-    return int(shown[-1]) + 1 if len(shown) else None
+    """Number of an image's tiles (n, 3, height, width) up to the last that is not zero; None: it has no tiles."""
+    if part.ndim != 4:
+        return None
+    return max(np.flatnonzero(part.any((1, 2, 3))), default=len(part) - 1) + 1
