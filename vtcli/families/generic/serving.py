@@ -97,4 +97,4 @@ def _tiles(part: npt.NDArray[Any]) -> int | None:
     """Number of an image's tiles (n, 3, height, width) up to the last that is not zero; None: it has no tiles."""
     if part.ndim != 4:
         return None
-    return max(np.flatnonzero(part.any((1, 2, 3))), default=len(part) - 1) + 1
+    return int(max(np.flatnonzero(part.any((1, 2, 3))), default=len(part) - 1)) + 1
