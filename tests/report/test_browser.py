@@ -50,8 +50,8 @@ def shown(page: Any, expected: str) -> None:
     page.locator(".filters output", has_text=expected).wait_for()
 
 
-def test_many_trajectories_by_search_filter_and_key(report: Path) -> None:
-    with opened(report.as_uri()) as (page, problems):
+def test_many_trajectories_by_search_filter_and_key(report: Path, chromium: Any) -> None:
+    with opened(chromium, report.as_uri()) as (page, problems):
         shown(page, "260 of 260 shown")
         assert page.locator("details.card").count() <= 200  # the document holds a window of them
         page.keyboard.press("j")
@@ -81,8 +81,8 @@ def test_many_trajectories_by_search_filter_and_key(report: Path) -> None:
         assert not problems
 
 
-def test_a_link_opens_its_trajectory(report: Path) -> None:
-    with opened(f"{report.as_uri()}#zoom%20test/0231-answer-0", width=390, scheme="dark") as (page, problems):
+def test_a_link_opens_its_trajectory(report: Path, chromium: Any) -> None:
+    with opened(chromium, f"{report.as_uri()}#zoom%20test/0231-answer-0", width=390, scheme="dark") as (page, problems):
         card = page.locator("details.card[open]")
         card.get_by_text("Number 231?").first.wait_for()
         card.locator("svg.picture image").first.wait_for()
@@ -93,8 +93,8 @@ def test_a_link_opens_its_trajectory(report: Path) -> None:
         assert not problems
 
 
-def test_a_page_also_fills_cards_that_are_listed_later(report: Path) -> None:
-    with opened(f"{report.as_uri()}#zoom%20test/0231-answer-0") as (page, problems):
+def test_a_page_also_fills_cards_that_are_listed_later(report: Path, chromium: Any) -> None:
+    with opened(chromium, f"{report.as_uri()}#zoom%20test/0231-answer-0") as (page, problems):
         page.locator("details.card[open] svg.picture").first.wait_for()  # with 220 to 239, of which some are not listed
         page.get_by_role("button", name="Show earlier ones").click()
         earlier = page.locator("details.card", has_text="Number 225?")
@@ -103,10 +103,10 @@ def test_a_page_also_fills_cards_that_are_listed_later(report: Path) -> None:
         assert not problems
 
 
-def test_one_file_needs_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_needs_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chromium: Any) -> None:
     monkeypatch.setitem(globals(), "COUNT", 12)
     page_file = written(tmp_path / "made").rename(tmp_path / "alone.html")
-    with opened(page_file.as_uri()) as (page, problems):
+    with opened(chromium, page_file.as_uri()) as (page, problems):
         shown(page, "12 of 12 shown")
         page.get_by_label("search").fill("Number 7?")
         shown(page, "1 of 12 shown")
