@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from browser import opened, unreadable
-from serving import DONE, PIXELS, PNG, ZOOM, Gate, Hosted, Script, Served, hosted, served
+from serving import DONE, PIXELS, PNG, ZOOM, Gate, Script, Served, hosted, served
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -107,7 +107,8 @@ def test_images_are_pasted_and_dropped(tmp_path: Path, chromium: Any) -> None:
         encoded = base64.b64encode(PNG).decode()
         page.evaluate("""async (png) => {
           const bytes = Uint8Array.from(atob(png), (c) => c.charCodeAt(0));
-          await navigator.clipboard.write([new ClipboardItem({ "image/png": new Blob([bytes], { type: "image/png" }) })]);
+          const blob = new Blob([bytes], { type: "image/png" });
+          await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
         }""", encoded)  # fmt: skip
         page.keyboard.press("Control+V")
         page.get_by_role("img", name="image 0: image.png").wait_for()

@@ -50,7 +50,8 @@ def opened(
 
 
 def _own(asked: str, address: str) -> bool:
-    return asked.startswith(("blob:", "data:", "file:" if address.startswith("file:") else address.split("#")[0]))
+    origin = "file:" if address.startswith("file:") else address.partition("#")[0]
+    return asked.startswith(("blob:", "data:", origin))
 
 
 LEAST_CONTRAST = 4.5
@@ -64,7 +65,8 @@ _CONTRASTS = """() => {
   const found = [];
   for (const node of document.querySelectorAll("body *")) {
     const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-    if (!(own || node.matches("input, textarea")) || node.closest("svg, :disabled") || !node.checkVisibility()) continue;
+    if (!own && !node.matches("input, textarea")) continue;
+    if (node.closest("svg, :disabled") || !node.checkVisibility()) continue;
     let under = node;
     while (under && parts(getComputedStyle(under).backgroundColor)[3] === 0) under = under.parentElement;
     const pair = [getComputedStyle(node).color, getComputedStyle(under ?? document.body).backgroundColor];
