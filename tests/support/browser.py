@@ -66,7 +66,8 @@ _CONTRASTS = """() => {
   for (const node of document.querySelectorAll("body *")) {
     const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
     if (!own && !node.matches("input, textarea")) continue;
-    if (node.closest("svg, :disabled") || !node.checkVisibility()) continue;
+    const hidden = parts(getComputedStyle(node).color)[3] === 0; // the same words stand above
+    if (hidden || node.closest("svg, :disabled") || !node.checkVisibility()) continue;
     let under = node;
     while (under && parts(getComputedStyle(under).backgroundColor)[3] === 0) under = under.parentElement;
     const pair = [getComputedStyle(node).color, getComputedStyle(under ?? document.body).backgroundColor];
