@@ -26,6 +26,7 @@ from vtcli.config.bounds import at_least
 from vtcli.data import preview, sheet
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, Item
+from vtcli.data.importers import hub
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
 from vtcli.data.parallel import ordered_map
 from vtcli.data.teachers.dialect import Calls
@@ -242,7 +243,8 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
 
 
 def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Iterator[Row]:
-    for rows in ordered_map(produce, part.chunks, workers):
+    streamed = any(hub.is_stream(str(getattr(chunk.generate, "keywords", {}).get("path"))) for chunk in part.chunks)
+    for rows in ordered_map(produce, part.chunks, 1 if streamed else workers):
         for row in rows:
             if isinstance(row, BadRow):
                 bad.add(row)
