@@ -44,6 +44,37 @@ def test_the_ranks_that_share_the_states_count(card: None, monkeypatch: pytest.M
     require_room("rl", given)
 
 
+SERVED = ["scale=gpu", *CARD, "rl.backend.sleep=false", "engine.gpu_memory=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("servers", "ranks"),
+    [
+        (["engine.servers=1", "engine.gpus=[0]"], 1),
+        (["engine.servers=8"], 8),  # no GPU is left, and half of each is enough to share
+        (["engine.servers=1", "engine.gpus=[7]", "engine.gpu_memory=0.9"], 8),
+    ],
+)
+def test_a_server_beside_the_learner_needs_the_room_of_an_engine_in_its_process(
+    card: None, monkeypatch: pytest.MonkeyPatch, servers: list[str], ranks: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    given = [*SERVED, "engine=vllm_server", *servers, "rl.backend.offload=none"]
+    with pytest.raises(ConfigError, match=r"learning, of 75\.6 usable(.|\n)*It would fit with: "):
+        require_room("rl", values("rl", *given))
+
+
+def test_a_server_on_gpus_of_its_own_or_elsewhere_takes_nothing_of_the_learners(
+    card: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    for place in ("engine.gpus=[7]", "engine.gpus=null", "engine.urls=[http://other:8000]"):
+        require_room("rl", values("rl", *SERVED, "engine=vllm_server", "engine.gpu_memory=0.9", place))
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match=r"need 1 GPUs of this node, beside the learner's 8; it has 8"):
+        require_room("rl", values("rl", *SERVED, "engine=vllm_server", "engine.gpu_memory=0.9"))
+
+
 @pytest.mark.usefixtures("card")
 def test_sft_is_refused_with_keys_of_its_own() -> None:
     given = values("sft", "scale=gpu", "+recipe=codev", "sft.backend.offload=none")

@@ -41,12 +41,14 @@ def require_room(stage: str, values: Mapping[str, Any]) -> None:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     likeness = next((gpu for kind, gpu in GPUS.items() if kind.lower() in smallest.name.lower()), GPUS["H100"])
     gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
-    (_require_rl if stage == "rl" else _require_sft)(values, arch, Cluster(math.ceil(ranks / local), local, gpu))
+    cluster = Cluster(math.ceil(ranks / local), local, gpu)
+    if stage == "sft":
+        return _require_sft(values, arch, cluster)
+    layout = cost.layout(values, len(devices), local)
+    _require_rl(values, arch, layout, replace(cluster, per_node=local + layout.serving))
 
 
-def _require_rl(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:
-    layout = cost.layout(values)
-    cluster = replace(cluster, per_node=cluster.per_node + layout.serving)
+def _require_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, cluster: Cluster) -> None:
     plan = evaluate(arch, cost.workload(values), layout, cluster, Constants())
     m = plan.memory
     if m.fits:

@@ -59,8 +59,7 @@ class Memory:
 
     @property
     def learning(self) -> float:
-        away = self.layout.serving > 0
-        engine = 0.0 if away else self.asleep if self.layout.sleep else self.engine
+        engine = 0.0 if self.layout.apart else self.asleep if self.layout.sleep else self.engine
         kept = self.activations + self.vision + self.features
         return self.context + self.states + self.gradients + kept + self.working + engine
 
@@ -71,7 +70,7 @@ class Memory:
     @property
     def syncing(self) -> float:
         """The learner's weights beside the engine's (``vtcli/engines/phases.py``)."""
-        if self.layout.serving:
+        if self.layout.apart:
             return self.context + self.states + self.merged
         learner = self.merged + (self.weights if self.layout.learner_sleep else self.states)
         return self.context + learner + (self.asleep + self.engine_weights if self.layout.sleep else self.engine)
@@ -202,11 +201,15 @@ def memory(
     live = min(layout.live, share, cache / (row * shape.total))
     if cache < row * work.max_tokens:
         live = 0.0  # not even one of the longest kind
+    encoder = layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens)
+    if layout.elsewhere:  # on GPUs that nobody describes
+        policy, cache, encoder, live = 0.0, 0.0, 0.0, min(layout.live, share)
     asleep = 0.0
-    if not layout.serving:  # else both have their own memory
+    if not layout.apart:  # else both have their own memory
         asleep = engine_weights if layout.sleep == 1 else 0.0
         asleep += weights + optimizer + reference if layout.learner_sleep else 0.0
-    held = layout.bytes * arch.parameters if layout.serving and layout.keep_weights else 0.0
+    servers = layout.serving + layout.sharing + layout.elsewhere
+    held = layout.bytes * arch.parameters if servers and layout.keep_weights else 0.0
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -218,8 +221,8 @@ def memory(
         features=features(arch, work, layout, cluster, shape),
         policy=policy,
         cache=cache,
-        encoder=layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens),
-        asleep=constants.asleep_gib * GIB,
+        encoder=encoder,
+        asleep=0.0 if layout.elsewhere else constants.asleep_gib * GIB,
         engine_weights=engine_weights,
         merged=layout.bytes * targeted(arch, work) if layout.zero_stage < 3 else 0.0,  # ZeRO-3: on the host
         context=constants.context_gib * GIB,

@@ -65,6 +65,8 @@ def _head(plan: Plan) -> str:
         f"{_yes(on.activation_checkpointing)}, offload {on.offload}, engine.gpu_memory {on.gpu_memory:g}, sleep of the "
         f"engine {on.sleep} and of the learner {_yes(on.learner_sleep)}, tensor parallel {on.tensor_parallel}"
         + (f"; of each machine {on.serving} GPUs only generate" if on.serving else "")
+        + (f"; on {on.sharing} GPUs of each machine a server lives beside the learner" if on.sharing else "")
+        + (f"; {on.elsewhere} servers elsewhere generate" if on.elsewhere else "")
     )
 
 
@@ -75,7 +77,7 @@ def _yes(value: bool) -> str:
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
     out = Table("GiB per GPU", "generating", "new weights", "learning", "", title="Memory", title_justify="left")
-    shared, sleeps = memory.layout.serving == 0, memory.layout.sleep > 0
+    shared, sleeps = not memory.layout.apart, memory.layout.sleep > 0
     stays = not memory.layout.learner_away
     for name, what in PHASES.items():
         in_phase = {
