@@ -73,6 +73,21 @@ def test_servers_are_planned_where_the_run_puts_them(
     assert memory["learning"] == pytest.approx(sum(learner) + rest + shared)
 
 
+def test_host_memory_is_a_limit_where_it_is_given(tmp_path: Path) -> None:
+    argv = ["+recipe=toolsrl", "scale=gpu", "cluster=1x1xH100"]
+    free = plan(*argv, home=tmp_path)
+    m = free["memory_gib"]
+    needed = max(m["host_loading"], m["host"] + m["host_checkpoint"] + m["host_images"])
+    assert (free["fits"], m["host_limit"]) == (True, None)
+    assert plan(*argv, f"plan.host_gib={needed / 0.95 + 1}", home=tmp_path)["fits"]
+    small = plan(*argv, f"plan.host_gib={needed / 0.95 - 1}", home=tmp_path)
+    assert not small["fits"]
+    assert small["advice"]
+    assert plan(*argv, f"plan.host_gib={needed / 0.95 - 1}", *small["advice"], home=tmp_path)["fits"]
+    tight = plan(*argv, f"plan.host_gib={(m['host'] + m['host_images']) / 0.95 + 1}", home=tmp_path)
+    assert "rl.checkpoint_beside=false" in tight["advice"]
+
+
 def test_servers_that_do_not_fit_a_machine_are_refused_by_the_plan() -> None:
     argv = ["plan", "+recipe=toolsrl", "scale=gpu", "cluster=1x1xH100", "engine=vllm_server"]
     done = CliRunner().invoke(app, argv)

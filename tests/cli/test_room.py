@@ -21,6 +21,7 @@ def values(stage: str, *argv: str) -> dict[str, Any]:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: (CudaDevice("NVIDIA H100 80GB HBM3", 79.6),) * 8)
+    monkeypatch.setattr(machine, "memory_gib", lambda: 2048.0)
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -87,6 +88,24 @@ def test_sft_is_refused_with_keys_of_its_own() -> None:
 def test_a_user_may_know_better() -> None:
     require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none", "plan.refuse=false"))
     require_room("rl", values("rl", "scale=node", *CARD, "rl.backend.offload=none", "rl.model=my/unknown"))
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("stage", ["rl", "sft"])
+def test_what_the_machines_memory_cannot_hold_is_refused_with_keys_that_help(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7B on one GPU: 139 GiB (sft: 92) are offloaded or asleep, and a checkpoint's copy takes 108 GiB."""
+    argv = ["scale=gpu", "+recipe=codev", *(["rl.data=x:v1"] if stage == "rl" else [])]
+    require_room(stage, values(stage, *argv))
+    monkeypatch.setattr(machine, "memory_gib", lambda: 200.0)
+    with pytest.raises(ConfigError, match=r"GiB of each machine's memory: .* 10\d\.\d copy of a ch") as caught:
+        require_room(stage, values(stage, *argv))
+    said = str(caught.value)
+    assert "of 190.0 usable" in said
+    helps = said.partition("It would fit with: ")[2].replace(";", ".").partition(". ")[0].split()
+    assert f"{stage}.checkpoint_beside=false" in helps
+    require_room(stage, values(stage, *argv, *helps))
 
 
 def test_without_a_gpu_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

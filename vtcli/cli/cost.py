@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
         raise ConfigError("vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200.")
     found = read_measured(measured) if given or measured.is_file() else None
     cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
+    host = section["host_gib"]
+    cluster = replace(cluster, host=None if host is None else convert(host, float, "plan.host_gib"))
     constants = Constants()
     if found:
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}

@@ -36,7 +36,8 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as plain values; memory in GiB, time in seconds."""
-        m = {k: v if k == "live" else v / GIB for k, v in vars(self.memory).items() if k != "layout"}
+        known = {k: v for k, v in vars(self.memory).items() if k != "layout"}
+        m = {k: v if k == "live" or v is None else v / GIB for k, v in known.items()}
         m |= {name: getattr(self.memory, name) / GIB for name in ("learning", "syncing", "generating")}
         return {
             "model": self.arch.name,

@@ -87,6 +87,8 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
             yield "engine.gpus=null"
         yield f"engine.servers={new.serving // new.tensor_parallel}"
         yield f"engine.tensor_parallel={new.tensor_parallel}"
+    if then.work.checkpoint_beside != plan.work.checkpoint_beside:
+        yield "rl.checkpoint_beside=false"
     if then.work.max_tokens != plan.work.max_tokens:
         yield f"rl.limits.max_tokens={then.work.max_tokens}"
     if then.cluster != plan.cluster:
@@ -94,9 +96,13 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
 
 
 def _roomier(plan: Plan) -> Iterator[tuple[Workload, int]]:
-    """Yields the given limits and machines, then shorter limits above the usual trajectory, then more machines."""
+    """Yields the given limits and machines, then checkpoints that need no copy, then shorter limits above the usual
+    trajectory, then more machines."""
     work, nodes, mean = plan.work, plan.cluster.nodes, plan.shape.total
     yield work, nodes
+    if work.checkpoint_beside and not plan.memory.host_fits:
+        work = replace(work, checkpoint_beside=False)
+        yield work, nodes
     shorter = work
     while shorter.max_tokens // 2 >= max(2 * mean, 1024):
         shorter = replace(shorter, max_tokens=shorter.max_tokens // 2)

@@ -41,6 +41,7 @@ class Memory:
     context: float  # CUDA's context, NCCL's buffers, workspaces of libraries
     live: float  # trajectories whose cache fits in it at a time
     usable: float
+    host_limit: float | None  # of a machine, for all its processes; None: unknown, and nothing is refused for it
     host: float
     host_checkpoint: float  # copies of states that are being written
     host_images: float  # decoded, and prepared for the learner
@@ -77,8 +78,19 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """True if every phase has room, and the cache holds at least one of the longest trajectories."""
-        return max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
+        """True if every phase has room, the cache holds at least one of the longest trajectories, and so does the
+        host its part."""
+        room = max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
+        return room and self.host_fits
+
+    @property
+    def host_needed(self) -> float:
+        """The most of a machine's memory: at the start, or while a checkpoint is written."""
+        return max(self.host_loading, self.host + self.host_checkpoint + self.host_images)
+
+    @property
+    def host_fits(self) -> bool:
+        return self.host_limit is None or self.host_needed <= self.host_limit
 
 
 def trained(arch: Architecture, work: Workload) -> float:
@@ -152,9 +164,9 @@ def _stack(units: float, layers: int, hidden: int, values: float, layout: Layout
 
 
 def longest_patches(arch: Architecture, work: Workload, tokens: float, shape: Shape) -> float:
-    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, or of mean
-    rows; never more than its tokens have room for."""
-    largest = max(shape.image_patches, arch.patches(*work.lengths.observation_image, work.min_pixels, work.max_pixels))
+    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, each as
+    large as ``images.max_pixels`` allows, or of mean rows; never more than its tokens have room for."""
+    largest = arch.patches(10**5, 10**5, work.min_pixels, work.max_pixels)
     rows = max(1.0, tokens / work.max_tokens)
     found = max(rows * work.max_images * largest, tokens / shape.total * shape.patches)
     return min(found, tokens * arch.vision.merge**2)
@@ -228,6 +240,7 @@ def memory(
         context=constants.context_gib * GIB,
         live=live,
         usable=cluster.gpu.memory * GIB * constants.usable_memory,
+        host_limit=None if cluster.host is None else cluster.host * GIB * constants.usable_memory,
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         host_checkpoint=checkpoint_copy(parameters, learnt, layout, cluster) if work.checkpoint_beside else 0.0,
         host_images=(PREPARED + CACHED) * (cluster.per_node - layout.serving),

@@ -95,7 +95,8 @@ def _memory(plan: Plan) -> Table:
             out.add_row(name, *sizes, what)
     total = [f"{m / GIB:.3g}" for m in (memory.generating, memory.syncing, memory.learning)]
     out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
-    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "", "offloaded, asleep, kept for servers")
+    limit = "" if memory.host_limit is None else f"; of {memory.host_limit / GIB:.0f} usable"
+    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "", f"offloaded, asleep, kept for servers{limit}")
     beside = memory.host_checkpoint + memory.host_images
     out.add_row("... and at most", f"{beside / GIB:.0f}", "", "", "a checkpoint being written, images of the ranks")
     out.add_row("... at the start", f"{memory.host_loading / GIB:.0f}", "", "", "every rank reads the whole model")
