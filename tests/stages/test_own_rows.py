@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from stages import synth as stage
 from stages.synth import Config, run
 from vtcli.config import compose
 from vtcli.errors import InputError
@@ -240,3 +241,21 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
     assert [m["role"] for m in table[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert table[0]["messages"][1]["content"] == "<image>Which 2?" and len(table[0]["images"]) == 2
     assert (made.path / "contact_sheet.png").exists()
+
+
+def test_a_stream_is_read_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process would download all of it."""
+    given: list[int] = []
+    mapped = stage.ordered_map
+    monkeypatch.setattr(stage, "ordered_map", lambda work, jobs, n: given.append(n) or mapped(work, jobs, 1))
+    rows(tmp_path / "data")
+    synth(tmp_path / "home", tmp_path / "data", 3, "jsonl", "synth.workers=2")
+    assert given == [2, 2, 2]
+    (tmp_path / "set").mkdir()
+    for number, split in enumerate(SPLITS):
+        picture(tmp_path / f"{split}.png", 40 + number)
+        row = {"question": "Which?", "answer": "a", "image": (tmp_path / f"{split}.png").read_bytes()}
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "set" / f"{split}-00000.parquet")
+    streamed = f"++data.tasks.mine.generate.path=stream:{tmp_path}/set"
+    synth(tmp_path / "home", tmp_path / "data", 1, "jsonl", "synth.workers=2", streamed)
+    assert given == [2, 2, 2, 1, 1, 1]

@@ -33,6 +33,11 @@ class HubRows(Protocol):
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]: ...
 
 
+def is_stream(path: str) -> bool:
+    """True for a set that is read from its first row on, by one process: several would download it several times."""
+    return path.startswith("stream:")
+
+
 def is_hub(path: str) -> bool:
     """True for a path that the library resolves, and not we."""
     return path.startswith(SCHEMES)
@@ -90,8 +95,18 @@ class TableRows:
         return self._table[row : row + 1].to_pylist()[0]
 
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        del columns  # what such a set names lies in its folder, see ``saved_files``
-        return iter(())
+        """What such a set names besides lies in its folder, see ``saved_files``."""
+        import pyarrow as pa
+
+        kinds = {field.name: field.type for field in self._table.features.arrow_schema}
+        plain = [name for name in columns if name in kinds and not _holds_bytes(kinds[name], pa.types)]
+        for batch in self._table.select_columns(plain).iter(1024) if plain else ():
+            yield from batch.to_pylist()
+
+
+def _holds_bytes(kind: Any, types: Any) -> bool:
+    inner = [kind.field(i).type for i in range(kind.num_fields)] if types.is_nested(kind) else []
+    return types.is_binary(kind) or types.is_large_binary(kind) or any(_holds_bytes(k, types) for k in inner)
 
 
 class StreamRows:

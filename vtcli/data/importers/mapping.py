@@ -31,6 +31,8 @@ class RowMapping:
     """The columns of a set, and its conventions. Empty paths: the set does not say it."""
 
     about: str = ""  # what the preset is for, for people
+    rows: str | None = None  # the list of rows in a file that is one JSON object: {"data": [...]}
+    parts: Literal["all", "found"] = "all"  # found: files 00000-of-00003 may be missing
     question: Paths = ("question",)  # text, or a list of messages, of which the user's last before an answer counts
     answer: Paths = (
         "answer",
@@ -38,6 +40,7 @@ class RowMapping:
     )  # text, a number, a list of answers, or messages, of which the first answer counts
     images: Paths = ("image", "images")
     video: Paths = ("video",)
+    medium: Paths = ()  # whether a row shows a video: video or image, true or false
     boxes: Paths = ("boxes",)
     choices: Paths = ("choices",)
     options: Paths = ()  # texts to choose from that the question does not hold yet: the answer is a letter
@@ -116,11 +119,22 @@ def _read(name: str | None, own: str) -> RowMapping:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"mapping.strip: {pattern!r} is no regular expression ({error})") from error
+    if found.file and _misfits(found.file, 0) and _misfits(found.file, "x"):
+        raise ConfigError(
+            f"mapping.file: {found.file!r} has no single place for a name. Expected one {{}}: images/{{}}.png"
+        )
     if found.box_space == "resized" and not found.box_size:
         raise ConfigError(
             "mapping.box_space is resized: say where the size stands, box_size: COLUMN of [width, height]"
         )
     return found
+
+
+def _misfits(template: str, name: int | str) -> bool:
+    try:
+        return template.format(name) == template
+    except (ValueError, LookupError, AttributeError):
+        return True
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -176,10 +190,30 @@ def parsed(value: Any) -> Any:
     """A text that holds a JSON object or list as its value; anything else as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
+            return whole_text(json.loads(value))
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def json_value(data: bytes) -> Any:
+    """A JSON value. Raises ``ValueError`` for text that is none, for NaN, and for half a character."""
+    return whole_text(json.loads(data, parse_constant=_no_constant))
+
+
+def whole_text(value: Any) -> Any:
+    """A value whose texts can be written as UTF-8. Raises ``ValueError`` for half of a surrogate pair."""
+    json.dumps(value, ensure_ascii=False, default=str).encode()
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number")
+
+
+def said_true(value: Any, words: Sequence[str] = ()) -> bool:
+    """True for true, for the text "true" (tables hold no other), and for one of ``words``."""
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", *words))
 
 
 def chosen_rows(mapping: RowMapping, split: str, rows: int, column: Iterator[Any] | None) -> Sequence[int] | None:
@@ -198,4 +232,5 @@ def chosen_rows(mapping: RowMapping, split: str, rows: int, column: Iterator[Any
     if column is None:
         return None
     wanted = (mapping.splits or {}).get(split, (split,))
-    return [number for number, value in enumerate(column) if str(value) in wanted]
+    unknown = split == "train"  # there such a row is read, and counted as a bad one
+    return [number for number, value in enumerate(column) if (unknown if value is None else str(value) in wanted)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ from vtcli.data.importers.problems import Place, RowProblem
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\x00", b"MM\x00*")
 SHORTEST = 64
 """Characters of the shortest text that is tried as base64; no path and no image is shorter and longer at once."""
+
+NO_PATH = 256
+"""Characters from which a text that is base64 throughout is no path, whatever its first bytes say (AVIF, JPEG XL)."""
+
+SHOWN = 100
+"""Characters of a path that an error shows."""
 
 INNER = ("bytes", "image", "url", "image_url", "path", "video")
 """Keys under which a struct holds its image, the first with a value counts."""
@@ -33,7 +40,8 @@ class Finder:
     file: str = ""  # the path of an image that a column names by a number or an id
 
     def named(self, value: Any) -> Any:
-        """The path of an id; any other value as it is. Raises ``ValueError`` for an id that does not fit."""
+        """The path of an id; any other value as it is. Raises ``ValueError`` or ``LookupError`` for an id that does not
+        fit."""
         return self.file.format(value) if self.file and isinstance(value, int | str) else value
 
     def path(self, text: str, what: str, place: Place) -> Path:
@@ -44,20 +52,27 @@ class Finder:
         """
         text = text.removeprefix("file://")
         text = text.removeprefix(self.prefix) if self.prefix else text
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
         tried: list[Path] = []
-        for root in self.roots:
-            path = root / text
-            if not Path(text).is_absolute() and not path.resolve().is_relative_to(root.resolve()):
-                continue
-            tried.append(path)
-            if path.is_file():
-                return path
+        try:
+            for root in self.roots:
+                path = root / text
+                if not path.resolve().is_relative_to(root.resolve()):
+                    continue
+                tried.append(path)
+                if path.is_file():
+                    return path
+        except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
+            said = getattr(error, "strerror", None) or error
+            raise RowProblem(
+                place, f"{what} of no possible name", f"{place}: the {what} {shown!r} can name no file ({said})."
+            ) from error
         if not tried:
             raise RowProblem(
                 place,
                 f"{what} outside of its folder",
-                f"{place}: the {what} {text} lies outside of {', '.join(map(str, self.roots))}. Name its folder: "
-                "mapping.root.",
+                f"{place}: the {what} {shown} lies outside of {', '.join(map(str, self.roots))}. Name its folder, "
+                "mapping.root, or how paths begin on their author's disk, mapping.prefix.",
             )
         raise RowProblem(
             place,
@@ -71,15 +86,16 @@ class Finder:
         for entry in listed(value):
             try:
                 inner: Any = self.named(entry)
-            except ValueError:
+            except (ValueError, LookupError):
                 continue
             while isinstance(inner, Mapping):
                 inner = _inner(cast("Mapping[str, Any]", inner))
             if isinstance(inner, str) and inner and _base64(inner) is None:
                 name = inner.removeprefix("file://").removeprefix(self.prefix)
-                yield from [path for root in self.roots if (path := root / name).is_file()][:1] or [
-                    self.roots[0] / name
-                ]
+                with contextlib.suppress(OSError, ValueError):  # a name that no file can have
+                    yield from [path for root in self.roots if (path := root / name).is_file()][:1] or [
+                        self.roots[0] / name
+                    ]
 
 
 def listed(value: Any) -> list[Any]:
@@ -101,7 +117,7 @@ def read(value: Any, what: str, finder: Finder, place: Place) -> bytes:
     """
     try:
         value = finder.named(value)
-    except ValueError as error:
+    except (ValueError, LookupError) as error:
         raise RowProblem(
             place, f"{what} of an unknown shape", f"{place}: {what} {value!r} does not fit mapping.file ({error})."
         ) from error
@@ -154,7 +170,8 @@ def _base64(text: str) -> bytes | None:
     if len(body) < SHORTEST and not uri:
         return None
     try:
-        if not uri and not base64.b64decode(body[:16]).startswith(MAGIC):
+        known = uri or len(body) >= NO_PATH or base64.b64decode(body[:16]).startswith(MAGIC)
+        if not known:
             return None
         return base64.b64decode("".join(body.split()), validate=True)
     except (binascii.Error, ValueError):

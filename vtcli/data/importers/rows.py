@@ -35,12 +35,12 @@ from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
-from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping
+from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping, said_true
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
-from vtcli.signals.code import REQUIRABLE
+from vtcli.signals.code import OPERATIONS, REQUIRABLE
 from vtcli.signals.rules import RULES
 from vtcli.store import images
 from vtcli.store.parquet import CHAT_MARKER
@@ -49,6 +49,9 @@ NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "va
 """Requirements of each rule on a row's truth. The last two rules score generated charts."""
 
 EXPECTED = "Every row needs question, answer and an image or a video."
+
+NUMERIC = ("numerical", "regression", "number")
+"""Types of problems by which SpaceR and VSI-Bench name a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ def generate(
     row, place, columns = rows.source.read(item), rows.source.place(item), rows.mapping
     if columns.strict:
         _refuse_slips(row, str(place), columns)
+    if columns.split and first(row, columns.split) is None:
+        raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
     if split.startswith("demo-") and (columns.messages or columns.response):
         dialogue = dialogues.read(row, columns, rows.finder, place)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
@@ -118,8 +123,9 @@ def generate(
     question, truth = _truth(row, columns, question, answers, place)
     words = Words(name, item_id(name, split, item), question, str(truth.pop("letter", answers[0])))
     _check_text(question, answers, place)
-    clip = first(row, columns.video)
-    given = dialogues.every_image(row, columns) or list(shown.own)
+    clip, given = first(row, columns.video), dialogues.every_image(row, columns) or list(shown.own)
+    if columns.medium:
+        clip, given = _medium(row, columns, clip, given, place)
     if columns.messages or columns.response:  # of a trajectory only the question's images
         given = given[: texts.count(shown.text) or len(given)]
     if clip is not None:
@@ -131,7 +137,7 @@ def generate(
             raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
         return _filmed(words, truth, clip, rows.finder, place)
     pictures = _pictures(given, shown, columns, rows.finder, place)
-    found = truth.pop("boxes", None) if "boxes" in truth else first(row, columns.boxes)
+    found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
     height, width = pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
     if form == "tool" and (len(pictures) > 1 or not (turn or targets)):
@@ -178,7 +184,7 @@ def place_problem(place: Place, reason: str, text: str) -> RowProblem:
 
 def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
     mapping = read_mapping(preset, own)
-    source = sources.open_source(path, split)
+    source = sources.open_source(path, split, mapping.rows, mapping.parts)
     if mapping.take is not None or mapping.split:
         source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
     base = Path(path.replace("{split}", split)).parent
@@ -189,9 +195,28 @@ def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | No
 def _chosen(source: sources.Source, preset: str | None, own: str, split: str) -> sources.Source:
     """The rows of a split, kept with the source itself, which is another object once its file has changed."""
     mapping = read_mapping(preset, json.loads(own))
-    column = (str(first(source.read(row), mapping.split)) for row in range(source.rows)) if mapping.split else None
+    if mapping.split and source.rows >= hub.ENDLESS:
+        raise ConfigError("mapping.split: a stream has no end, so its splits are not looked for. Give mapping.take.")
+    names = [path.split(".", 1)[0] for path in mapping.split] + list(mapping.split)
+    column = (first(row, mapping.split) for row in source.texts(names)) if mapping.split else None
     numbers = chosen_rows(mapping, split, source.rows, column)
     return source if numbers is None else sources.SourceSubset(source, numbers)
+
+
+def _medium(
+    row: Mapping[str, Any], columns: RowMapping, clip: Any, given: list[Any], place: Place
+) -> tuple[Any, list[Any]]:
+    """The video or the images of a row, as ``mapping.medium`` says which of them its paths are."""
+    if not said_true(first(row, columns.medium), ("video",)):
+        return None, given
+    if clip is None:
+        raise place_problem(
+            place,
+            "a video as frames",
+            f" is about a video, of which it has {len(given)} frames and no file. They are no images of their own, and "
+            "their times are not known. Name the column of the video's file: mapping.video.",
+        )
+    return clip, []
 
 
 def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tuple[str, texts.Message]:
@@ -201,7 +226,8 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     """
     value = texts.chat_of(first(row, columns.question))
     if value is None:
-        raise place_problem(place, "no question", f" has no question. {EXPECTED}")
+        has = ", ".join(str(name) for name in row)[:100]
+        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {has}.")
     chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
     try:
         message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
@@ -351,12 +377,12 @@ def _truth(
 ) -> tuple[str, dict[str, Json]]:
     """The question with its options, and what is known of the answer and of the way to it."""
     known = parsed(first(row, columns.truth))
-    if isinstance(known, dict) and cast("dict[str, Any]", known).get("rule") in RULES:
+    if isinstance(known, dict) and str(cast("dict[str, Any]", known).get("rule")) in RULES:
         return question, dict(cast("dict[str, Json]", known))
     truth: dict[str, Json] = {"answers": list(answers)} if len(answers) > 1 else {}
     if (source := first(row, columns.source)) is not None:
         truth["source"] = str(source)
-    if (choices := first(row, columns.choices)) is not None:
+    if (choices := parsed(first(row, columns.choices))) is not None:
         given = [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
         if answers[0].strip() not in [text.strip() for text in given]:
             raise place_problem(
@@ -365,7 +391,7 @@ def _truth(
                 f": its choices are {choices}; expected a list with the answer {answers[0]!r}.",
             )
         truth["choices"] = given
-    if (options := first(row, columns.options)) is not None and isinstance(options, list | tuple):
+    if (options := parsed(first(row, columns.options))) is not None and isinstance(options, list | tuple):
         lines, letter = texts.lettered([str(option) for option in options], answers[0])
         if not letter:
             raise place_problem(
@@ -373,12 +399,12 @@ def _truth(
             )
         question = question if lines[0][4:] in question else "\n".join([question, *lines])
         truth |= {"choices": [line[1] for line in lines], "letter": letter}
-    if first(row, columns.numeric):
+    if said_true(first(row, columns.numeric), NUMERIC):
         truth["number"] = _number(answers[0], place)
     rule = first(row, columns.rule) or columns.constant_rule
     if rule is not None:
         alone = ", ".join(map(repr, sorted(RULES.keys() - NEEDED.keys())))
-        if rule not in RULES or not NEEDED.get(rule, set()) <= truth.keys():
+        if not isinstance(rule, str) or rule not in RULES or not NEEDED.get(rule, set()) <= truth.keys():
             raise place_problem(
                 place,
                 "an unknown rule",
@@ -394,20 +420,24 @@ def _truth(
 def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str, Json]:
     """Operations that the answer needs, and whether there is something to search."""
     found: dict[str, Json] = {}
-    required = first(row, columns.required)
+    required = parsed(first(row, columns.required))
     if (applied := first(row, columns.applied)) is not None:
-        required = [_UNDO.get(name, name) for name in reversed(_names(applied))]
+        names = _names(applied)
+        turns = [_UNDO.get(name, name) for name in reversed(names) if name not in OPERATIONS]
+        required = [*turns, *(name for name in names if name in OPERATIONS)]
     if required is not None:
-        unknown = set(required) - REQUIRABLE if isinstance(required, list | tuple) else {required}
-        if unknown:
+        given = list(cast("Sequence[Any]", required)) if isinstance(required, list | tuple) else [required]
+        unknown = [name for name in given if not isinstance(name, str) or name not in REQUIRABLE]
+        if unknown or not isinstance(required, list | tuple):
             raise place_problem(
                 place,
                 "an unknown operation",
-                f": required has {', '.join(map(repr, sorted(map(str, unknown))))}; expected a list of "
+                f": required has {', '.join(sorted(map(repr, unknown or given)))}; expected a list of "
                 f"{', '.join(sorted(REQUIRABLE))}, in the order in which they are needed.",
             )
-        found["required"] = list(required)
+        found["required"] = given
     if (search := first(row, columns.search)) is not None:
+        search = {"true": True, "false": False}.get(search.lower(), search) if isinstance(search, str) else search
         if not isinstance(search, bool):
             raise place_problem(place, "search is no truth value", f": search is {search!r}; expected true or false.")
         found["search"] = search
@@ -415,7 +445,9 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
 
 
 _UNDO: Mapping[str, str] = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
-"""Inverses of operations that are not their own ([C] CodeVision agent_loop.py: 360 - degrees)."""
+"""Inverses of operations that are not their own ([C] CodeVision agent_loop.py: 360 - degrees). Turns are undone last
+first. A crop is no change to undo; it comes after them: "an image with incorrect orientation must be rotated first,
+regardless of the question" (CodeVision 3.4)."""
 
 
 def _names(applied: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files of rows, read one row at a time: Parquet, JSON lines, one JSON list, WebDataset tar, Hugging Face sets.
+"""Files of rows, read one row at a time: Parquet, JSON, CSV, WebDataset tar, Hugging Face sets.
 
 A source knows where each row begins and holds no rows, so memory stays bounded however large the files are. Several
 files, named by a pattern such as ``train-*.parquet``, are one source in the order of their names.
@@ -6,29 +6,26 @@ files, named by a pattern such as ``train-*.parquet``, are one source in the ord
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
-import mmap
 import re
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.data.importers import hub, tars
+from vtcli.data.importers import hub, tars, text_rows
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 
-LINES = (".jsonl", ".json", ".ndjson")
-LOOKED_AT = 10_000
 BATCH = 16
 """Rows of a Parquet file that are decoded together: with embedded images a row has megabytes."""
+
+BROKEN = (pa.ArrowException, OSError, ValueError)
+"""Errors of pyarrow at a damaged page; text that is no UTF-8 is a ``ValueError``."""
 
 Row = Mapping[str, Any]
 
@@ -67,12 +64,34 @@ def files(path: str, split: str) -> list[Path]:
         return [Path(place)]
     found = sorted(Path(place).parent.glob(Path(place).name))
     if not found:
-        raise InputError(f"{place}: no file has such a name. Give the path of Parquet, JSON lines or tar files.")
+        raise InputError(f"{place}: no file has such a name. Give the path of Parquet, JSON, CSV or tar files.")
     return found
 
 
-def open_source(path: str, split: str) -> Source:
-    """The rows of ``path`` for a split, as its files are now.
+_NUMBERED = re.compile(r"(\d+)([-_]of[-_])(\d+)")
+"""Names of files that are parts of one set: ``train-00001-of-00003.parquet``."""
+
+
+def missing(found: Sequence[Path]) -> list[str]:
+    """The names of the parts that numbered files lack: 00001-of-00003 between 00000 and 00002. Parts count from 0, or
+    from 1 where the last has the number of all."""
+    sets: dict[tuple[str, ...], dict[int, re.Match[str]]] = {}
+    for file in found:
+        if match := _NUMBERED.search(file.name):
+            key = (file.name[: match.start()], *match.groups()[1:], file.name[match.end() :])
+            sets.setdefault(key, {})[int(match[1])] = match
+    lacks: list[str] = []
+    for (head, of, total, tail), parts in sets.items():
+        first = 1 if 0 not in parts and int(total) in parts else 0
+        wide = len(next(iter(parts.values()))[1])
+        numbers = (number for number in range(first, first + int(total)) if number not in parts)
+        lacks += [f"{head}{number:0{wide}d}{of}{total}{tail}" for number in numbers]
+    return lacks
+
+
+def open_source(path: str, split: str, rows: str | None = None, parts: str = "all") -> Source:
+    """The rows of ``path`` for a split, as its files are now. ``rows`` names the list of rows in files that are one
+    JSON object. ``parts`` "found" takes numbered files of which some are missing.
 
     Raises:
         InputError: a file that is missing, damaged or of no known kind.
@@ -80,7 +99,13 @@ def open_source(path: str, split: str) -> Source:
     found = files(path, split)
     if not found:
         return hub.open_set(path.replace("{split}", split.removeprefix("demo-")), split.removeprefix("demo-"))
-    opened = tuple(_opened(file, _mark(file)) for file in found)
+    if "*" in path and parts == "all" and (lacks := missing(found)):
+        raise InputError(
+            f"{path}: of its files {', '.join(lacks[:5])}{' …' if len(lacks) > 5 else ''} "
+            f"{'is' if len(lacks) == 1 else 'are'} missing. Fetch what is missing, or read what there is with "
+            "mapping.parts: found."
+        )
+    opened = tuple(_opened(file, _mark(file), rows) for file in found)
     return opened[0] if len(opened) == 1 else _joined(path, opened)
 
 
@@ -90,18 +115,18 @@ def _mark(file: Path) -> object:
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(file: Path, mark: object) -> Source:
+def _opened(file: Path, mark: object, rows: str | None) -> Source:
     """A file, indexed; kept until its ``mark`` is another."""
     del mark
     try:
-        if file.suffix in LINES:
-            return TextRows(file)
+        if text_rows.is_text(file):
+            return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
             return tars.TarRows(file)
         return ParquetRows(file)
     except OSError as error:
         raise InputError(
-            f"{file} cannot be read ({error.strerror or error}). Give the path of a Parquet, JSONL or tar file."
+            f"{file} cannot be read ({error.strerror or error}). Give the path of a Parquet, JSON, CSV or tar file."
         ) from error
     except pa.ArrowException as error:
         raise InputError(f"{file} is no Parquet file, or it is damaged or cut off ({error}).") from error
@@ -112,105 +137,12 @@ def _joined(path: str, parts: tuple[Source, ...]) -> Source:
     return JoinedSource(path, parts)
 
 
-class TextRows:
-    """JSON lines, or one list of JSON objects. Only the places of rows are held, 16 bytes each."""
-
-    def __init__(self, file: Path) -> None:
-        self.name = str(file)
-        self._file = file
-        with file.open("rb") as opened:
-            first = opened.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        self._starts, self._ends = _elements(file) if first == b"[" else _lines(file)
-
-    @property
-    def rows(self) -> int:
-        return len(self._starts)
-
-    def columns(self) -> list[str]:
-        """Of the first rows: a file of millions is not parsed for its columns alone."""
-        found: dict[str, None] = {}
-        for row in range(min(self.rows, LOOKED_AT)):
-            with contextlib.suppress(RowProblem):
-                found |= dict.fromkeys(self.read(row))
-        return list(found)
-
-    def place(self, row: int) -> Place:
-        return Place(self.name, row)
-
-    def read(self, row: int) -> Row:
-        place = self.place(row)
-        with self._file.open("rb") as opened:
-            opened.seek(self._starts[row])
-            data = opened.read(self._ends[row] - self._starts[row])
-        try:
-            value = json.loads(data.removeprefix(b"\xef\xbb\xbf"), parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
-            raise RowProblem(place, "not JSON", f"{place} is not JSON ({error}). Give one object a line.") from error
-        if isinstance(value, list):  # easy-vqa: [question, answer, image]
-            return {str(number): entry for number, entry in enumerate(cast("list[Any]", value))}
-        if not isinstance(value, dict):
-            raise RowProblem(place, "not JSON", f"{place} is not a JSON object. Give one object a line.")
-        return cast("Row", value)
-
-    def texts(self, columns: Sequence[str]) -> Iterator[Row]:
-        for row in range(self.rows):
-            try:
-                value = self.read(row)
-            except RowProblem:
-                value = {}
-            yield {name: value.get(name) for name in columns}
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
-
-
-def _lines(file: Path) -> tuple[array[int], array[int]]:
-    """Start and end of every line that is not blank."""
-    starts, ends, at = array("Q"), array("Q"), 0
-    with file.open("rb") as opened:
-        for line in opened:
-            if line.strip():
-                starts.append(at)
-                ends.append(at + len(line))
-            at += len(line)
-    return starts, ends
-
-
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]', re.DOTALL)
-
-
-def _elements(file: Path) -> tuple[array[int], array[int]]:
-    """Start and end of every element of one JSON list; the file is mapped, not read.
-
-    Raises ``InputError`` for a list without its end.
-    """
-    starts, ends, depth, begin = array("Q"), array("Q"), 0, 0
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for token in _TOKEN.finditer(data):
-            sign = token.group()
-            if sign in (b"[", b"{"):
-                depth += 1
-                begin = token.end() if depth == 1 else begin
-            elif sign in (b"]", b"}") or (sign == b"," and depth == 1):
-                if depth == 1 and data[begin : token.start()].strip():
-                    starts.append(begin)
-                    ends.append(token.start())
-                if sign == b",":
-                    begin = token.end()
-                else:
-                    depth -= 1
-    if depth:
-        raise InputError(f"{file} is a JSON list without its end: it is damaged or cut off.")
-    return starts, ends
-
-
 class ParquetRows:
     """Rows of a Parquet file, a few at a time; rows that are asked for in order are decoded once."""
 
     def __init__(self, file: Path) -> None:
         self.name = str(file)
-        self._file = pq.ParquetFile(file)
+        self._file = pq.ParquetFile(file, page_checksum_verification=True)
         meta = self._file.metadata
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]
@@ -219,6 +151,7 @@ class ParquetRows:
         self._group = -1
         self._batch: list[Row] = []
         self._first = 0  # the number of the batch's first row
+        self._damaged: dict[int, int] = {}  # groups, and the first of their rows that cannot be read
 
     @property
     def rows(self) -> int:
@@ -232,23 +165,43 @@ class ParquetRows:
 
     def read(self, row: int) -> Row:
         group = bisect_right(self._starts, row) - 1
+        if row >= self._damaged.get(group, self.rows):
+            raise self._unreadable(row, group)
         if group != self._group or row < self._first:
             self._ahead = self._file.iter_batches(BATCH, row_groups=[group])
             self._group, self._batch, self._first = group, [], self._starts[group]
         try:
             while row >= self._first + len(self._batch):
                 self._first += len(self._batch)
+                self._batch = []
                 self._batch = next(self._ahead).to_pylist()
-        except (pa.ArrowException, OSError, StopIteration) as error:
-            self._group = -1
-            raise InputError(f"{self.name} is damaged or cut off at row {row} ({error}).") from error
+        except (*BROKEN, StopIteration) as error:
+            self._group, self._damaged[group] = -1, self._first
+            raise self._unreadable(row, group) from error
         return self._batch[row - self._first]
+
+    def _unreadable(self, row: int, group: int) -> RowProblem:
+        place = self.place(row)
+        return RowProblem(
+            place,
+            "a damaged page",
+            f"{place} cannot be read: a page of the Parquet file is damaged, and with it the rows "
+            f"{self._damaged[group]} to {self._starts[group + 1] - 1}. Fetch the file again.",
+        )
 
     def texts(self, columns: Sequence[str]) -> Iterator[Row]:
         schema = self._file.schema_arrow
         leaves = [leaf for name in columns if name in schema.names for leaf in _leaves(schema.field(name))]
-        for batch in self._file.iter_batches(1024, columns=leaves) if leaves else ():
-            yield from batch.to_pylist()
+        for group, begin in enumerate(self._starts[:-1] if leaves else ()):
+            left = self._starts[group + 1] - begin
+            try:
+                for batch in self._file.iter_batches(1024, row_groups=[group], columns=leaves):
+                    found = batch.to_pylist()
+                    left -= len(found)
+                    yield from found
+            except BROKEN:
+                pass
+            yield from ({} for _ in range(left))
 
 
 def _leaves(field: pa.Field) -> Iterator[str]:
@@ -260,7 +213,7 @@ def _leaves(field: pa.Field) -> Iterator[str]:
     if pa.types.is_struct(kind):
         for inner in kind:
             yield from (f"{path}.{leaf}" for leaf in _leaves(inner))
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    elif not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         yield path
 
 

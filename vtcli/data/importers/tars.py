@@ -5,12 +5,12 @@ The format's rule for names: a key ends at the first dot of the base name (webda
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vtcli.data.importers.mapping import json_value
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 
@@ -64,9 +64,14 @@ class TarRows:
         return Place(f"{self.name} ({self._keys[row]})", row)
 
     def read(self, row: int) -> Mapping[str, Any]:
+        return self._read(row, None)
+
+    def _read(self, row: int, endings: Sequence[str] | None) -> dict[str, Any]:
         values: dict[str, Any] = {"__key__": self._keys[row]}
         with self._file.open("rb") as opened:
             for ending, offset, size in self._members[row]:
+                if endings is not None and ending not in endings:
+                    continue
                 opened.seek(offset)
                 values[ending] = self._value(row, ending, opened.read(size))
         return values
@@ -75,12 +80,17 @@ class TarRows:
         kind = ending.rpartition(".")[2].lower()
         try:
             if kind == "json":
-                return json.loads(data)
+                return json_value(data)
             return data.decode().strip() if kind in TEXT else data
         except ValueError as error:
             place = self.place(row)
             raise RowProblem(place, "not JSON or text", f"{place}: its {ending} cannot be read ({error}).") from error
 
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        del columns  # a tar file holds all that it names
-        return iter(())
+        """A tar file holds all images that it names, so only text is looked for."""
+        found = [name for name in columns if name.rpartition(".")[2].lower() in ("json", *TEXT)]
+        for row in range(self.rows):
+            try:
+                yield self._read(row, found)
+            except RowProblem:
+                yield {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from vtcli.data.importers.mapping import parsed
+from vtcli.data.importers.mapping import parsed, whole_text
 from vtcli.families.calls import parse_answer
 
 MARKER = re.compile(
@@ -56,7 +56,7 @@ def chat_of(value: Any) -> Any:
     found = parsed(value)
     if isinstance(found, str) and len(found) <= LONGEST_LITERAL:
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            found = ast.literal_eval(found.strip())
+            found = whole_text(ast.literal_eval(found.strip()))
     return found if is_chat(found) else value
 
 
