@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
+from vtcli.filters.applying import EXAMPLES, HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
+from vtcli.filters.numbers import sparkline
 from vtcli.store import codec, disk
-
-EXAMPLES = 5
-"""Ids of rows that are listed for each rule."""
 
 BAR = 40
 """Characters of the histogram's longest bar."""
@@ -38,6 +37,9 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
             "dropped": len(step.dropped),
             "kept": step.seen - len(step.dropped),
             "examples": [_dropped(row, reason) for row, reason in step.dropped[:EXAMPLES]],
+            "kept_examples": [_shown(row) for row in step.kept_examples],
+            "number": step.number or None,
+            "histogram": [asdict(bar) for bar in step.bars],
         }
         for step in found.steps
     ]
@@ -45,9 +47,13 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {name: _rates(rates) for fact, name in RATES.items() if (rates := found.facts.get(fact))}
 
 
+def _shown(row: RowFacts) -> dict[str, Any]:
+    return {"file": row.file, "id": row.id}
+
+
 def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
     """A dropped row, why, and the row or question that it is like."""
-    said = {"file": row.file, "id": row.id, "why": str(reason)}
+    said = _shown(row) | {"why": str(reason)}
     return said | ({"as": {"source": reason.source, "id": reason.id}} if isinstance(reason, Match) else {})
 
 
@@ -98,17 +104,27 @@ def _lines(values: Iterable[dict[str, Any]]) -> bytes:
 
 
 def show(said: Mapping[str, Any]) -> None:
-    """Prints the counts of every rule and the histogram of pass rates on standard error."""
+    """Prints the counts and histograms of every rule and the histogram of pass rates on standard error."""
     console = Console(stderr=True)
     table = Table(
-        "rule", "seen", "dropped", "kept", title=f"{said['data']}: {said['kept']} of {said['rows']} rows kept"
+        *("rule", "seen", "dropped", "kept", "number", "of kept", "of dropped"),
+        title=f"{said['data']}: {said['kept']} of {said['rows']} rows kept",
     )
     for rule in said["rules"]:
-        table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
+        table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")), *_sparks(rule))
     console.print(table)
     for name in RATES.values():
         if rates := said.get(name):
             console.print(_bars(rates, name.replace("_", " "), said["policy"]))
+
+
+def _sparks(rule: Mapping[str, Any]) -> list[str]:
+    """A rule's number with its range, and its histograms of kept and dropped rows; none for one without."""
+    bars = rule.get("histogram") or []
+    if not bars:
+        return ["", "", ""]
+    number = f"{rule['number']}: {bars[0]['low']:g} to {bars[-1]['high']:g}"
+    return [number, *(sparkline([bar[which] for bar in bars]) for which in ("kept", "dropped"))]
 
 
 def _bars(rates: Mapping[str, Any], name: str, policy: str) -> Table:
