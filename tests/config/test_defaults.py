@@ -21,7 +21,7 @@ from vtcli.sandbox.host.pool import PoolConfig
 
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
 CONF: dict[str, Any] = yaml.safe_load((CONF_FOLDER / "config.yaml").read_text())
-STAGES = ("synth", "sft", "rl", "eval", "judge")
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
 
 
 def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict[str, tuple[Any, Any]]:
