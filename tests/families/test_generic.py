@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_generic import BUILD, TinyGeneric, tiny_generic
+from tiny_generic import BUILD, ONE_OFTEN, TinyGeneric, tiny_generic
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
@@ -30,11 +30,8 @@ def tiny(request: Any) -> TinyGeneric:
     return tiny_generic(request.param)
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind != "internvl")) for kind in BUILD]
-)
+@pytest.fixture(scope="module", params=ONE_OFTEN)
 def trained(request: Any) -> TinyGeneric:
-    """Of the tests that train: one family in every run of the suite, all in the slow one."""
     return tiny_generic(request.param)
 
 

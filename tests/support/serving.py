@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,46 @@ def served(
             await worlds.close()
 
     asyncio.run(main())
+
+
+@dataclass
+class Hosted:
+    """A server that runs in a thread of its own, for a browser or a program that asks it."""
+
+    server: Served
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def address(self) -> str:
+        return str(self.server.client.make_url("/"))
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Calls in the server's thread."""
+        self.loop.call_soon_threadsafe(call)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        asyncio.run_coroutine_threadsafe(until(true), self.loop).result()
+
+
+@contextmanager
+def hosted(folder: Path, policy: Policy, **about: Any) -> Generator[Hosted]:
+    """``served`` in a thread, until the block ends."""
+    ready, end = Future[Hosted](), Future[None]()
+
+    async def work(server: Served) -> None:
+        ready.set_result(Hosted(server, asyncio.get_running_loop()))
+        await asyncio.wrap_future(end)
+
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(served, folder, policy, work, **about)
+        wait([ready, task], return_when=FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        try:
+            yield ready.result()
+        finally:
+            end.set_result(None)
+            task.result()
 
 
 async def until(true: Callable[[], bool], limit_s: float = 10) -> None:

@@ -107,7 +107,11 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
     from vtcli.families.family import PlainForward
 
     chosen, computed = convert({"name": engine}, Engine, "--engine"), convert(dtype, Dtype, "--dtype")
-    if not isinstance(family, PlainForward):
+    if getattr(family, "ids_are_compared", False):
+        typer.echo(
+            "ids of prompts and of a conversation, with images, are equal to those of the folder's own processor"
+        )
+    elif not isinstance(family, PlainForward):
         typer.echo(f"chat template and transformers' forward: left to {family.name}, which opens and loads the folder")
     elif count := plain.template_tokens(family):
         typer.echo(f"ids and the folder's chat template are equal on a prompt of {count} tokens with 2 images")
@@ -125,9 +129,10 @@ def _parity(family: Family, model: str, engine: str, dtype: str) -> None:
     parity.require(found, computed)
     if whole.plain is not None:
         plain.require_plain(whole.plain, computed)
+        told, rows = whole.plain, "packed rows" if family.packs else "rows one by one"
         typer.echo(
-            f"learner (packed rows) and transformers' forward (each alone) agree in {dtype} on {whole.plain.tokens} "
-            f"tokens: mean KL {whole.plain.mean:.2g}, largest {whole.plain.largest:.2g} nats"
+            f"learner ({rows}) and transformers' forward (each alone) agree in {dtype} on {told.tokens} "
+            f"tokens: mean KL {told.mean:.2g}, largest {told.largest:.2g} nats"
         )
     own = parity.pooled(found)
     typer.echo(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vtcli.families.generic.chat import GenericChat
     from vtcli.families.generic.family import GenericVL
 
-SHOWN = ("gemma3", "idefics3", "internvl", "llava_onevision")
+SHOWN = ("gemma3", "idefics3", "internvl", "llava_onevision", "smolvlm")
 """Types whose forward pass is compared by the tests; others are compared when their weights are loaded."""
 
 SIDES = ((56, 56), (96, 40), (40, 120))
