@@ -56,20 +56,13 @@ POLL_S = 0.05
 """Interval at which an ending server checks for open rollouts."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Config:
     """``key_env`` names the environment variable with the API key, which any host but loopback needs."""
 
     model: str  # model artifact, folder or hub name; policy=endpoint: the name under which it is served there
     prompt: Mapping[str, Any]
     env: BoundCard  # conf/env
-<<<<<<< HEAD
-    as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...]  # taken from the model's manifest
-    beside: str | None  # http://HOST:PORT of another vtcli serve: the page asks both the same
-    record: bool  # trajectories become an artifact when the server ends
-    host: str
-    port: int  # 0: any that is free
-=======
     policy: Literal["model", "endpoint"] = "model"
     endpoint: ServedEndpoint = field(default_factory=ServedEndpoint)  # of policy=endpoint
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
@@ -77,15 +70,14 @@ class Config:
     record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
->>>>>>> main
     key_env: str = "VTCLI_API_KEY"
-    temperature: float  # of a request that does not say, as at OpenAI
-    history: int  # newest trajectories that clients can look at
-    timeout_s: float  # of a request; then its rollouts end as they stand
-    drain_s: float  # rollouts under way may finish for so long when the server is told to end
-    bounds: Bounds
-    request: RequestLimits
-    connections: ConnectionLimits
+    temperature: float = 1.0  # of a request that does not say, as at OpenAI
+    history: int = 256  # newest trajectories that clients can look at
+    timeout_s: float = 540.0  # of a request; then its rollouts end as they stand
+    drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
+    bounds: Bounds = field(default_factory=Bounds)
+    request: RequestLimits = field(default_factory=RequestLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
     device: str | None = None  # null: a GPU where there is one
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
