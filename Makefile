@@ -59,7 +59,7 @@ test-sandbox: setup
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
-VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl
+VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 smolvlm llava_onevision
 test-vllm: setup-vllm
 	$(VLLM_TESTS) tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/engines/vllm/test_vllm_families.py -k "[$$family-vllm"; done

@@ -9,13 +9,11 @@ export VTCLI_HOME=${VTCLI_HOME:-artifacts}
 
 made() { tail -n 1 | cut -f 1; } # a stage prints what it made: NAME:vN, a tab, its folder
 
-phase() { echo "rl.phases=[{name:$1,steps:\${rl.steps_per_phase},form:answer,reward:{_target_:$2}}]"; }
-
 # LABEL=OVERRIDE: what the recipe is compared with.
 case $recipe in
 codev) others=("accuracy=rl.phases.0.reward.weights.tool=0") ;;
 codevision) others=("no-penalty=rl.phases.0.reward.weights.penalty=0" "no-strategy=rl.phases.0.reward.weights.strategy=0") ;;
-codedance) others=("deepeyes=$(phase deepeyes vtcli.rewards.deepeyes.conditional)") ;;
+codedance) others=("deepeyes=variant=deepeyes") ;;
 pyvision_image | pyvision_video) others=("no-bonus=rl.phases.0.reward.per_call=0" "unranked=rl.select.rank=none") ;;
 *) echo "claim.sh: no claim is written down for the recipe '$recipe'" >&2 && exit 2 ;;
 esac

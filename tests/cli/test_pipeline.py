@@ -133,7 +133,11 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
     assert text.startswith("rl.data: needs a value (make_missing=false)")
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
     assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
-    assert "a sweep shares its inputs" in refused("seed=0,1", "--multirun")
+    swept = refused("seed=0,1", "--multirun", "model=tiny_qwen3", f"home={home / 'other'}")
+    assert "a sweep shares its inputs" in swept
+    made = [line for line in swept.splitlines() if "vtcli s" in line]  # synth and sft: as the sweep reads them
+    assert made and all(f"home={home / 'other'}" in line and "seed=" not in line for line in made)
+    assert all("model=tiny_qwen3" in line for line in made if "tiny_base" in line)
     monkeypatch.setenv("RANK", "0")
     assert "this is a rank of torchrun or srun" in refused()
 

@@ -73,6 +73,23 @@ def test_at_scale_a_model_is_taken_as_it_is_unless_demonstrations_are_given(tmp_
     assert f"filter.model={MODEL}" in taught["clean"].words  # CodeV's pass rates are those of the model before sft
 
 
+def test_a_variant_belongs_to_the_paper_and_has_artifacts_of_its_own() -> None:
+    asked = Reproduction("toolsrl", "tiny", overrides=("variant=combined",))
+    found = told(asked)
+    assert asked.prefix == "toolsrl_combined-tiny"
+    for name, step in found.items():
+        assert ("variant=combined" in step.words) == ("+recipe=toolsrl" in step.words), name
+    for step in found.values():  # every command composes, those of the base model too
+        compose.load(step.stage, step.argv({}))
+
+
+@pytest.mark.parametrize("recipe", ["mini_o3", "thyme"])
+def test_no_miniature_starts_from_a_model_of_another_environment(recipe: str) -> None:
+    with pytest.raises(ConfigError, match=rf"MODEL: .*this environment \({recipe}; tiny_base teaches native\)"):
+        told(Reproduction(recipe, "tiny"))
+    assert told(Reproduction(recipe, "tiny", model="mine:v1"))["policy-s0"].words
+
+
 @pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])
 def test_every_recipe_has_commands(recipe: str) -> None:
     found = told(Reproduction(recipe, "paper", model=MODEL))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import weakref
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_family import SIZES, tiny_family
+from tiny_generic import ONE_OFTEN, tiny_generic
 
 from vtcli.algo.parity import Gaps
 from vtcli.cli.doctor import doctor
@@ -81,6 +84,29 @@ def test_the_engines_are_gone_before_transformers_own_model_is_loaded(monkeypatc
     monkeypatch.setattr(hf, "load_model", load)
     monkeypatch.setattr(parity, "plain_gaps", gaps)
     assert parity.check(TINY.family, Engine(), "bfloat16").plain is not None
+
+
+@pytest.mark.parametrize("name", ONE_OFTEN)
+def test_folders_that_are_read_by_their_processor_are_compared_with_transformers_too(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On rows with large images: these miniatures take rows of 4096 tokens."""
+    doctor(parity=str(tiny_generic(name).family.folder))
+    told = capsys.readouterr().out
+    assert "ids of prompts and of a conversation, with images, are equal to those of the folder's own processor" in told
+    assert "learner (rows one by one) and transformers' forward (each alone) agree in float32" in told
+    assert int(re.findall(r"several turns +(\d+) tokens", told)[0]) > 3500
+
+
+def test_an_image_that_the_learner_reads_otherwise_is_found() -> None:
+    tiny = tiny_generic("internvl")
+    plain, row = tiny.reference(), tiny.rows()[2]
+    with torch.no_grad():
+        known = [tiny.expected(plain, row).tolist()]
+    assert plain_gaps(tiny.family, "float32", [row], known, tiny.store.view).largest < 1e-5
+    dark = plain_gaps(tiny.family, "float32", [row], known, lambda ref: tiny.store.view(ref) // 2)
+    with pytest.raises(EngineError, match="transformers' own forward pass disagree"):
+        require_plain(dark, "float32")
 
 
 def text_only(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_family import SIZES, TinyFamily, tiny_family
+from tiny_generic import ONE_OFTEN, miniature
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Lora, Optim
@@ -98,7 +99,9 @@ def test_a_frozen_tower_stays_as_it_is_and_its_features_are_kept(tiny: TinyFamil
     assert free.module.features is None
 
 
-def test_adapters_go_into_the_language_model_alone(tiny: TinyFamily) -> None:
+@pytest.mark.parametrize("name", [*SIZES, *ONE_OFTEN])
+def test_adapters_go_into_the_language_model_alone(name: str) -> None:
+    tiny = miniature(name)
     experts = hasattr(tiny.family.Architecture, "experts")  # fused weights take no adapters
     lora = Lora(4, targets=ATTENTION) if experts else Lora(4)
     ours = learner(tiny, Optim(lr=1e-2, lora=lora))

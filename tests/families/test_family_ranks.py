@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_family import SIZES, tiny_family
+from tiny_family import SIZES
+from tiny_generic import BUILD, miniature
 from transformers import AutoModelForImageTextToText
 
 from vtcli.algo.optim import Backend, Optim
@@ -23,18 +24,18 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[3], sys.argv[4]]
 import torch
-from tiny_family import TinyFamily, tiny_family
+from tiny_generic import miniature
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner import zero
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 zero.PERSISTENT_ELEMENTS = 0  # else stage 3 would keep every parameter of so small a model whole
-tiny, folder, here, rank = tiny_family(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[5]), int(os.environ["RANK"])
-tiny = TinyFamily(type(tiny.family).open(folder), tiny.store)
+tiny, folder, here, rank = miniature(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[5]), int(os.environ["RANK"])
+tiny = type(tiny)(type(tiny.family).open(folder), tiny.store)
 rows, out = tiny.rows(), {}
 share = [rows[:1], rows[1:]][rank]  # the first rank has a row without images only
 for stage in (2, 3):
-    backend = Backend(zero_stage=stage, batch_tokens=300)
+    backend = Backend(zero_stage=stage, batch_tokens=400)
     learner = DeepSpeedLearner(
         load_model(tiny.family), tiny.family, tiny.store.view, optim=OPTIM, backend=backend, total_steps=2
     )
@@ -47,9 +48,9 @@ torch.save(out, here / f"rank{rank}")
 """.replace("OPTIM", OPTIM)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", [*SIZES, *BUILD])
 def test_two_ranks_are_one_and_what_they_save_opens_in_plain_transformers(tmp_path: Path, name: str) -> None:
-    tiny = tiny_family(name)
+    tiny = miniature(name)
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     here = Path(__file__).parents[1]

@@ -111,6 +111,18 @@ def test_a_processor_of_another_model_is_refused(tmp_path: Path, changes: dict[s
         open_family(folder)
 
 
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+@pytest.mark.parametrize("key", ["image_token_id", "vision_start_token_id"])
+def test_a_config_whose_ids_are_not_its_tokenizers_is_one_error(tmp_path: Path, kind: str, key: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_family(kind).family.folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for given, told in ((config | {key: 5}, "5"), ({k: v for k, v in config.items() if k != key}, "15165[25]")):
+        (folder / "config.json").write_text(json.dumps(given))
+        with pytest.raises(InputError, match=rf"{key} in config\.json is {told}, but tokenizer\.json writes <\|"):
+            open_family(folder)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [

@@ -124,8 +124,10 @@ class CommandRequest:
         return at(self.values, "rl.phases") != compose.MISSING
 
     def carried(self, product: Product) -> list[str]:
-        """Overrides of the command that the command of a product repeats. A sweep shares its inputs, so it has none."""
-        return [] if self.plan.multirun else [word for word in self.words if self._takes(product, word)]
+        """Overrides of the command that the command of a product repeats. The jobs of a sweep share their inputs, so
+        what the sweep varies is not repeated."""
+        varied = compose.varied(self.words) if self.plan.multirun else ()
+        return [word for word in self.words if word not in varied and self._takes(product, word)]
 
     def _takes(self, product: Product, word: str) -> bool:
         key, stage = _key(word), self.plan.stage
@@ -177,12 +179,8 @@ class _Search:
     def _find(self, product: Product) -> str:
         makers = self._makers(product)
         words, values = makers[0]
-        taught, asked = _language(values), _language(self.request.values)
-        if product is BASE and taught != asked and self.request.plan.scale == TINY:
-            raise ConfigError(
-                f"{self.key}: needs a value. No recipe teaches a tiny model this environment ({asked[1]}; "
-                f"{chosen(words)} teaches {taught[1]}). Give {self.key}=… as NAME:vN or a folder"
-            )
+        if product is BASE and self.request.plan.scale == TINY:
+            require_taught(chosen(words), values, self.request.values, self.key)
         found, passed_over = newest(self.store, self._wanted(product, [chosen(words) for words, _ in makers], values))
         self.inputs.notes += passed_over[:2]
         if found is not None:
@@ -268,6 +266,20 @@ def taught_by(recipe: str, own: Path | None = None) -> str:
     known = compose.options("recipe", own)
     mine = (f"tiny_{name}" for name in compose.built_upon(recipe, own))
     return recipe if recipe.startswith("tiny_") else next((name for name in mine if name in known), "tiny_base")
+
+
+def require_taught(maker: str, teaches: Mapping[str, Any], asks: Mapping[str, Any], key: str) -> None:
+    """Compares the environment that ``maker`` teaches a tiny model with the one that a command asks for.
+
+    Raises:
+        ConfigError: they differ: no recipe makes a model that ``key`` could be.
+    """
+    taught, asked = _language(teaches), _language(asks)
+    if taught != asked:
+        raise ConfigError(
+            f"{key}: needs a value. No recipe teaches a tiny model this environment ({asked[1]}; "
+            f"{maker} teaches {taught[1]}). Give {key}=… as NAME:vN or a folder"
+        )
 
 
 def chosen(words: Sequence[str]) -> str:

@@ -205,6 +205,13 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
             yield _compose(plan.stage, OverridesParser.create().parse_overrides(overrides=overrides), own)
 
 
+def varied(overrides: Sequence[str]) -> list[str]:
+    """Those overrides that give a sweep several values."""
+    with _readable_errors():
+        parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
+    return [str(override.input_line) for override in parsed if override.is_sweep_override()]
+
+
 def build(cls: type[T], job: Job) -> T:
     """The stage's config dataclass; a wrong value's message also says where it was set."""
     return located(job, lambda: stage(cls, job.values, job.stage))

@@ -67,7 +67,10 @@ def plain_gaps(
     gaps: list[float] = []
     for row, values in zip(rows, known, strict=True):
         at = [place for place, trained in enumerate(row.mask) if trained]
-        inputs = {name: value.to(model.device) for name, value in family.plain_inputs(row, view).items()}
+        inputs = {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in family.plain_inputs(row, view).items()
+        }
         keep = torch.tensor([place - 1 for place in at], device=model.device)
         logits = model(**inputs, logits_to_keep=keep).logits[0].float().log_softmax(-1)
         said = logits.gather(1, torch.tensor([[row.token_ids[place]] for place in at], device=model.device))[:, 0]

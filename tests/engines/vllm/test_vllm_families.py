@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_family import SIZES, TinyFamily, tiny_family
-from tiny_generic import tiny_generic
+from tiny_generic import BUILD, miniature
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity, probes
@@ -29,9 +29,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[*SIZES, "internvl"])
+REFUSED = {"gemma3"}
+"""vLLM's attention for CPUs shows a token of an image none of those behind it."""
+
+
+@pytest.fixture(scope="module", params=[*SIZES, *sorted({*BUILD} - REFUSED)])
 def tiny(request: Any) -> TinyFamily:
-    return tiny_family(request.param) if request.param in SIZES else tiny_generic(request.param)
+    return miniature(request.param)
 
 
 @pytest.fixture(scope="module")

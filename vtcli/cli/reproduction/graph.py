@@ -14,7 +14,7 @@ import yaml
 
 from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.cli.pipeline import TINY, at, command, filled, taught_by
+from vtcli.cli.pipeline import TINY, at, command, filled, require_taught, taught_by
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
@@ -81,7 +81,12 @@ class Reproduction:
 
     @property
     def prefix(self) -> str:
-        return f"{self.name or self.recipe}-{self.scale}"
+        return "-".join([self.name or "_".join([self.recipe, *self.variant]), self.scale])
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        """The variant of the recipe, where one is given: its artifacts are not those of the recipe itself."""
+        return tuple(word.partition("=")[2] for word in self.overrides if word.startswith("variant="))
 
     @property
     def given(self) -> bool:
@@ -168,7 +173,7 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         reads = {key: ref for key, ref in inputs.items() if ref in ours}
         given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in ours)
         general = (f"+recipe={recipe}", f"scale={asked.scale}", f"seed={seed}", f"name={makes}")
-        told = tuple(word for word in asked.overrides if _knows(name, stage, word))
+        told = tuple(word for word in asked.overrides if _knows(name, stage, recipe == asked.recipe, word))
         words = (*general, *words, *given, *(judge if stage in ASKED else ()), *told, *flags)
         found.append(PaperCommand(makes, stage, words, reads, seed))
         return makes
@@ -178,7 +183,7 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
     data = str(asked.data) if asked.given else add("data", "synth", asked.recipe, first, named, {})
     start, taught, demos = _start(asked), None, asked.demos
     if start is None or demos:
-        taught = asked.recipe if demos else taught_by(asked.recipe, asked.config_dir)
+        taught = asked.recipe if demos else _teacher(asked, flags)
         demos = demos or add("demos", "synth", taught, first, (), {})
 
     clean, before = "", ""
@@ -209,6 +214,22 @@ def _start(asked: Reproduction) -> str | None:
     return str(at(job.values, "model.path"))
 
 
+def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
+    """The recipe that teaches a tiny model the environment of the paper's.
+
+    Raises:
+        ConfigError: none does.
+    """
+    maker = taught_by(asked.recipe, asked.config_dir)
+    own = [word for word in asked.overrides if _knows("policy", "rl", True, word)]
+    values = compose.load("sft", [f"+recipe={maker}", f"scale={TINY}", "sft.data=none:v1", *flags]).values
+    trained = compose.load(
+        "rl", [f"+recipe={asked.recipe}", f"scale={TINY}", "rl.data=none:v1", "rl.model=none:v1", *own, *flags]
+    )
+    require_taught(maker, values, trained.values, "MODEL")
+    return maker
+
+
 def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """Words and inputs of an evaluation: the paper's benchmarks, or held-out rows."""
     if asked.benchmarks is None:
@@ -216,9 +237,11 @@ def _questions(asked: Reproduction, data: str) -> tuple[tuple[str, ...], dict[st
     return (f"benchmark=[{','.join(asked.copies()[0])}]", f"eval.benchmarks_in={asked.benchmarks}"), {}
 
 
-def _knows(name: str, stage: str, word: str) -> bool:
-    """True where the command of a stage takes an override."""
+def _knows(name: str, stage: str, paper: bool, word: str) -> bool:
+    """True where the command of a stage takes an override. A variant is known to the ``paper``'s own recipe alone."""
     key = word.lstrip("+~").partition("=")[0]
+    if key == "variant":
+        return paper
     if key.startswith("synth.demos"):
         return name == "demos"
     return stage in KNOWN_BY.get(key.partition(".")[0], (stage,))

@@ -17,13 +17,16 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Batch, Messages
 from vtcli.families.generic.serving import GenericVllm
 from vtcli.protocols import Pixels, View
-from vtcli.schema import ImageRef
+from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vtcli.families.generic.chat import GenericChat
+
+KINDS = {"token_type_ids", "mm_token_type_ids"}
+"""Names under which some models are told which tokens are an image's."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class GenericVL:
     large: ClassVar[Mapping[str, Any]] = {}
     packs: ClassVar[bool] = False
     language_model: ClassVar[str] = "language_model"
+    ids_are_compared: ClassVar[bool] = True  # by ``open``: with the processor's
 
     # -- without a model -------------------------------------------------------------------------------------------
 
@@ -104,6 +108,20 @@ class GenericVL:
     def prepare(self, view: Pixels) -> npt.NDArray[np.float32]:
         """The processor's own values, flat: ``embed`` has nothing left to normalise."""
         return self.chat.reader.read(view)
+
+    def plain_inputs(self, row: TrainRow, view: View) -> Mapping[str, Tensor]:
+        """Arguments of transformers' forward (``PlainForward``): the row's ids, and all that the processor makes of its
+        images in one call. ``features`` has them one by one, so the comparison shows if that differs."""
+        import torch
+        from PIL import Image
+
+        reader = self.chat.reader
+        images = [Image.fromarray(view(ref)) for ref in row.images]
+        text = reader.marker * len(images) or "none"
+        found = dict(reader.processor(text=[text], images=images or None, return_tensors="pt"))
+        ids = torch.tensor([row.token_ids])
+        kinds = dict.fromkeys(found.keys() & KINDS, (ids == self.chat.image_pad).long())
+        return {**found, "input_ids": ids, "attention_mask": torch.ones_like(ids), **kinds}
 
     # -- the model -------------------------------------------------------------------------------------------------
 
@@ -184,7 +202,7 @@ class GenericVL:
         if batch.unique:
             placed = torch.cat([(features or ())[i] for i in batch.order]).to(embeds.dtype)
             embeds = embeds.masked_scatter(images.unsqueeze(-1), placed)
-        kinds = {"token_type_ids", "mm_token_type_ids"} & inspect.signature(type(model.model).forward).parameters.keys()
+        kinds = KINDS & inspect.signature(type(model.model).forward).parameters.keys()
         return {"inputs_embeds": embeds, **{name: images.long() for name in kinds}}
 
     def decoder(self, model: Any) -> Any:

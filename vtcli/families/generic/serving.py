@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,38 @@ class GenericVllm:
         return at
 
     def weights(self, found: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return found
+        """The tensors by the names of released folders, which vLLM has read."""
+        dropped = dropped_names(self.folder)
+        own = {name: next((start for start in dropped if name.startswith(start)), "") for name in found}
+        return {f"{own[name]}{dropped.get(own[name], '')}{name[len(own[name]) :]}": t for name, t in found.items()}
 
     def pixels(self, found: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-        """The images' values, flat."""
-        return (
-            np.concatenate([part.astype(np.float32).reshape(-1) for part in found])
-            if found
-            else np.empty(0, np.float32)
-        )
+        """The images' values, flat. A processor that reads several images at once adds tiles of zeros to those with
+        fewer tiles; no tower sees them."""
+        parts = [part[: _tiles(part)].astype(np.float32).reshape(-1) for part in found]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+@cache
+def dropped_names(folder: Path) -> Mapping[str, str]:
+    """Parts of released names that transformers drops when it reads a folder, by the starts of names that they follow:
+    ``vision_model.`` of a SigLIP tower after ``model.vision_tower.``."""
+    import torch
+    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(str(folder)))
+    changes: list[Any] = get_model_conversion_mapping(model, add_legacy=False)
+    return {
+        f"{model.base_model_prefix}.{change.scope_prefix}.": f"{change.prefix_to_remove}."
+        for change in changes
+        if getattr(change, "prefix_to_remove", None) and change.scope_prefix
+    }
+
+
+def _tiles(part: npt.NDArray[Any]) -> int | None:
+    """Number of an image's tiles (n, 3, height, width) up to the last that is not zero; None: it has no tiles."""
+    if part.ndim != 4:
+        return None
+    return int(max(np.flatnonzero(part.any((1, 2, 3))), default=len(part) - 1)) + 1
