@@ -90,7 +90,7 @@ def test_only_small_legible_text_with_one_name_is_asked_about() -> None:
 
 def test_every_way_of_turning_comes_equally_often_and_boxes_go_along(tmp_path: Path) -> None:
     folder = copy(tmp_path / "hiertext", 10)
-    where = {"path": str(folder / "gt" / "validation.jsonl.gz"), "pictures": str(folder / "validation")}
+    where = {"path": str(folder / "gt" / "validation.jsonl.gz")}
     assert survey("test", **where).rows == 10  # the eleventh has no small text
     items = [generate(0, n, "test", **where) for n in range(10)]
     assert Counter(item.truth["transform"] for item in items) == dict.fromkeys(list(TRANSFORMS)[1:], 2)
@@ -108,11 +108,12 @@ def test_every_way_of_turning_comes_equally_often_and_boxes_go_along(tmp_path: P
 
 def test_a_missing_image_one_of_another_size_and_a_foreign_file_are_named(tmp_path: Path) -> None:
     folder = copy(tmp_path / "hiertext", 2, (800, 600))
-    where = {"path": str(folder / "gt" / "validation.jsonl.gz"), "pictures": str(folder / "validation")}
+    where = {"path": str(folder / "gt" / "validation.jsonl.gz")}
     with pytest.raises(RowProblem, match="has 800 x 600 pixels, and its boxes are of 1600 x 1200"):
         generate(0, 0, "test", **where)
+    (folder / "validation" / "i1.jpg").unlink()
     with pytest.raises(RowProblem, match=r"its image .*i1\.jpg cannot be read"):
-        generate(0, 0, "test", **where | {"pictures": str(tmp_path)})
+        generate(0, 0, "test", **where)
     other = tmp_path / "coco.json"
     other.write_text(json.dumps({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}))
     with pytest.raises(InputError, match="is no annotation of HierText"):
@@ -121,7 +122,7 @@ def test_a_missing_image_one_of_another_size_and_a_foreign_file_are_named(tmp_pa
 
 def test_the_command_makes_the_benchmark(tmp_path: Path) -> None:
     folder, key = copy(tmp_path / "hiertext", 5), "data.tasks.mvtoolbench.generate"
-    words = ["data=mvtoolbench", f"{key}.path={folder}/gt/validation.jsonl.gz", f"{key}.pictures={folder}/validation"]
+    words = ["data=mvtoolbench", f"{key}.path={folder}/gt/validation.jsonl.gz"]
     words += ["scale=tiny", "tracker=none", f"home={tmp_path}/home", "synth.workers=1", "synth.forms=[answer]"]
     made = run(compose.build(Config, compose.load("synth", words)))
     assert made is not None and made.manifest.summary["rows"]["answer-test"] == {"mvtoolbench": 5}

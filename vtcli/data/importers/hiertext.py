@@ -5,7 +5,8 @@ questions about them are made without any cue of their place; every image is tur
 often. So each item needs a turn first and a crop then. The paper's own items are not released. It quotes the question
 of a line and that of a letter; the wording of the others, and the bounds of lines and paragraphs, are ours.
 
-The copy has ``gt/validation.jsonl.gz``, which is one JSON object, and a folder with ``IMAGE_ID.jpg``.
+The copy has the layout of the downloads: ``gt/validation.jsonl.gz``, which is one JSON object, and ``validation/`` with
+``IMAGE_ID.jpg``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class TextQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class AnnotatedImage:
     """One annotated image with everything that may be asked of it."""
 
     id: str
@@ -67,12 +68,12 @@ def survey(split: str, *, path: str, largest: Mapping[str, float] | None = None,
     return Survey(path, len(_pictures(path, split, _bounds(largest))))
 
 
-def reads(split: str, items: int, *, path: str, pictures: str, **how: Any) -> Iterator[Path]:
+def reads(split: str, items: int, *, path: str, **how: Any) -> Iterator[Path]:
     """The annotations, and the images of the first items."""
     yield Path(path)
     if Path(path).is_file():
         found = _pictures(path, split, _bounds(how.get("largest")))
-        yield from (Path(pictures) / f"{picture.id}.jpg" for picture in found[:items])
+        yield from (_folder(path) / f"{picture.id}.jpg" for picture in found[:items])
 
 
 def generate(
@@ -81,12 +82,11 @@ def generate(
     split: str,
     *,
     path: str,
-    pictures: str,
     largest: Mapping[str, float] | None = None,
     form: str = "answer",
 ) -> Item:
     """One question about the image ``item`` of those that have any, turned in the way ``item`` modulo five. ``path`` is
-    the file of annotations and ``pictures`` the folder of images.
+    the file of annotations, and the images lie in the folder of its name beside ``gt``.
 
     Raises:
         RowProblem: an image that is missing or damaged, or of another size than its annotation says.
@@ -100,7 +100,7 @@ def generate(
     rng = stream(seed, "mvtoolbench", split, item)
     kind = pick(rng, sorted({question.kind for question in picture.questions}))  # each kind as often as it can be
     chosen = pick(rng, [question for question in picture.questions if question.kind == kind])
-    pixels = _read(picture, Path(pictures))
+    pixels = _read(picture, _folder(path))
     transform = TURNS[item % len(TURNS)]  # [P]: equal proportions
     box = moved_box(list(chosen.box), transform, picture.width, picture.height)
     return Item(
@@ -122,11 +122,17 @@ def generate(
     )
 
 
+def _folder(path: str) -> Path:
+    """The folder of images: ``validation`` for ``gt/validation.jsonl.gz``."""
+    file = Path(path)
+    return file.parent.parent / file.name.partition(".")[0]
+
+
 def _bounds(largest: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((dict(LARGEST) | dict(largest or {})).items()))
 
 
-def _read(picture: Picture, folder: Path) -> np.ndarray:
+def _read(picture: AnnotatedImage, folder: Path) -> np.ndarray:
     file, place = folder / f"{picture.id}.jpg", picture.place
     try:
         pixels = images.decode(file.read_bytes(), f"of {place}")
@@ -145,10 +151,10 @@ def _read(picture: Picture, folder: Path) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=4)
-def _pictures(path: str, split: str, largest: tuple[tuple[str, float], ...]) -> tuple[Picture, ...]:
+def _pictures(path: str, split: str, largest: tuple[tuple[str, float], ...]) -> tuple[AnnotatedImage, ...]:
     """The images that have a question, in the order of the file; only their questions are held."""
     source = sources.open_source(path, split, rows="annotations")
-    found: list[Picture] = []
+    found: list[AnnotatedImage] = []
     for row in range(source.rows):
         try:
             entry = source.read(row)
@@ -160,7 +166,7 @@ def _pictures(path: str, split: str, largest: tuple[tuple[str, float], ...]) -> 
                 f"{source.place(row)} is no annotation of HierText ({error}). Fetch {path} again."
             ) from error
         if asked:
-            found.append(Picture(name, width, height, source.place(row), asked))
+            found.append(AnnotatedImage(name, width, height, source.place(row), asked))
     return tuple(found)
 
 
