@@ -19,6 +19,7 @@ from aiohttp import web
 
 from vtcli import __version__
 from vtcli.errors import EngineError
+from vtcli.schema import Trajectory
 from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
@@ -111,6 +112,8 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/v1/models/{id}", routes.model)
     app.router.add_get("/version", routes.version)
     app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/v1/trajectories", routes.trajectories)
+    app.router.add_get("/v1/trajectories/{id:.+}/card", routes.card)
     app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
     app.router.add_get("/v1/images/{sha:.+}", routes.image)
     app.router.add_post(CHAT, routes.chat)
@@ -211,13 +214,27 @@ class _Routes:
             raise RequestError(503, "the model is loading", "not_ready", retry_after_s=NOT_YET_S)
         return self.service.agent
 
+    async def trajectories(self, request: web.Request) -> web.Response:
+        """The list of those that are kept, the newest first."""
+        del request
+        listed = [history.listed(found) for found in reversed(self._agent().history.newest)]
+        return web.json_response({"object": "list", "data": listed}, headers=PRIVATE)
+
     async def trajectory(self, request: web.Request) -> web.Response:
         """One of the newest trajectories, whole."""
+        return web.json_response(await asyncio.to_thread(history.shown, self._kept(request)), headers=PRIVATE)
+
+    async def card(self, request: web.Request) -> web.Response:
+        """The same as the report's viewer shows it, for the page."""
+        text = await asyncio.to_thread(history.card, self._kept(request), self._agent().images)
+        return web.Response(text=text, content_type="text/html", headers={**page().headers, **PRIVATE})
+
+    def _kept(self, request: web.Request) -> Trajectory:
         name = request.match_info["id"]
         found = self._agent().history.find(name) if history.ID.fullmatch(name) else None
         if found is None:
             raise RequestError(404, "no such trajectory; serve.history of the newest are kept", "not_found")
-        return web.json_response(await asyncio.to_thread(history.shown, found), headers=PRIVATE)
+        return found
 
     async def image(self, request: web.Request) -> web.StreamResponse:
         """An image of a kept trajectory or of one under way, by its sha256; a path is never made of anything else."""
