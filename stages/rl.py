@@ -340,7 +340,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-            metrics["time/move_s"] = moved
+            metrics |= {"time/move_s": moved, **run.phases.peaks}
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -443,6 +443,7 @@ def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], star
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, ranks
+    from vtcli.engines.learner.throughput import peak_memory
     from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
@@ -465,7 +466,8 @@ def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], star
         learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
-    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
+    sleeps = {"engine_sleeps": config.engine.sleeps, "learner_sleeps": config.backend.sleep}
+    phases = Phases(policy, learner, **sleeps, measure=peak_memory)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
