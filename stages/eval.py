@@ -24,6 +24,7 @@ from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.replies import open_replies
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
@@ -355,7 +356,8 @@ class _Rollouts:
         policy: Policy
         asked = {request.seed: request.sample for request in requests}
         if family is None:
-            other = config.endpoint.open(config.model, self.images, self.stage.store.root, card, asked)
+            replies = open_replies(config.endpoint.cache, self.stage.store.root, config.model)
+            other = config.endpoint.open(config.model, self.images, replies, card, asked.__getitem__)
             policy = other.policy
         elif config.policy == "oracle":
             policy = OraclePolicy(chat, self.images, config.seed, card, asked)
