@@ -443,7 +443,6 @@ def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], star
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
     from vtcli.engines.learner.distributed import barrier, ranks
-    from vtcli.engines.learner.throughput import peak_memory
     from vtcli.engines.probes import probing
 
     family, dtype = open_family(start, config.families), config.backend.dtype
@@ -466,8 +465,7 @@ def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], star
         learner.sleep()  # an engine takes its share of the device when it is opened
     place = Placement(dtype, str(learner.engine.device), config.images)
     policy = open_policy(config.engine, family, view, config.limits, place)
-    sleeps = {"engine_sleeps": config.engine.sleeps, "learner_sleeps": config.backend.sleep}
-    phases = Phases(policy, learner, **sleeps, measure=peak_memory)
+    phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = SignalMeter(signals, config.judge, images, stage.store.root)

@@ -52,6 +52,12 @@ class Learner(Protocol):
         ...
 
 
+def _peak_memory(phase: str) -> Mapping[str, float]:
+    from vtcli.engines.learner.throughput import peak_memory  # torch comes with it
+
+    return peak_memory(phase)
+
+
 class Phases:
     """Changes between the two turns. All ranks make the same changes together.
 
@@ -69,7 +75,7 @@ class Phases:
         *,
         engine_sleeps: bool,
         learner_sleeps: bool,
-        measure: Callable[[str], Mapping[str, float]] = lambda phase: {},
+        measure: Callable[[str], Mapping[str, float]] = _peak_memory,
     ) -> None:
         self.policy, self.learner, self._measure = policy, learner, measure
         self.peaks: Mapping[str, float] = {}
