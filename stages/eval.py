@@ -35,10 +35,9 @@ from vtcli.families.table import open_family
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
-from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan
-from vtcli.report import build, content, folder, published, tables
+from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
+from vtcli.report import build, content, folder, printing, published, tables
 from vtcli.report import causal as causal_tables
-from vtcli.rewards import toolsrl
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -81,19 +80,20 @@ RUNTIME_KEYS = (
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
-REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
 @dataclass(frozen=True)
 class Config:
     """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use.
-    ``rewards`` by form are the recipe's own, else ToolsRL's; one sees all ``samples_per_question`` rollouts of a
-    question, the group that some papers' rewards look at."""
+    ``rewards`` by form are the recipe's own, else those of conf/config.yaml; one sees all ``samples_per_question``
+    rollouts of a question, the group that some papers' rewards look at."""
 
     model: str  # model artifact, Hugging Face folder or hub name; policy=endpoint: the name under which it is served
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     metrics: dict[str, Signal]  # further signals, which no reward reads
+    rewards: dict[str, Reward]  # by form
+    tool_term: ToolTerm  # of a trajectory in either form: the column "best tool state"
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
     data: str | None = None  # dataset artifact; None: benchmarks
@@ -126,7 +126,6 @@ class Config:
     engine: Engine = field(default_factory=Engine)
     images: ImageLimits = field(default_factory=ImageLimits)
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
-    rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -458,7 +457,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     label = config.label or (config.policy if config.policy == "oracle" else model)
     series = (
         *before,
-        content.Evaluation(label, model, tuple(make_row(s, toolsrl.tool_reward(s.signals)) for s in found)),
+        content.Evaluation(label, model, tuple(make_row(s, config.tool_term(s.signals)) for s in found)),
     )
     folder.save_series(out, series, config.seed)
     judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
@@ -493,6 +492,6 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
     tables.show(series, config.seed)
-    tables.print_all(extra)
+    printing.print_all(extra)
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact

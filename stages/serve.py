@@ -28,8 +28,10 @@ from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.serve import connections
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import Service, application
+from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.history import History, TrajectoryLog
 from vtcli.serve.hosts import LOOPBACK
 from vtcli.serve.metrics import Metrics
@@ -56,9 +58,11 @@ class Config:
     key_env: str = "VTCLI_API_KEY"
     temperature: float = 1.0  # of a request that does not say, as at OpenAI
     history: int = 256  # newest trajectories that clients can look at
+    timeout_s: float = 540.0  # of a request; then its rollouts end as they stand
     drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the policy's arithmetic
     device: str | None = None  # null: a GPU where there is one
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
@@ -72,8 +76,13 @@ class Config:
     def __post_init__(self) -> None:
         within(self.port, "port", 0, 65535)
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
-        above(0, self, "drain_s")
+        above(0, self, "drain_s", "timeout_s")
         at_least(0, self, "history")
+        if self.connections.bodies_mb < self.request.max_body_mb:
+            raise ConfigError(
+                f"serve.connections.bodies_mb={self.connections.bodies_mb:g} has no room for one body of "
+                f"serve.request.max_body_mb={self.request.max_body_mb:g}; give as much at least"
+            )
         if self.host not in LOOPBACK and not os.environ.get(self.key_env):
             raise ConfigError(
                 f"serve.host={self.host} is reached from other machines and needs an API key: set the environment "
@@ -134,12 +143,17 @@ class _Server:
         self.policy: TrainedPolicy | None = None
         self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._socket: asyncio.Server | None = None
         self._end = asyncio.Event()
+        names, card = _names(config.model, source), self.worlds.card
         self.service = Service(
-            names=_names(config.model, source),
+            names=names,
             loopback=config.host in LOOPBACK,
             key=os.environ.get(config.key_env) or None,
             limits=config.request,
+            metrics=Metrics(names[0], (tool.name for tool in card.tools), "code" if card.runner else "unknown"),
+            connections=config.connections,
+            timeout_s=config.timeout_s,
             fingerprint=source.artifact.digest[:16] if source.artifact else config.model,
             max_model_len=config.limits.max_tokens,
         )
@@ -148,7 +162,7 @@ class _Server:
         """The socket opens before the model loads, so that ``/health`` and ``/ready`` say which of both it is."""
         self._loop = asyncio.get_running_loop()
         self.service.failed = failed = self._loop.create_future()
-        runner = web.AppRunner(application(self.service), handler_cancellation=True, access_log=None)
+        runner = connections.runner(application(self.service), self.config.connections, self.config.drain_s)
         try:
             address = await self._listen(runner)
             await self._load()
@@ -157,6 +171,8 @@ class _Server:
             await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
         finally:
+            if self._socket is not None:
+                self._socket.close()
             await runner.cleanup()
             await self.worlds.close()
             if self.policy is not None:
@@ -183,14 +199,13 @@ class _Server:
         await runner.setup()
         config = self.config
         try:
-            site = web.TCPSite(runner, config.host, config.port, shutdown_timeout=config.drain_s)
-            await site.start()
+            self._socket = await connections.listen(runner, config.host, config.port, config.connections)
         except OSError as error:
             raise InputError(
                 f"serve.host={config.host} serve.port={config.port} cannot be listened at: {error.strerror or error}. "
                 "Choose another port (serve.port=0 takes a free one) or end the other server."
             ) from error
-        port = runner.addresses[0][1]
+        port = self._socket.sockets[0].getsockname()[1]
         self.stage.tracker.tags({"vtcli.port": str(port)})
         return f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
 
@@ -203,7 +218,6 @@ class _Server:
         """Heavy libraries are imported here."""
         config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
         self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
-        card = self.worlds.card
         return Agent(
             policy=self.policy,
             chat=self.family.chat,
@@ -213,7 +227,7 @@ class _Server:
             bounds=config.bounds,
             temperature=config.temperature,
             history=History(config.history, self.recorder),
-            metrics=Metrics(self.service.names[0], (t.name for t in card.tools), "code" if card.runner else "unknown"),
+            metrics=self.service.metrics,
         )
 
     async def _drain(self) -> None:

@@ -310,6 +310,12 @@ class Reward(Protocol):
     def __call__(self, signals_G: Sequence[Signals]) -> list[Verdict | None]: ...
 
 
+class ToolTerm(Protocol):
+    """How well one trajectory used its tools, from its signals; None where its sample has no tool supervision."""
+
+    def __call__(self, signals: Signals) -> float | None: ...
+
+
 class Advantage(Protocol):
     """Function from the groups of a whole batch, of all ranks, to the credit of every member of every group. The groups
     are light (``rollout.light``): they hold verdicts, stops, turns and the signals that are numbers, and no tokens or

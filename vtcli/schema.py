@@ -28,6 +28,7 @@ class Stop(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     MAX_IMAGES = "max_images"
+    MAX_TIME = "max_time"  # the deadline of a question to vtcli serve
     CALL_FAILED = "call_failed"  # a call failed, or a turn was cut off, where the protocol ends there
     BROKEN = "broken"  # ours or the engine's fault: no verdict, no gradient
 

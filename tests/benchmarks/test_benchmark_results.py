@@ -13,7 +13,7 @@ from vtcli.algo.metrics import wilson
 from vtcli.benchmarks import aggregates, results
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.report import published, tables
+from vtcli.report import printing, published
 from vtcli.schema import Scored, Signals, Stop
 
 SETTING = results.RunSetting("policy:v1", "oracle", "T 0, 1 a question, 6 turns")
@@ -130,7 +130,7 @@ def test_a_printed_number_never_stands_alone() -> None:
     result = measured(benchmark)
     table = published.table({"vstar": result}, {"vstar": benchmark})
     assert table is not None
-    text = tables.to_markdown(table)
+    text = printing.to_markdown(table)
     assert "| V* | all | choices | 50.0 [18.8, 81.2] | 84.8 | CodeV, table 3: CodeV-7B-RL |" in text
     assert "model policy:v1 / PyVision-Image; scored by rule choices / not stated" in text
     assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns; 7 of 191 questions" in text

@@ -80,11 +80,14 @@ def stored(store: ArtifactStore, ref: str, name: str) -> list[dict[str, Any]]:
     return pq.read_table(store.resolve(ref).path / f"{name}.parquet").to_pylist()
 
 
+ENDINGS = {"sharegpt": "json", "swift": "jsonl"}
+
+
 def path_of(folder: Path, name: str, to: str) -> str:
-    return str(folder / f"{name}.{'json' if to == 'sharegpt' else 'parquet'}")
+    return str(folder / f"{name}.{ENDINGS.get(to, 'parquet')}")
 
 
-PRESETS = {"verl": "verl", "trl": "trl", "hf": "vtcli", "sharegpt": "sharegpt"}
+PRESETS = {"verl": "verl", "trl": "trl", "hf": "vtcli", "sharegpt": "sharegpt", "swift": "swift"}
 
 
 @pytest.mark.parametrize("to", PRESETS)
@@ -105,7 +108,7 @@ def test_a_dataset_comes_back_as_it_went_out(to: str, store: ArtifactStore, tmp_
 
 
 @pytest.mark.parametrize(
-    ("to", "preset"), [("verl", "swift"), ("trl", "trl"), ("hf", "swift"), ("sharegpt", "sharegpt")]
+    ("to", "preset"), [("verl", "swift"), ("trl", "trl"), ("hf", "swift"), ("sharegpt", "sharegpt"), ("swift", "swift")]
 )
 def test_demonstrations_come_back_as_they_went_out(to: str, preset: str, store: ArtifactStore, tmp_path: Path) -> None:
     export(store, "demos@latest", to, tmp_path / "out")
@@ -163,3 +166,40 @@ def test_the_command_says_rows_and_sources(store: ArtifactStore, tmp_path: Path)
     found = CliRunner().invoke(app, words)
     assert found.exit_code == 0, found.output
     assert "answer-train" in found.output and "43 rows  vstar, own" in found.output
+
+
+def test_swift_rows_have_its_roles_and_paths_of_images(store: ArtifactStore, tmp_path: Path) -> None:
+    """The names that ms-swift's documentation of custom data sets gives: messages, images, tools, solution."""
+    export(store, "demos@latest", "swift", tmp_path / "demos")
+    lines = (tmp_path / "demos" / "train.jsonl").read_text().splitlines()
+    row = json.loads(lines[0])
+    roles = [message["role"] for message in row["messages"]]
+    assert len(lines) == 3 and roles == ["system", "user", "assistant", "tool_response", "assistant"]
+    assert sum(message["content"].count("<image>") for message in row["messages"]) == len(row["images"]) == 2
+    assert json.loads(row["tools"])[0]["type"] == "function"
+    assert all((tmp_path / "demos" / name).is_file() for name in row["images"])
+    assert not (tmp_path / "demos" / "dataset_info.json").exists()
+    export(store, "dataset@latest", "swift", tmp_path / "data")
+    row = json.loads((tmp_path / "data" / "answer-train.jsonl").read_text().splitlines()[0])
+    assert (row["solution"], row["channel"]) == ("left", "vstar")
+    assert "path: answer-train.jsonl" in (tmp_path / "data" / "README.md").read_text()
+
+
+def test_view_shows_the_first_rows_as_a_page_or_as_text(store: ArtifactStore) -> None:
+    home = ["--home", str(store.root)]
+    found = CliRunner().invoke(app, ["view", "dataset@latest", "--rows", "3", *home])
+    page = Path(found.output.strip())
+    assert found.exit_code == 0 and page.name == "view-dataset-v1.html"
+    html = page.read_text()
+    assert html.count("<article") == 6 and "What &lt;b&gt; is 1?" in html and "<title>sign</title>" in html
+    assert "http" not in html.replace("https://", "http://").split("</style>")[1]  # nothing is fetched
+    found = CliRunner().invoke(app, ["view", "demos@latest", "--print", "--rows", "1", "--file", "train", *home])
+    assert found.output.startswith(
+        "# own-demo-train-000000-imported\nimage 1: 60 × 40\nimage 2: 60 × 40\n[system] Tools.\n"
+    )
+    assert "[tool] seen: <image>\nok\n[assistant] <answer>x</answer>" in found.output
+    found = CliRunner().invoke(app, ["view", "dataset@latest", "--file", "train", *home])
+    assert isinstance(found.exception, InputError) and "it has answer-test, answer-train" in str(found.exception)
+    commit(store.root, "report", lambda path: (path / "a").touch())
+    found = CliRunner().invoke(app, ["view", "report@latest", *home])
+    assert "is a report; expected a dataset or demos artifact" in str(found.exception)

@@ -21,6 +21,7 @@ from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.data.teachers.dialect import Templates
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.engines.scripted import oracle
+from vtcli.engines.teachers.errors import wrong_call
 from vtcli.envs.code import open_env
 from vtcli.envs.demonstrate import DemonstrationSetup, demonstrate
 from vtcli.envs.prompts import PromptStyle
@@ -36,6 +37,7 @@ PROMPT = PromptStyle("compact", "{tools}", "{question}", "{question}")
 TASKS = [("codev", "zoom"), ("codevision", "rotflip"), ("codevision", "turned"), ("pyvision_image", "search")]
 ITEMS = range(3)
 SIGNALS = tuple(module.measure for module in (answer, boxes, code, orientation, usage))
+STUMBLE = ("codevision", "codev", "thyme", "pyvision_image", "codedance")
 ACTS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "crop": (ZOOM, {"bbox_2d": [14, 28, 70, 98]}, None),
     "rotate_90": (ROTATE, {"angle": 90}, "rot90"),
@@ -76,13 +78,25 @@ def played(tmp_path_factory) -> dict[str, Any]:
         async with await Pool.start(PoolConfig()) as pool:
             cases = [(name, task, i) for name, task in TASKS for i in ITEMS]
             demos = [(name, task, kind, i) for name, task in TASKS for kind in ("answer", "perceive") for i in (0, 1)]
+            stumbles = [(name, seed) for name in STUMBLE for seed in (0, 1)]
             acts = [(name, act) for name in ("codev", "codevision", "thyme") for act in ACTS]
             return {
                 "best": dict(zip(cases, await asyncio.gather(*(best(pool, images, *c) for c in cases)), strict=True)),
                 "once": await asyncio.gather(*(mixed(pool, *d) for d in demos)),
+                "stumbles": dict(
+                    zip(stumbles, await asyncio.gather(*(stumble(pool, *s) for s in stumbles)), strict=True)
+                ),
                 "again": await asyncio.gather(*(mixed(pool, *d) for d in reversed(demos))),
                 "acts": dict(zip(acts, await asyncio.gather(*(single(pool, *a) for a in acts)), strict=True)),
             }
+
+    async def stumble(pool: Pool, name: str, seed: int) -> Any:
+        sample = make_sample(images, pixels=make_pixels(1, 112, 98))
+        env = open_env(sample, protocol=code_card(name), runner=pool, images=images, style="compact")
+        assert env.syntax.read is not None
+        seen = await env.step(env.syntax.read(wrong_call(env_card(name), sample, seed)), sample.images)
+        await env.close()
+        return seen
 
     async def single(pool: Pool, name: str, act: str) -> Any:
         sample = make_sample(images, pixels=make_pixels(1, 112, 98))
@@ -184,3 +198,11 @@ def test_compact_texts_replace_prompt_and_observations_only_when_asked_for() -> 
     assert compact.writing.result != card.writing.result and compact.writing.turn == card.writing.turn
     with pytest.raises(ConfigError, match="no compact prompt"):
         replace(card, compact=None).styled("compact")
+
+
+@pytest.mark.parametrize("name", STUMBLE)
+def test_a_call_that_is_made_to_fail_fails_in_every_environment_of_code(played, name: str) -> None:
+    for seed, said in ((0, "outside"), (1, "NameError")):
+        seen = played["stumbles"][name, seed]
+        assert [result.status for result in seen.results] == ["error"] and not seen.images
+        assert said in seen.text, seen.text

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from serving import Gate, Served, served, until
 
-from vtcli.schema import Sample
 from vtcli.serve.agent import Bounds
+from vtcli.serve.requests import RequestLimits, parse
 
 
 def test_of_two_requests_for_the_last_room_one_is_told_to_come_again(tmp_path: Path) -> None:
@@ -45,9 +44,9 @@ def test_a_cancelled_request_gives_its_room_back(tmp_path: Path) -> None:
             gone.cancel()
             await until(lambda: agent.rolling == 0)
         with agent.room(1) as room:
-            sample = Sample("a", "served", "answer", "served", "Why?", "", (), ())
-            asked: Any = type("Asked", (), {"n": 1, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0})()
-            before_it_begins = asyncio.create_task(agent.answer(asked, sample, 0, lambda piece: None, room))
+            asked = parse(b'{"messages": [{"role": "user", "content": "Why?"}]}', ("tiny",), RequestLimits())
+            question = await agent.question(asked, RequestLimits(), room, 60)
+            before_it_begins = asyncio.create_task(agent.answer(question, lambda piece: None, room))
             await asyncio.sleep(0)  # it has made its member and waits for it
             before_it_begins.cancel()
             await asyncio.gather(before_it_begins, return_exceptions=True)

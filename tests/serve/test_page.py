@@ -1,18 +1,20 @@
-"""The page at /: it allows its own style and script alone. In a real browser, where one is installed, it is tried."""
+"""The page at /: it allows its own style and script alone. In a real browser a question is asked in every way."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
+import json
 import os
 import re
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import DONE, PNG, ZOOM, Gate, Script, Served, served, until
+from browser import opened, unreadable
+from serving import DONE, PIXELS, PNG, ZOOM, Gate, Script, Served, hosted, served
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -33,56 +35,164 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     served(tmp_path, Script(DONE), work, key="hidden")
 
 
+def asked(page: Any, question: str = "Which letter?") -> None:
+    page.get_by_role("textbox", name="Question").fill(question)
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator("#status", has_text="Answered.").wait_for()
+
+
+def chosen(page: Any, folder: Path, name: str = "picture.png") -> None:
+    (folder / name).write_bytes(PNG)
+    page.get_by_label("Choose images").set_input_files(folder / name)
+    page.get_by_role("img", name=f"image 0: {name}").wait_for()
+
+
 @pytest.mark.slow
-def test_in_a_browser_by_keyboard(tmp_path: Path) -> None:
-    """Needs ``pip install playwright`` and a Chromium at VTCLI_CHROMIUM or in PATH."""
-    playwright: Any = pytest.importorskip("playwright.async_api")
-    chromium = os.environ.get("VTCLI_CHROMIUM") or shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no Chromium")
+def test_in_a_browser_by_keyboard(tmp_path: Path, chromium: Any) -> None:
     gate = Gate(f"<think>{HOSTILE}</think>{ZOOM}", f"<answer>{HOSTILE}</answer>")
-    (tmp_path / "picture.png").write_bytes(PNG)
-
-    async def play(page: Any, server: Served) -> None:
-        said: list[str] = []
-        page.on("console", lambda message: said.append(message.text))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
-        page.on("request", lambda asked: said.extend([asked.url] if "127.0.0.1" not in asked.url[:20] else []))
-        await page.goto(str(server.client.make_url("/")))
-        await page.get_by_role("heading", name="tiny").wait_for()
-        await page.get_by_label("Choose images").set_input_files(tmp_path / "picture.png")
-        await page.get_by_role("img", name="image 0: picture.png").wait_for()
-        await page.get_by_role("textbox", name="Question").fill("Which letter?")
-        await page.get_by_label("Seed").fill("7")
-        await page.keyboard.press("Control+Enter")
-        await until(lambda: gate.waiting == 1)
-        gate.open.release()
-        await page.get_by_role("img", name="came back: image 1").wait_for()  # while the second turn waits
+    with hosted(tmp_path / "images", gate) as there, opened(chromium, there.address, 390) as (page, problems):
+        page.get_by_role("heading", name="tiny").wait_for()
+        chosen(page, tmp_path)
+        page.get_by_role("textbox", name="Question").fill("Which letter?")
+        page.get_by_label("Seed").fill("7")
+        page.keyboard.press("Control+Enter")
+        there.until(lambda: gate.waiting == 1)
+        there.soon(gate.open.release)
+        page.get_by_role("img", name="came back: image 1").wait_for()  # while the second turn waits
         box = page.get_by_role("img", name="image 0, the call on it").locator("g.call > rect")
-        assert [await box.get_attribute(name) for name in ("x", "y", "width")] == ["14.00", "14.00", "28.00"]
-        gate.open.release()
-        await page.locator("#status", has_text="Answered.").wait_for()
-        assert HOSTILE in await page.locator("#answers").inner_text()
-        assert await page.locator("#answers img, #answers script").count() == 0
-        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert [box.get_attribute(name) for name in ("x", "y", "width")] == ["14.00", "14.00", "28.00"]
+        there.soon(gate.open.release)
+        page.locator("#status", has_text="Answered.").wait_for()
+        assert HOSTILE in page.locator("#answers").inner_text()
+        assert page.locator("#answers img, #answers script").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
-        await page.get_by_role("button", name="Ask again with another seed").click()
-        await until(lambda: gate.waiting == 1)
-        await page.keyboard.press("Escape")
-        await page.locator("#status", has_text="Stopped.").wait_for()
-        await until(lambda: gate.waiting == 0 and server.agent.rolling == 0)
+        page.get_by_role("button", name="Ask again with another seed").click()
+        there.until(lambda: gate.waiting == 1)
+        page.keyboard.press("Escape")
+        page.locator("#status", has_text="Stopped.").wait_for()
+        there.until(lambda: gate.waiting == 0 and there.server.agent.rolling == 0)
         for _ in range(2):
-            await page.keyboard.press("j")
-        assert await page.evaluate("document.activeElement.tagName") in ("SUMMARY", "BUTTON")
-        assert not [text for text in said if not text.startswith("blob:") and not text.startswith("data:")]
+            page.keyboard.press("j")
+        assert page.evaluate("document.activeElement.tagName") in ("SUMMARY", "BUTTON")
+        assert problems == [f"{there.address}v1/chat/completions"]  # the request that was stopped
 
-    async def work(server: Served) -> None:
-        async with playwright.async_playwright() as driver:
-            browser = await driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            try:
-                await play(await browser.new_page(viewport={"width": 390, "height": 800}), server)
-            finally:
-                await browser.close()
-        await asyncio.sleep(0)
 
-    served(tmp_path / "images", gate, work)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_is_readable_in_light_and_dark(tmp_path: Path, chromium: Any, scheme: str) -> None:
+    failing = ZOOM.replace("[14, 14, 42, 42]", "[900, 900, 950, 950]")
+    with (
+        hosted(tmp_path / "images", Script(f"<think>Near.</think>{ZOOM}", failing, DONE)) as there,
+        opened(chromium, there.address, scheme=scheme) as (page, problems),
+    ):
+        chosen(page, tmp_path)
+        asked(page)
+        page.locator(".badge.error").first.wait_for()
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(251, 250, 247)", "dark": "rgb(21, 23, 27)"}[scheme]
+        assert not unreadable(page)
+        assert not problems
+
+
+@pytest.mark.slow
+def test_images_are_pasted_and_dropped(tmp_path: Path, chromium: Any) -> None:
+    """The picture goes through the real clipboard, and a file that is no image is left out."""
+    script = Script(DONE)
+    allowed = {"permissions": ["clipboard-read", "clipboard-write"]}
+    with (
+        hosted(tmp_path / "images", script) as there,
+        opened(chromium, there.address, **allowed) as (page, problems),
+    ):
+        encoded = base64.b64encode(PNG).decode()
+        page.evaluate("""async (png) => {
+          const bytes = Uint8Array.from(atob(png), (c) => c.charCodeAt(0));
+          const blob = new Blob([bytes], { type: "image/png" });
+          await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+        }""", encoded)  # fmt: skip
+        page.keyboard.press("Control+V")
+        page.get_by_role("img", name="image 0: image.png").wait_for()
+        files = page.evaluate_handle("""(png) => {
+          const bytes = Uint8Array.from(atob(png), (c) => c.charCodeAt(0)), held = new DataTransfer();
+          held.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
+          held.items.add(new File(["no image"], "notes.txt", { type: "text/plain" }));
+          return held;
+        }""", encoded)  # fmt: skip
+        page.dispatch_event("#drop", "dragover", {"dataTransfer": files})
+        assert page.locator("#drop.over").count() == 1
+        page.dispatch_event("#drop", "drop", {"dataTransfer": files})
+        page.get_by_role("img", name="image 1: dropped.png").wait_for()
+        assert page.locator("#images li").count() == 2 and page.locator("#drop.over").count() == 0
+        asked(page)
+        (one,) = script.prompts
+        assert [(ref.width, ref.height) for ref in one.images] == [PIXELS.shape[1::-1]] * 2
+        page.get_by_role("button", name="Remove image 0, image.png").click()
+        asked(page)
+        assert len(script.prompts[-1].images) == 1
+        assert not problems
+
+
+@pytest.mark.slow
+def test_a_key_is_asked_for_and_kept_until_the_tab_closes(tmp_path: Path, chromium: Any) -> None:
+    with (
+        hosted(tmp_path / "images", Script(ZOOM, DONE), key="s3cret") as there,
+        opened(chromium, there.address) as (page, problems),
+    ):
+        page.locator("#status", has_text="the API key is missing or wrong").wait_for()
+        field = page.get_by_label("API key")
+        assert field.get_attribute("type") == "password"
+        assert page.evaluate("document.activeElement.id") == "key"
+        field.fill("wrong")
+        field.press("Tab")
+        page.locator("#status", has_text="the API key is missing or wrong").wait_for()
+        field.fill("s3cret")
+        field.press("Tab")
+        page.get_by_role("heading", name="tiny").wait_for()
+        chosen(page, tmp_path)
+        asked(page)
+        page.locator("figure image").nth(1).wait_for()  # the images of the answer need the key as well
+        page.reload()
+        page.get_by_role("heading", name="tiny").wait_for()
+        assert "s3cret" not in page.url + page.content()
+        assert {text.split(" (")[-1] for text in problems} == {"Unauthorized)"}
+
+
+@pytest.mark.slow
+def test_the_command_of_the_readme_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(PNG)
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (command,) = re.findall(r"^    (printf .*?-d @-)$", text, re.DOTALL | re.MULTILINE)
+    with hosted(tmp_path / "images", Script(ZOOM, DONE)) as there:
+        command = command.replace("http://127.0.0.1:8000/", there.address)
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"] == "K"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["curl", "Python"])
+def test_what_is_copied_runs_and_gets_the_same_answer(tmp_path: Path, chromium: Any, what: str) -> None:
+    question = r"""Is 50% of 'it' "here"? $HOME `id` \u0000 \n %s ü ! the end"""
+    name = "it's a picture.png"
+    script, allowed = Script(ZOOM, DONE), {"permissions": ["clipboard-read", "clipboard-write"]}
+    with (
+        hosted(tmp_path / "images", script, key="s3cret") as there,
+        opened(chromium, there.address, **allowed) as (page, _),
+    ):
+        page.get_by_label("API key").fill("s3cret")
+        page.get_by_label("API key").press("Tab")
+        page.get_by_role("heading", name="tiny").wait_for()
+        page.get_by_label("Seed").fill("7")
+        chosen(page, tmp_path, name)
+        asked(page, question)
+        page.get_by_role("button", name=f"Copy as {what}").click()
+        page.locator("#status", has_text=f"Copied as {what}.").wait_for()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert "s3cret" not in copied
+        before = len(script.prompts)
+        command = ["bash", "-euo", "pipefail", "-c", copied] if what == "curl" else [sys.executable, "-c", copied]
+        own = os.environ | {"VTCLI_API_KEY": "s3cret"}
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert ('"content": "K"' if what == "curl" else "K\n") in done.stdout
+        asking, again = script.prompts[0], script.prompts[before]
+        assert again.token_ids == asking.token_ids and again.images == asking.images and again.seed == asking.seed

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
+from vtcli.serve.requests import NEUTRAL, ChatRequest, RequestError, RequestLimits, parse
 from vtcli.store.images import encode_png
 
 NAMES = ("policy-v3", "policy:v3")
@@ -31,6 +31,7 @@ def test_a_conversation_becomes_one_question_with_its_images_in_order() -> None:
         turns = [{"role": "system", "content": "Be brief."}, first, {"role": "assistant", "content": "A cat."}]
         return read(model="policy:v3", messages=[*turns, {"role": "user", "content": [image]}])
 
+    assert read(messages=[{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]).images == (PNG,)
     found = asked(detail="low")
     assert (found.system, found.question) == ("Be brief.", "User: See\n\nAssistant: A cat.\n\n")
     assert found.images == (PNG, PNG)
@@ -61,6 +62,7 @@ def test_the_newer_limit_wins_and_formats_go_by_the_models_name() -> None:
         ({"tools": [{"type": "function"}]}, 400, "tools"),
         ({"logprobs": True}, 400, "logprobs"),
         ({"presence_penalty": 0.5}, 400, "presence_penalty"),
+        ({"presence_penalty": 10**400}, 400, "presence_penalty"),
         ({"temperature": float("nan")}, 400, "temperature"),
         ({"top_p": 0}, 400, "top_p"),
         ({"n": 9}, 400, "n"),
@@ -85,13 +87,27 @@ def test_only_data_urls_are_read(url: str) -> None:
     assert (found.value.status, found.value.code) == (400, "invalid_image")
 
 
+def test_what_is_sampled_otherwise_is_another_question() -> None:
+    """Else one's trajectory would stand for the other's under ``/v1/trajectories`` and in ``serve.record``."""
+    same = [read(), read(seed=4, n=2, stream=True, top_p=1, top_k=-1, max_tokens=3)]
+    other = [read(temperature=0.5), read(temperature=0.7), read(top_p=0.5), read(top_k=3), read(min_p=0.1)]
+    assert len({one.id for one in same}) == 1 and len({one.id for one in [*same, *other]}) == 6
+
+
+def test_small_json_that_would_fill_the_memory_is_not_parsed() -> None:
+    with pytest.raises(RequestError, match="too many parts"):
+        parse(b'{"messages": [' + b"[]," * 200_000 + b"[]]}", NAMES, RequestLimits())
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = st.sampled_from(["model", "messages", "n", "seed", "stop", "stream", "stream_options", "temperature", "tools",
-                          "top_p", "response_format", "max_tokens"])  # fmt: skip
+FIELDS = st.sampled_from([
+    *NEUTRAL, "model", "messages", "n", "seed", "stop", "stream", "stream_options", "temperature", "tools", "top_p",
+    "top_k", "min_p", "logprobs", "response_format", "max_tokens", "max_completion_tokens",
+])  # fmt: skip
 
 
 @given(st.dictionaries(FIELDS, JSON, max_size=4) | JSON)

@@ -218,14 +218,14 @@ def test_the_command_ends_at_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
+def test_a_run_under_way_in_a_browser(tmp_path: Path, chromium: Any) -> None:
     folder = tmp_path / ".work" / "rl-1"
     grown(folder, "trajectories.jsonl", *range(6))
     (folder / "metrics.jsonl").write_text('{"step": 0, "reward": 0.5, "reward/answer": 0.5}\n')
     later = [rollout(ImageStore(folder / "images"), number) for number in (6, 7)]
     with (
         serving(TrajectoryFeed(under_way(tmp_path, None))) as address,
-        opened(address, 390, "dark") as (page, problems),
+        opened(chromium, address, 390, "dark") as (page, problems),
     ):
         page.locator(".filters output", has_text="6 of 6 shown").wait_for()
         page.get_by_role("img", name="reward/answer").wait_for()
@@ -244,11 +244,11 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path) -> None:
+def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path, chromium: Any) -> None:
     grown(tmp_path, "trajectories.jsonl", 0, 1, 2)
     later = [rollout(ImageStore(tmp_path / "images"), number) for number in (31, 32, 33, 34)]
     found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path)))
-    with serving(found) as address, opened(address) as (page, _):
+    with serving(found) as address, opened(chromium, address) as (page, _):
         page.locator(".filters output", has_text="3 of 3 shown").wait_for()
         held = list[Any]()
         page.route("**/pages/0.js?0", lambda route: held.append(route))
@@ -266,13 +266,13 @@ def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_side_by_side_in_a_browser(tmp_path: Path) -> None:
+def test_side_by_side_in_a_browser(tmp_path: Path, chromium: Any) -> None:
     images = ImageStore(tmp_path / "a" / "images")
     wrong = replace(rollout(images, 1), signals=Signals({"answer_correct": 0}))
     records.append(tmp_path / "a" / "trajectories.jsonl", [rollout(images, 0), wrong, rollout(images, 3)])
     grown(tmp_path / "b", "trajectories.jsonl", 2, 1, 0)
     first, second = (TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path / name))) for name in "ab")
-    with serving(TrajectoryFeed(first.source, [second])) as address, opened(address) as (page, problems):
+    with serving(TrajectoryFeed(first.source, [second])) as address, opened(chromium, address) as (page, problems):
         page.locator(".filters output", has_text="3 of 3 shown").wait_for()
         page.get_by_label("models").select_option("differ")
         page.locator(".filters output", has_text="1 of 3 shown").wait_for()

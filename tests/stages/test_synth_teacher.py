@@ -24,7 +24,7 @@ from teacher_server import BOX
 from stages import synth as stage
 from vtcli.engines.openai.ledger import Budget, Price
 from vtcli.engines.scripted import ScriptedPolicy
-from vtcli.engines.teachers import model
+from vtcli.engines.teachers import distil, model
 from vtcli.engines.teachers.distil import Attempt
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.messages import encode_demo
@@ -222,13 +222,13 @@ def test_a_teacher_that_is_gone_or_keeps_nothing_ends_with_one_error(home: Path)
 
 
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:
-    for distil, message in (
+    for settings, message in (
         ({"data": None}, "give synth.distil.data="),
         ({"tries": 2, "temperature": 0.0}, "temperature 0"),
         ({"shares": {"tools": 1.0}}, "no type of demonstration is called"),
     ):
         with pytest.raises(ConfigError, match=message):
-            world.config(home, "http://h/v1", **distil)
+            world.config(home, "http://h/v1", **settings)
     with pytest.raises(ConfigError, match=r"teacher\.url must be the base URL"):
         stage.run(world.config(home, "nowhere"))
     with pytest.raises(ConfigError, match=r"teacher\.parameters may not set messages"):
@@ -294,7 +294,9 @@ CODE = {
 
 
 @pytest.mark.slow
-def test_code_of_a_teacher_is_run_and_its_operations_are_verified(tmp_path: Path) -> None:
+def test_code_of_a_teacher_is_run_and_its_operations_are_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     home = tmp_path / "artifacts"
     world.write_rows(home, [*CODE, "structured"])
 
@@ -318,6 +320,13 @@ def test_code_of_a_teacher_is_run_and_its_operations_are_verified(tmp_path: Path
     assert told["types"] == {"single_tool": 2, "error": 1}
     assert told["dropped_rows"] == {"no crop shows a true box": 1}
     found = demos(artifact, tmp_path)
+    monkeypatch.setattr(distil, "wrong_call", lambda *_: f"<tool_call>{json.dumps(own)}</tool_call>")
+    with world.server(plays) as server:
+        lucky = world.config(home, server.url, "lucky", keep=Keep(max_failed=1), errors=1.0)
+        lucky = replace(lucky, env=partial(env_card, "codevision"))
+        with pytest.raises(InputError, match="no row of data:v1 became a demonstration"):
+            made(lucky)
+    assert "the call that was made to fail did not" in capsys.readouterr().err
     failed = found.load(found.ids.index("fails-error"))
     assert failed.unlearnt == (2,) and "NameError" in failed.messages[3]["content"]
 

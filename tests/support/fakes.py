@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def make_trajectory(
             break
         if env is None:
             raise ValueError("a call needs a store")
-        observation = asyncio.run(env.step(DecodedTurn(text, calls, answer), images))
+        with ThreadPoolExecutor(1) as other:  # the loop of a browser's driver may run in this thread
+            observation = other.submit(asyncio.run, env.step(DecodedTurn(text, calls, answer), images)).result()
         if observation is None:
             raise ValueError("the environment did not answer a call")
         images.extend(observation.images)

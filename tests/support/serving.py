@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.protocols import Completion, Policy, Request
 from vtcli.rollout.loop import Limits
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.serve import connections
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import Service, application
 from vtcli.serve.history import History
@@ -92,6 +95,7 @@ class Served:
     agent: Agent
     service: Service
     client: TestClient[Any, Any]
+    port: int  # of the socket with the limits of connections
 
     async def post(self, **fields: Any) -> tuple[int, Any, str]:
         """Status, body as JSON (a list of objects for a stream) and the ``Retry-After`` header."""
@@ -107,6 +111,23 @@ class Served:
         reply = await self.client.get(yarl.URL(path, encoded=True), headers=headers)
         await reply.read()
         return reply
+
+
+async def raw(server: Served, data: bytes, wait_s: float = 20) -> bytes:
+    """What a server sends on a connection of its own that gets ``data``, until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        async with asyncio.timeout(wait_s):
+            writer.write(data)
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def head(length: int, *more: str) -> bytes:
+    """The head of a question whose body has ``length`` bytes."""
+    lines = ["POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *more]
+    return "\r\n".join([*lines, f"Content-Length: {length}", "", ""]).encode()
 
 
 def served(
@@ -126,24 +147,69 @@ def served(
         worlds = Worlds(card or native_card(), PROMPT, store, PoolConfig(active=1))
         await worlds.start()
         tools = [tool.name for tool in worlds.card.tools]
+        metrics = Metrics("tiny", tools)
         agent = Agent(
-            policy, tiny_model.chat(), worlds, LeasedImages(store), Limits(), bounds, 1.0,
-            History(history), Metrics("tiny", tools),
-        )  # fmt: skip
-        about = {"loopback": True, "key": None, "limits": RequestLimits(), "agent": agent} | service
+            policy, tiny_model.chat(), worlds, LeasedImages(store), Limits(), bounds, 1.0, History(history), metrics
+        )
+        about = {"loopback": True, "key": None, "limits": RequestLimits(), "agent": agent, "metrics": metrics} | service
         told = Service(("tiny",), **about)
+        bounded = connections.runner(application(told), told.connections)
+        await bounded.setup()
+        socket = await connections.listen(bounded, "127.0.0.1", 0, told.connections)
         try:
             async with TestClient(TestServer(application(told), host="127.0.0.1")) as client:
                 async with asyncio.timeout(60):
-                    await work(Served(agent, told, client))
+                    await work(Served(agent, told, client, socket.sockets[0].getsockname()[1]))
         finally:
+            socket.close()
+            await bounded.cleanup()
             await worlds.close()
 
     asyncio.run(main())
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+@dataclass
+class Hosted:
+    """A server that runs in a thread of its own, for a browser or a program that asks it."""
+
+    server: Served
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def address(self) -> str:
+        return str(self.server.client.make_url("/"))
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Calls in the server's thread."""
+        self.loop.call_soon_threadsafe(call)
+
+    def until(self, true: Callable[[], bool]) -> None:
+        asyncio.run_coroutine_threadsafe(until(true), self.loop).result()
+
+
+@contextmanager
+def hosted(folder: Path, policy: Policy, **about: Any) -> Generator[Hosted]:
+    """``served`` in a thread, until the block ends."""
+    ready, end = Future[Hosted](), Future[None]()
+
+    async def work(server: Served) -> None:
+        ready.set_result(Hosted(server, asyncio.get_running_loop()))
+        await asyncio.wrap_future(end)
+
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(served, folder, policy, work, **about)
+        wait([ready, task], return_when=FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        try:
+            yield ready.result()
+        finally:
+            end.set_result(None)
+            task.result()
+
+
+async def until(true: Callable[[], bool], limit_s: float = 10) -> None:
+    async with asyncio.timeout(limit_s):
         while not true():
             await asyncio.sleep(0.01)
 

@@ -14,7 +14,7 @@ EPSILON = 1e-6
 """Keeps the division by a group's standard deviation finite, as in DeepSeekMath's released GRPO."""
 
 
-EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES})
+EXCEEDED = frozenset({Stop.MAX_TURNS, Stop.MAX_TOKENS, Stop.MAX_IMAGES, Stop.MAX_TIME})
 """Trajectories that ran out of a budget (Mini-o3, arXiv 2509.07969, "over-turn masking")."""
 
 

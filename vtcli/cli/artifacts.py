@@ -109,11 +109,46 @@ def verify(
         raise InputError("\n".join([*problems, "Remove what is damaged and give the command of its stage again."]))
 
 
+@app.command("view")
+def view(
+    ref: str,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each file.")] = 20,
+    file: Annotated[str | None, typer.Option(help="Only this one, answer-train say.")] = None,
+    printed: Annotated[bool, typer.Option("--print", help="Print the rows, and write no page.")] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser, too.")] = False,
+    home: Home = Path("artifacts"),
+) -> None:
+    """Write a page with the contact sheet and the first rows of the dataset or demonstrations REF, and print its path.
+
+    The page is one file that needs nothing else: images with their boxes, questions, answers, turns.
+    """
+    import webbrowser
+
+    from vtcli.data import preview
+    from vtcli.store import disk
+
+    store = store_in(home)
+    artifact = store.resolve(ref)
+    cards = [preview.of_stored(row) for row in preview.first_rows(artifact, rows, file)]
+    if printed:
+        typer.echo("\n\n".join(preview.text(card) for card in cards))
+        return
+    sheet = artifact.path / "contact_sheet.png"
+    made = artifact.manifest
+    about = f"{artifact.kind} by {made.stage}, made {made.created}: the first {len(cards)} rows"
+    page = preview.page(artifact.ref, cards, about, sheet.read_bytes() if sheet.is_file() else None)
+    path = store.root / f"view-{artifact.name}-v{artifact.version}.html"
+    disk.write_atomic(path, page.encode())
+    typer.echo(str(path))
+    if browser:
+        webbrowser.open(path.resolve().as_uri())
+
+
 @app.command("export")
 def export(
     ref: str,
     folder: Path,
-    to: Annotated[str, typer.Option("--to", help="verl, trl, sharegpt or hf.")],
+    to: Annotated[str, typer.Option("--to", help="verl, trl, swift, sharegpt or hf.")],
     licence: Annotated[str, typer.Option("--licence", help="Of this export, for its data card.")] = "unknown",
     home: Home = Path("artifacts"),
 ) -> None:

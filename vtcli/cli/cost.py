@@ -196,7 +196,9 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
     """Prints the plan, and returns the exit code: 3 for a run that does not fit."""
     from rich.console import Console
 
-    from vtcli.plan import published, show
+    from vtcli.plan import published
+    from vtcli.report import plans
+    from vtcli.report.printing import print_all
 
     console = Console()
     if options.measure:
@@ -207,23 +209,22 @@ def command(argv: Sequence[str], options: PlanOptions) -> int:
         calibrate.write(path, tiny["model"]["family"], tiny["model"]["architecture"])
         console.print(f"written to {path}")
         if not any(a.startswith("cluster=") for a in argv) and not options.check:
-            console.print(show.constants(_constants(path)))
+            print_all([plans.constants(_constants(path))], console)
             return 0
     if options.check:
         rows = published.compare(Constants())
         found = [{**vars(r), "case": r.case.name, "source": r.case.source, "ratio": r.ratio} for r in rows]
-        console.print_json(json.dumps(found)) if options.json else console.print(show.comparison(rows))
+        console.print_json(json.dumps(found)) if options.json else print_all([plans.comparison(rows)], console)
         return 0
     made = run(argv, options.constants)
     if options.fit:
         best = advised(made)
-        console.print(show.fit(best), highlight=False, soft_wrap=True)
+        console.print(plans.fit(best), highlight=False, soft_wrap=True)
         return 3 if best.advice is None else 0
     if options.json:
         console.print_json(json.dumps(made.as_json()))
     else:
-        for part in show.tables(made):
-            console.print(part, highlight=False)
+        print_all(plans.tables(made), console)
     return 0 if made.memory.fits else 3
 
 

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow.parquet as pq
 from jinja2 import Environment
 from PIL import Image
 
 from vtcli.data.generators.item import Item
 from vtcli.data.importers.problems import BadRow
+from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
+from vtcli.store import images
+from vtcli.store.artifacts import Artifact
 
 LONGEST_PX = 480
 """Longer side of an image on the page. Boxes keep the original's coordinates."""
@@ -38,7 +44,10 @@ pre.assistant { background: #e8f3e8 }
 dt { font-weight: 600 } dd { margin: 0 0 .3em 0; white-space: pre-wrap }
 </style>
 <h1>{{ title }}</h1>
-<p>{{ cards|length }} rows, {{ bad }} of them cannot be used. Nothing has been made yet.</p>
+<p>{{ about }}</p>
+{% if sheet %}
+<figure><img src="{{ sheet }}" alt="contact sheet"><figcaption>contact sheet</figcaption></figure>
+{% endif %}
 {% for card in cards %}
 <article class="{{ 'bad' if card.problem else 'row' }}">
 <h2>{{ card.name }}</h2>
@@ -102,10 +111,55 @@ def of_bad(row: BadRow) -> PreviewCard:
     return PreviewCard(f"row {row.row} of {row.file}", reason=row.reason, problem=row.message)
 
 
-def page(title: str, cards: Sequence[PreviewCard]) -> str:
-    """The page; everything that a row brought is escaped."""
+def first_rows(artifact: Artifact, count: int, file: str | None = None) -> Iterator[Mapping[str, Any]]:
+    """The first rows of each file of a dataset or of demonstrations, or of one file.
+
+    Raises:
+        InputError: another kind of artifact, or no such file.
+    """
+    if artifact.kind not in ("dataset", "demos"):
+        raise InputError(
+            f"{artifact.ref} is a {artifact.kind}; expected a dataset or demos artifact. For trajectories there is "
+            "`vtcli view`."
+        )
+    found = {path.stem: path for path in sorted(artifact.path.glob("*.parquet"))}
+    if file is not None and file not in found:
+        raise InputError(f"{artifact.ref} has no file {file!r}; it has {', '.join(found)}.")
+    for path in [found[file]] if file else found.values():
+        batches = pq.ParquetFile(path).iter_batches(min(count, 32))
+        yield from itertools.islice((row for batch in batches for row in batch.to_pylist()), count)
+
+
+def of_stored(row: Mapping[str, Any]) -> PreviewCard:
+    """A row of an artifact, a question or a demonstration."""
+    pictures = [images.decode(image["bytes"], f"of {row['id']}") for image in row["images"]]
+    if "messages" in row:
+        return of_messages(row["id"], row["messages"], pictures)
+    info = row["extra_info"]
+    truth = json.loads(info["truth"])
+    boxes = tuple((*box["box"], box["label"]) for box in truth.get("boxes") or ())
+    shots = tuple(_shot(pixels, boxes if number == 0 else ()) for number, pixels in enumerate(pictures))
+    facts = {name: info[name] for name in ("question", "answer")}
+    facts["truth"] = json.dumps({key: value for key, value in truth.items() if key != "boxes"}, ensure_ascii=False)
+    facts |= {f"video {number}": video["video"] for number, video in enumerate(row.get("videos") or ())}
+    return PreviewCard(row["id"], shots, tuple(facts.items()))
+
+
+def page(title: str, cards: Sequence[PreviewCard], about: str | None = None, sheet: bytes | None = None) -> str:
+    """The page; everything that a row brought is escaped. ``sheet`` is a PNG that stands above the rows."""
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_PAGE)
-    return template.render(title=title, cards=cards, bad=sum(bool(card.problem) for card in cards))
+    bad = sum(bool(card.problem) for card in cards)
+    about = about or f"{len(cards)} rows, {bad} of them cannot be used. Nothing has been made yet."
+    shown = f"data:image/png;base64,{base64.b64encode(sheet).decode()}" if sheet else ""
+    return template.render(title=title, cards=cards, about=about, sheet=shown)
+
+
+def text(card: PreviewCard) -> str:
+    """A row for a terminal: sizes of its images, its facts and its turns."""
+    lines = [f"# {card.name}", *(f"image {n}: {s.width} × {s.height}" for n, s in enumerate(card.shots, 1))]
+    lines += [f"{name}: {said}" for name, said in card.facts]
+    lines += [f"[{role}] {said}" for role, said in card.turns]
+    return "\n".join(lines)
 
 
 def _shot(pixels: Pixels, boxes: tuple[tuple[Json, ...], ...] = ()) -> PreviewShot:

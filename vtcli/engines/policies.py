@@ -47,6 +47,7 @@ class Engine:
     silence_s: float = 120.0  # a server that says nothing of itself for so long has failed
     keep_weights: bool = True  # in host memory, for a server that comes back in the midst of a step
     spool: str | None = None  # a folder that we and the servers see, for weights; null: memory or HTTP
+    own: OpenPolicy | None = None  # {_target_: mypkg.module.function}: an engine from outside, which opens instead
 
     def __post_init__(self) -> None:
         limits = (self.max_batch, self.timeout_s, self.start_timeout_s, self.silence_s, self.bucket_mb)
@@ -109,6 +110,14 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
     def close(self) -> None: ...
 
 
+class OpenPolicy(Protocol):
+    """An engine from outside the project, called as ``open_policy`` is."""
+
+    def __call__(
+        self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement
+    ) -> TrainedPolicy: ...
+
+
 def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> TrainedPolicy:
     """The policy of the family's weights; ``limits`` are those of the rollouts that it is for.
 
@@ -116,6 +125,8 @@ def open_policy(engine: Engine, family: Family, view: View, limits: Limits, plac
         EngineError: the engine is not installed or does not start within its limit.
         InputError: no model there.
     """
+    if engine.own is not None:
+        return engine.own(engine, family, view, limits, place)
     if engine.name == "vllm":
         from vtcli.engines.vllm.policy import VllmPolicy
 

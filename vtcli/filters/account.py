@@ -1,4 +1,4 @@
-"""The account of a filter for people and programs: ``filter.json``, ``dropped.jsonl``, facts, tables."""
+"""The account of a filter for people and programs: ``filter.json``, ``dropped.jsonl``, facts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from vtcli.algo.metrics import wilson
 from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
@@ -18,9 +15,6 @@ from vtcli.store import codec, disk
 
 EXAMPLES = 5
 """Ids of rows that are listed for each rule."""
-
-BAR = 40
-"""Characters of the histogram's longest bar."""
 
 RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
 """Names of rates in the account and of their files below ``facts``."""
@@ -95,28 +89,3 @@ def _fact(rate: PassRate) -> dict[str, Any]:
 
 def _lines(values: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
-def show(said: Mapping[str, Any]) -> None:
-    """Prints the counts of every rule and the histogram of pass rates on standard error."""
-    console = Console(stderr=True)
-    table = Table(
-        "rule", "seen", "dropped", "kept", title=f"{said['data']}: {said['kept']} of {said['rows']} rows kept"
-    )
-    for rule in said["rules"]:
-        table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
-    console.print(table)
-    for name in RATES.values():
-        if rates := said.get(name):
-            console.print(_bars(rates, name.replace("_", " "), said["policy"]))
-
-
-def _bars(rates: Mapping[str, Any], name: str, policy: str) -> Table:
-    most = max((entry["questions"] for entry in rates["histogram"]), default=1)
-    bars = Table(name, "questions", "", title=f"{rates['questions']} questions, policy {policy}")
-    for entry in rates["histogram"]:
-        bar = "█" * max(1, round(BAR * entry["questions"] / most))
-        bars.add_row(f"{entry['rate']:.3f}", str(entry["questions"]), bar)
-    if rates["without_verdict"]:
-        bars.add_row("none", str(rates["without_verdict"]), "broken or not judged; they stay")
-    return bars

@@ -12,6 +12,7 @@ from vtcli.algo.rows import pick
 from vtcli.protocols import Images
 from vtcli.report import pages, plots, tables, templates, viewer
 from vtcli.report.content import ReportData
+from vtcli.report.printing import Table, to_markdown
 from vtcli.schema import Scored
 from vtcli.store import disk
 from vtcli.store.images import ImageStore, image_file
@@ -70,7 +71,7 @@ def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
     return find
 
 
-def html(data: ReportData, found: Sequence[tables.Table], inside: tuple[viewer.Album, list[viewer.Card]] | None) -> str:
+def html(data: ReportData, found: Sequence[Table], inside: tuple[viewer.Album, list[viewer.Card]] | None) -> str:
     """The page; without ``inside`` it lists what ``pages.write`` wrote. Everything that a model or a data set wrote is
     escaped by the template."""
     album, cards = inside or (None, [])
@@ -110,12 +111,12 @@ def _curves(data: ReportData) -> list[Markup]:
     return [plots.curve(c, data.training.phases, last) for c in data.training.curves]
 
 
-def markdown(data: ReportData, found: Sequence[tables.Table]) -> str:
+def markdown(data: ReportData, found: Sequence[Table]) -> str:
     """The facts, all tables, the ends of the training curves, lineage and commands."""
     parts = [f"# {data.title}\n"]
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)
-    parts.extend(tables.to_markdown(t) for t in (*data.extra, *found))
+    parts.extend(to_markdown(t) for t in (*data.extra, *found))
     if data.training.curves:
         rule = "| metric | first step | last step | steps |\n| --- | --: | --: | --: |"
         lines = [

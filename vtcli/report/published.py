@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from vtcli.algo.metrics import Estimate
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult, beside, differs
-from vtcli.report.tables import Cell, Table
+from vtcli.report.printing import Cell, Table
 
 COLUMNS = ("benchmark", "figure", "score", "ours, %", "printed, %", "where", "what differs (ours / theirs)")
 

@@ -116,9 +116,17 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-async def rollout(request: RolloutRequest, policy: Policy, chat: Chat, open_env: OpenEnv, limits: Limits) -> Trajectory:
+async def rollout(
+    request: RolloutRequest,
+    policy: Policy,
+    chat: Chat,
+    open_env: OpenEnv,
+    limits: Limits,
+    deadline: float | None = None,
+) -> Trajectory:
     """One trajectory. A failure of ours or of the engine ends it as ``BROKEN``: data, not a crash.
-    Its world is closed however it ends, also when it is cancelled.
+    Its world is closed however it ends, also when it is cancelled. At ``deadline``, a time of the event loop's clock,
+    it ends as it stands.
 
     Raises:
         VtcliError: what the user has to mend (a dead engine, an unusable row).
@@ -127,11 +135,16 @@ async def rollout(request: RolloutRequest, policy: Policy, chat: Chat, open_env:
     state = _State((), list(sample.images), [])
     env: Env | None = None
     stop, error = Stop.BROKEN, None
+    clock: asyncio.Timeout | None = None
     try:
         env = open_env(sample)
-        stop = await _alternate(state, request, env, policy, chat, limits)
+        async with asyncio.timeout_at(deadline) as clock:
+            stop = await _alternate(state, request, env, policy, chat, limits)
     except VtcliError:
         raise
+    except TimeoutError as problem:
+        expired = clock is not None and clock.expired()
+        stop, error = (Stop.MAX_TIME, None) if expired else (Stop.BROKEN, f"{type(problem).__name__}: {problem}")
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
     finally:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,17 @@ class Piece:
 
 
 Tell = Callable[[Piece], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatQuestion:
+    """A request whose images are on disk, with the rollouts that answer it."""
+
+    asked: ChatRequest
+    sample: Sample
+    seed: int  # that of ``vtcli eval`` with as many ``samples_per_question``
+    drawn: tuple[RolloutRequest, ...]  # one a choice
+    deadline: float  # of the event loop's clock; rollouts end then as they stand
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Agent:
             RequestError: they would not fit into the queue (429).
         """
         if self.rolling + count > self.bounds.active + self.bounds.queue:
-            raise RequestError(429, f"{self.rolling} rollouts are under way or wait; come again", "rate_limit_exceeded")
+            raise self._too_many(f"{self.rolling} rollouts are under way or wait")
         room = Room(self, count, self.images.lease())
         self.rolling += count
         try:
@@ -109,10 +120,18 @@ class Agent:
         mean = sum(self._took) / len(self._took)
         return round(min(60, max(1, self.rolling * mean / self.bounds.active)))
 
-    async def sample(self, request: ChatRequest, limits: RequestLimits, room: Room) -> Sample:
+    def _too_many(self, why: str) -> RequestError:
+        return RequestError(429, f"{why}; come again", "rate_limit_exceeded", retry_after_s=self.retry_after_s)
+
+    async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, timeout_s: float) -> ChatQuestion:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
-        refs = await asyncio.to_thread(self._keep, request, limits, room.images)
-        return self.worlds.offer(Sample(request.id, "served", "answer", "served", request.question, "", refs, ()))
+        refs = await asyncio.to_thread(self._keep, asked, limits, room.images)
+        sample = self.worlds.offer(Sample(asked.id, "served", "answer", "served", asked.question, "", refs, ()))
+        seed = secrets.randbits(62) if asked.seed is None else asked.seed
+        temperature = self.temperature if asked.temperature is None else asked.temperature
+        drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline)
 
     def _keep(self, request: ChatRequest, limits: RequestLimits, lease: Lease) -> tuple[ImageRef, ...]:
         """Every image's size is looked at before any is decoded."""
@@ -136,13 +155,12 @@ class Agent:
             what = "an image is too narrow" if narrow else "an image is damaged or cut off"
             raise RequestError(400, what, "invalid_image", "messages") from None
 
-    async def answer(
-        self, request: ChatRequest, sample: Sample, seed: int, tell: Tell, room: Room
-    ) -> list[answers.Answer]:
-        """One answer a choice; ``seed`` is that of ``vtcli eval`` with as many ``samples_per_question``.
+    async def answer(self, question: ChatQuestion, tell: Tell, room: Room) -> list[answers.Answer]:
+        """One answer a choice.
 
         Raises:
-            RequestError: a question that the environment cannot take (400), or a rollout that broke (500).
+            RequestError: a question that the environment cannot take (400), a rollout that broke (500), or one that
+                could not begin before the deadline (429).
             VtcliError: the engine is gone.
         """
 
@@ -151,10 +169,7 @@ class Agent:
             self.rolling -= 1
             room.left -= 1
 
-        temperature = self.temperature if request.temperature is None else request.temperature
-        sampling = Sampling(temperature, request.top_k, request.top_p, request.min_p)
-        drawn = GroupRequest(sample, request.n, seed, sampling).members
-        members = [asyncio.create_task(self._member(request, i, one, tell)) for i, one in enumerate(drawn)]
+        members = [asyncio.create_task(self._member(question, i, tell)) for i in range(len(question.drawn))]
         for member in members:
             member.add_done_callback(over)
         try:
@@ -169,31 +184,38 @@ class Agent:
             kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
             _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
-        return [answers.answer(one, request, self.cut) for one in found]
+        return [answers.answer(one, question.asked, self.cut) for one in found]
 
-    async def _member(self, request: ChatRequest, index: int, drawn: RolloutRequest, tell: Tell) -> Trajectory:
+    async def _member(self, question: ChatQuestion, index: int, tell: Tell) -> Trajectory:
         """One rollout. Its world, its request to the engine and its images go when it is cancelled."""
-        asked = time.perf_counter()
-        async with self._active:
+        came, drawn, system = time.perf_counter(), question.drawn[index], question.asked.system
+        try:
+            async with asyncio.timeout_at(question.deadline):
+                await self._active.acquire()
+        except TimeoutError:
+            raise self._too_many("no rollout could begin in time") from None
+        try:
             begin = time.perf_counter()
             self.running += 1
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                return _WatchedEnv(self.worlds(sample, lease), request.system, partial(_tell, tell, index))
+                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index))
 
             try:
-                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits)
+                found = await rollout(drawn, self.policy, self.chat, open_env, self.limits, question.deadline)
             except BaseException:
                 lease.release()
                 raise
             finally:
                 self.running -= 1
-            now = time.perf_counter()
-            self._took.append(now - begin)
-            self.metrics.ended(found, answers.finish(found), begin - asked, now - asked)
-            self.history.add(found, lease)
-            return found
+        finally:
+            self._active.release()
+        now = time.perf_counter()
+        self._took.append(now - begin)
+        self.metrics.ended(found, answers.finish(found), begin - came, now - came)
+        self.history.add(found, lease)
+        return found
 
     def cut(self, text: str, tokens: int) -> str:
         """The first so many tokens of a text."""
@@ -206,11 +228,6 @@ class Agent:
 
     def _ids(self, text: str) -> Sequence[int]:
         return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids]
-
-
-def seed_of(request: ChatRequest) -> int:
-    """The request's own, or one drawn at random."""
-    return secrets.randbits(62) if request.seed is None else request.seed
 
 
 def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:

@@ -11,6 +11,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +22,14 @@ from vtcli.errors import EngineError
 from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
+from vtcli.serve.connections import Bodies, ConnectionLimits
 from vtcli.serve.hosts import is_loopback
-from vtcli.serve.metrics import CONTENT_TYPE
+from vtcli.serve.metrics import CONTENT_TYPE, GONE, Metrics
 from vtcli.serve.page import page
-from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits, parse
-from vtcli.serve.response import REQUEST_ID, Response
+from vtcli.serve.requests import RequestError, RequestLimits, parse
+from vtcli.serve.response import REQUEST_ID, STATUS, Response
 
+CHAT = "/v1/chat/completions"
 OPEN = ("/", "/health", "/ready")
 """Routes that need no key: the empty page and the probes."""
 
@@ -34,6 +37,9 @@ NOT_YET_S = 5
 """``Retry-After`` while the model loads or the server ends."""
 
 PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
+WHAT = web.RequestKey("what", str)
+"""What a request asks for, in the log: no text, no picture."""
+
 _SHA = re.compile(r"[0-9a-f]{64}")
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}")
 _log = logging.getLogger(__name__)
@@ -48,6 +54,9 @@ class Service:
     loopback: bool
     key: str | None
     limits: RequestLimits
+    metrics: Metrics
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    timeout_s: float = 540.0  # of a request, from its body's end; then its rollouts end as they stand
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = ""
     max_model_len: int = 0
@@ -68,12 +77,28 @@ class Service:
             return "the engine has failed"
         return "the model is loading" if self.agent is None else None
 
+    def refusal(self, error: Exception, name: str) -> RequestError:
+        """Any error of request ``name`` as one for its client. An engine's ends the server.
+
+        What nobody foresaw is logged without its message, which may quote a client's text.
+        """
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, web.HTTPException):
+            words = {404: "there is no such route", 405: "this route does not take that method"}
+            return RequestError(error.status, words.get(error.status, error.reason))
+        if isinstance(error, EngineError):
+            if self.failed is not None and not self.failed.done():
+                self.failed.set_result(error)
+            return RequestError(503, "the engine has failed", "engine_failed", retry_after_s=NOT_YET_S)
+        where = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("request %s failed: %s\n%s", name, type(error).__name__, where)
+        return RequestError(500, "the server failed; its log says why")
+
 
 def application(service: Service) -> web.Application:
     """All routes; every error is OpenAI's object."""
-    app = web.Application(
-        client_max_size=int(service.limits.max_body_mb * 1_000_000), middlewares=[_errors, _guard(service)]
-    )
+    app = web.Application(middlewares=[_outcomes(service), _guard(service)])
     routes = _Routes(service)
     app.router.add_get("/", routes.page)
     app.router.add_get("/health", routes.health)
@@ -84,41 +109,44 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/metrics", routes.metrics)
     app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
     app.router.add_get("/v1/images/{sha:.+}", routes.image)
-    app.router.add_post("/v1/chat/completions", routes.chat)
+    app.router.add_post(CHAT, routes.chat)
     return app
 
 
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Puts every error into OpenAI's form, and an id on every response."""
-    given = request.headers.get("X-Request-Id", "")
-    request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
-    try:
-        response = await handler(request)
-    except RequestError as error:
-        response = _failure(error, NOT_YET_S if error.status == 503 else None)
-    except web.HTTPException as error:
-        words = {
-            404: "there is no such route",
-            405: "this route does not take that method",
-            413: "the body is too large",
-        }
-        response = _failure(RequestError(error.status, words.get(error.status, error.reason)))
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:
-        where = "".join(traceback.format_tb(error.__traceback__))  # no message: it may quote a client's text
-        _log.error("request %s failed: %s\n%s", request[REQUEST_ID], type(error).__name__, where)
-        response = _failure(RequestError(500, "the server failed; its log says why"))
-    if not response.prepared:
-        response.headers["X-Request-Id"] = request[REQUEST_ID]
-    return response
+def _outcomes(service: Service) -> Any:
+    """Puts every error into OpenAI's form and an id on every response; counts and logs what came of each question."""
+
+    @web.middleware
+    async def outcomes(request: web.Request, handler: Handler) -> web.StreamResponse:
+        begin, given = time.perf_counter(), request.headers.get("X-Request-Id", "")
+        request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
+        status = GONE
+        try:
+            try:
+                response = await handler(request)
+            except Exception as error:
+                response = _failure(service.refusal(error, request[REQUEST_ID]))
+            status = request.get(STATUS, response.status)
+        finally:
+            if request.path == CHAT:
+                service.metrics.responded(status)
+                took, what = time.perf_counter() - begin, request.get(WHAT, "not read")
+                told = (request[REQUEST_ID], request.remote, what, "gone" if status == GONE else status, took)
+                _log.info("request %s from %s: %s: %s in %.2f s", *told)
+        if not response.prepared:
+            response.headers["X-Request-Id"] = request[REQUEST_ID]
+        return response
+
+    return outcomes
 
 
-def _failure(error: RequestError, retry_after_s: int | None = None) -> web.Response:
-    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
+def _failure(error: RequestError) -> web.Response:
+    headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s else {}
     body = answers.error(error.status, error.message, error.code, error.param)
-    return web.json_response(body, status=error.status, headers=headers)
+    response = web.json_response(body, status=error.status, headers=headers)
+    if error.status in (408, 413):
+        response.force_close()  # the rest of the body is not waited for
+    return response
 
 
 def _guard(service: Service) -> Any:
@@ -142,6 +170,7 @@ def _guard(service: Service) -> Any:
 class _Routes:
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.bodies = Bodies(service.connections, int(service.limits.max_body_mb * 1_000_000))
 
     async def page(self, request: web.Request) -> web.Response:
         """The page to try the model."""
@@ -157,7 +186,7 @@ class _Routes:
         del request
         obstacle = self.service.obstacle
         if obstacle:
-            return _failure(RequestError(503, obstacle, "not_ready"), NOT_YET_S)
+            raise RequestError(503, obstacle, "not_ready", retry_after_s=NOT_YET_S)
         return web.json_response({"status": "ready"})
 
     async def version(self, request: web.Request) -> web.Response:
@@ -166,12 +195,12 @@ class _Routes:
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request
-        text = self._agent().metrics.text()
+        text = self.service.metrics.text()
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     def _agent(self) -> Agent:
         if self.service.agent is None:
-            raise RequestError(503, "the model is loading", "not_ready")
+            raise RequestError(503, "the model is loading", "not_ready", retry_after_s=NOT_YET_S)
         return self.service.agent
 
     async def trajectory(self, request: web.Request) -> web.Response:
@@ -211,38 +240,17 @@ class _Routes:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """One question, one rollout a choice."""
-        service, begin = self.service, time.perf_counter()
+        service = self.service
         if request.content_type != "application/json":
             raise RequestError(415, "expected Content-Type: application/json")
-        agent = service.agent
-        if service.obstacle or agent is None:
-            return _failure(RequestError(503, service.obstacle or "not ready", "not_ready"), NOT_YET_S)
-        try:
-            body = await request.read()
-        except web.RequestPayloadError:
-            raise RequestError(400, "the body is not encoded as its headers say") from None
-        asked = await asyncio.to_thread(parse, body, service.names, service.limits)
-        try:
-            with agent.room(asked.n) as room:
-                sample = await agent.sample(asked, service.limits, room)
-                reply = Response(service.head(), room, asked, sample, request)
-                response = await (reply.streamed() if asked.stream else reply.whole())
-        except RequestError as error:
-            self._told(request, asked, error.status, begin)
-            return _failure(error, agent.retry_after_s if error.status == 429 else None)
-        except EngineError as error:
-            if service.failed is not None and not service.failed.done():
-                service.failed.set_result(error)
-            return _failure(RequestError(503, "the engine has failed", "engine_failed"), NOT_YET_S)
-        except asyncio.CancelledError:
-            agent.metrics.cancelled()
-            raise
-        self._told(request, asked, response.status, begin)
-        return response
-
-    def _told(self, request: web.Request, asked: ChatRequest, status: int, begin: float) -> None:
-        """One line a request: no text, no picture."""
-        self._agent().metrics.responded(status)
-        took = time.perf_counter() - begin
-        what = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
-        _log.info("request %s from %s: %s: %d in %.2f s", request[REQUEST_ID], request.remote, what, status, took)
+        if service.obstacle:
+            raise RequestError(503, service.obstacle, "not_ready", retry_after_s=NOT_YET_S)
+        agent = self._agent()
+        async with AsyncExitStack() as stack:
+            async with self.bodies.read(request) as body:
+                asked = await asyncio.to_thread(parse, body, service.names, service.limits)
+                request[WHAT] = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
+                room = stack.enter_context(agent.room(asked.n))
+                question = await agent.question(asked, service.limits, room, service.timeout_s)
+            reply = Response(service.head(), room, question, request, service.refusal)
+            return await (reply.streamed() if asked.stream else reply.whole())

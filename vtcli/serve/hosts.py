@@ -9,4 +9,4 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def is_loopback(host: str) -> bool:
     """Returns True if a ``Host`` header names this machine, with or without a port."""
-    return re.sub(r":\d+$", "", host).strip("[]") in LOOPBACK
+    return re.sub(r":\d+$", "", host).strip("[]").lower().removesuffix(".") in LOOPBACK

@@ -13,6 +13,9 @@ from vtcli.schema import EnvTurn, Stop, Trajectory
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 240, 480, 960)
+GONE = 499
+"""The status of a question whose client went away, as nginx has it."""
+
 TURNS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
 
 
@@ -60,12 +63,11 @@ class Metrics:
         self._images.labels(**self._label).inc(sum(len(turn.observation.images) for turn in observations))
 
     def responded(self, status: int) -> None:
-        """Counts one response."""
-        self._responses.labels(**self._label, status=str(status)).inc()
-
-    def cancelled(self) -> None:
-        """Counts a client that went away."""
-        self._cancelled.labels(**self._label).inc()
+        """Counts what came of one question. A client that went away has no status."""
+        if status == GONE:
+            self._cancelled.labels(**self._label).inc()
+        else:
+            self._responses.labels(**self._label, status=str(status)).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

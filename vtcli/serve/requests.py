@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +18,34 @@ FORMATS: tuple[Format, ...] = ("answer", "text", "boxed", "full")
 """Formats of an answer: the bare answer; the last turn as written; in a box; every turn. ``ID@FORMAT`` asks for one."""
 
 MAX_STOPS = 4
+SERVERS_OWN = (None, 1.0, 0, 0.0)
+"""Temperature, top-p, top-k and min-p of a request that says nothing of them."""
+
+MAX_PARTS = 100_000
+"""Commas and brackets of a body beside those of its texts: small JSON can take fifty times its room in memory."""
+
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
-NEUTRAL: Mapping[str, tuple[float, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-}
+NEUTRAL: Mapping[str, float] = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 """Sampling parameters that the engines do not have, with the values at which they change nothing."""
 
 
 class RequestError(Exception):
-    """A request that is not carried out: an HTTP status and OpenAI's fields of an error."""
+    """A request that is not carried out: an HTTP status, OpenAI's fields of an error, and when to come again."""
 
-    def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        *,
+        retry_after_s: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.code, self.param = status, message, code, param
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -73,8 +83,10 @@ class ChatRequest:
 
     @property
     def id(self) -> str:
-        """Of the question: equal questions with equal images have the same, and so the same rollouts for a seed."""
-        digest = hashlib.sha256(json.dumps([self.system, self.question]).encode())
+        """Of the question. The same text, images and sampling have the same id, and the same rollouts for a seed."""
+        how = (self.temperature, self.top_p, self.top_k, self.min_p)
+        told = [self.system, self.question, *(() if how == SERVERS_OWN else how)]
+        digest = hashlib.sha256(json.dumps(told).encode())
         for image in self.images:
             digest.update(hashlib.sha256(image).digest())
         return f"chat-{digest.hexdigest()[:24]}"
@@ -82,6 +94,8 @@ class ChatRequest:
 
 def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatRequest:
     """A request's body; ``names`` are those of the served model. Raises ``RequestError``."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > limits.max_chars + MAX_PARTS:
+        raise RequestError(400, "the body has too many parts")
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -133,10 +147,9 @@ def _format(model: Any, names: Sequence[str]) -> Format:
 def _refuse(given: Mapping[str, Any]) -> None:
     """Raises for what cannot be honoured and would change the result."""
     for name, neutral in NEUTRAL.items():
-        value = _number(given, name, -math.inf, math.inf)
-        if value is None or value in neutral:
-            continue
-        raise _unsupported(name, f"{name}={value:g} is not supported; leave it out or give {neutral[0]}")
+        value = _number(given, name, -1000, 1000)
+        if value is not None and value != neutral:
+            raise _unsupported(name, f"{name}={value:g} is not supported; leave it out or give {neutral}")
     for name in ("tools", "functions", "logit_bias"):
         if given.get(name):
             why = "the agent has its own tools; a client's are not called" if name != "logit_bias" else "not supported"
@@ -192,7 +205,7 @@ def _content(message: Mapping[str, Any], where: str, images: list[bytes] | None,
         kind = part.get("type")
         if kind in ("text", "input_text") and isinstance(part.get("text"), str):
             texts.append(_harmless(part["text"], here))
-        elif kind == "image_url" and images is not None:
+        elif kind in ("image_url", "input_image") and images is not None:
             images.append(_image(part, here))
             if len(images) > limits.max_images:
                 raise RequestError(400, f"messages: at most {limits.max_images} images", "invalid_image", "messages")

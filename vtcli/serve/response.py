@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
-from vtcli.errors import EngineError
-from vtcli.schema import Sample
 from vtcli.serve import answers
-from vtcli.serve.agent import Piece, Room, Tell, seed_of
+from vtcli.serve.agent import ChatQuestion, Piece, Room, Tell
 from vtcli.serve.answers import Head
-from vtcli.serve.requests import ChatRequest, RequestError
+from vtcli.serve.metrics import GONE
+from vtcli.serve.requests import RequestError
 
 REQUEST_ID = web.RequestKey("id", str)
 """A request's id: the client's own, or one drawn at random."""
+
+STATUS = web.RequestKey("status", int)
+"""The status of what came of a stream, whose HTTP status has gone out before."""
 
 KEEP_ALIVE_S = 15.0
 """A stream that has nothing to say sends an empty delta so often."""
@@ -27,26 +29,31 @@ WRITE_S = 30.0
 
 
 class Response:
-    """One request on its way."""
+    """One request on its way. ``refusal`` makes any error of the request of that name one for its client."""
 
-    def __init__(self, head: Head, room: Room, asked: ChatRequest, sample: Sample, request: web.Request) -> None:
-        self.head, self.agent, self.room = head, room.agent, room
-        self.asked, self.sample, self.request = asked, sample, request
-        self.seed = seed_of(asked)
+    def __init__(
+        self, head: Head, room: Room, question: ChatQuestion, request: web.Request, refusal: Callable[..., RequestError]
+    ) -> None:
+        self.head, self.room, self.question, self.request = head, room, question, request
+        self.refusal = refusal
+        self.headers = {"X-Vtcli-Trajectory": ", ".join(drawn.id for drawn in question.drawn)}
 
     async def _answer(self, tell: Tell) -> list[answers.Answer]:
-        return await self.agent.answer(self.asked, self.sample, self.seed, tell, self.room)
+        return await self.room.agent.answer(self.question, tell, self.room)
 
     async def whole(self) -> web.Response:
         found = await self._answer(lambda piece: None)
-        facts = answers.facts(found, self.seed, self.sample.id)
-        used = answers.usage(found, self.agent.count)
-        return web.json_response(answers.completion(self.head, found, used, facts))
+        facts = answers.facts(found, self.question.seed, self.question.sample.id)
+        used = answers.usage(found, self.room.agent.count)
+        return web.json_response(answers.completion(self.head, found, used, facts), headers=self.headers)
 
     async def streamed(self) -> web.StreamResponse:
-        """Server-sent events. Reasoning comes turn by turn, the answer when its rollout is over."""
+        """Server-sent events. Reasoning comes turn by turn, the answer when its rollout is over.
+
+        What fails after the first byte is told in the stream: a second response cannot follow.
+        """
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
-        told: dict[int, int] = dict.fromkeys(range(self.asked.n), 0)  # characters of reasoning
+        told: dict[int, int] = dict.fromkeys(range(len(self.question.drawn)), 0)  # characters of reasoning
 
         def tell(piece: Piece) -> None:
             told[piece.index] += len(piece.text)
@@ -60,13 +67,25 @@ class Response:
             "X-Accel-Buffering": "no",
             "X-Request-Id": self.request[REQUEST_ID],
         }
-        response = web.StreamResponse(headers=headers)
+        response = web.StreamResponse(headers=headers | self.headers)
         try:
             await response.prepare(self.request)
-            for index in range(self.asked.n):
+            for index in told:
                 await self._send(response, answers.chunk(self.head, index, {"role": "assistant", "content": ""}))
             await self._pieces(response, pieces)
-            await self._end(response, work, told)
+            try:
+                await self._end(response, await work, told)
+            except ConnectionError:
+                raise
+            except Exception as problem:
+                error = self.refusal(problem, self.request[REQUEST_ID])
+                self.request[STATUS] = error.status
+                await self._send(response, answers.error(error.status, error.message, error.code, error.param))
+            await self._write(response, b"data: [DONE]\n\n")
+        except ConnectionError:  # the client has gone, or does not read
+            self.request[STATUS] = GONE
+            if self.request.transport is not None:
+                self.request.transport.abort()
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -86,31 +105,25 @@ class Response:
             await self._send(response, answers.chunk(self.head, piece.index, answers.thought(piece.text), None, extra))
 
     async def _end(
-        self, response: web.StreamResponse, work: asyncio.Task[list[answers.Answer]], told: Mapping[int, int]
+        self, response: web.StreamResponse, found: Sequence[answers.Answer], told: Mapping[int, int]
     ) -> None:
-        try:
-            found = await work
-        except RequestError as error:
-            await self._send(response, answers.error(error.status, error.message, error.code, error.param))
-        except EngineError:
-            await self._send(response, answers.error(503, "the engine has failed", "engine_failed"))
-            await self._write(response, b"data: [DONE]\n\n")
-            raise
-        else:
-            for index, one in enumerate(found):
-                if rest := one.reasoning[told[index] :]:
-                    await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
-                if one.content:
-                    await self._send(response, answers.chunk(self.head, index, {"content": one.content}))
-                facts = answers.facts([one], self.seed, self.sample.id)
-                await self._send(response, answers.chunk(self.head, index, {}, one.finish, facts))
-            if self.asked.include_usage:
-                await self._send(response, answers.usage_chunk(self.head, answers.usage(found, self.agent.count)))
-        await self._write(response, b"data: [DONE]\n\n")
+        for index, one in enumerate(found):
+            if rest := one.reasoning[told[index] :]:
+                await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
+            if one.content:
+                await self._send(response, answers.chunk(self.head, index, {"content": one.content}))
+            facts = answers.facts([one], self.question.seed, self.question.sample.id)
+            await self._send(response, answers.chunk(self.head, index, {}, one.finish, facts))
+        if self.question.asked.include_usage:
+            used = answers.usage(found, self.room.agent.count)
+            await self._send(response, answers.usage_chunk(self.head, used))
 
     async def _send(self, response: web.StreamResponse, value: Mapping[str, Any]) -> None:
         await self._write(response, f"data: {json.dumps(value)}\n\n".encode())
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
-        async with asyncio.timeout(WRITE_S):
-            await response.write(data)
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await response.write(data)
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not read") from None

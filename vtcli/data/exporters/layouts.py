@@ -25,12 +25,14 @@ _INFO = [(name, _TEXT) for name in ("split", "form", "question", "answer", "trut
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """One format for one kind of artifact. ``schema`` None: a JSON list with image files beside it."""
+    """One format for one kind of artifact. ``schema`` None: JSON with image files beside it, a list or an object a
+    line, by its ``ending``."""
 
     about: str
     preset: str  # that reads it back
     row: Callable[[Row], dict[str, Any]]
     schema: pa.Schema | None
+    ending: str = "parquet"
 
 
 def answers(row: Row) -> list[str]:
@@ -122,6 +124,22 @@ def _sharegpt_messages(row: Row) -> dict[str, Any]:
     return found | ({} if system is None else {"system": system})
 
 
+def _swift(row: Row) -> dict[str, Any]:
+    """ms-swift's RL rows; its rewards read ``solution``."""
+    info = row["extra_info"]
+    messages = [{"role": "user", "content": _marked(row)}]
+    found = {"id": row["id"], "messages": messages, "images": row["images"], "solution": info["answer"]}
+    return found | {"channel": source(row), "truth": info["truth"]}
+
+
+def _swift_messages(row: Row) -> dict[str, Any]:
+    """ms-swift: calls stay text in the assistant's turn, and a tool's answer is a ``tool_response``."""
+    names = {"tool": "tool_response"}
+    messages = [{"role": names.get(m["role"], m["role"]), "content": m["content"]} for m in row["messages"]]
+    found: dict[str, Any] = {"id": row["id"], "messages": messages, "images": row["images"]}
+    return found | ({"tools": row["tools"]} if json.loads(row["tools"] or "[]") else {})
+
+
 def _schema(*columns: tuple[str, Any]) -> pa.Schema:
     return pa.schema([("id", _TEXT), *columns])
 
@@ -162,7 +180,10 @@ DATASET: Mapping[str, RowLayout] = {
             ("truth", _TEXT),
         ),
     ),
-    "sharegpt": RowLayout("ShareGPT as LLaMA-Factory reads it: one question, one answer", "sharegpt", _sharegpt, None),
+    "sharegpt": RowLayout(
+        "ShareGPT as LLaMA-Factory reads it: one question, one answer", "sharegpt", _sharegpt, None, "json"
+    ),
+    "swift": RowLayout("ms-swift's rows for RL", "swift", _swift, None, "jsonl"),
 }
 
 _DEMO = _schema(("messages", _PLAIN), ("images", _IMAGES), ("tools", _TEXT))
@@ -176,5 +197,6 @@ DEMOS: Mapping[str, RowLayout] = {
         _schema(("messages", _PARTS), ("images", _IMAGES), ("tools", _TEXT)),
     ),
     "hf": RowLayout("plain columns with Image features", "swift", _messages, _DEMO),
-    "sharegpt": RowLayout("ShareGPT as LLaMA-Factory reads it", "sharegpt", _sharegpt_messages, None),
+    "sharegpt": RowLayout("ShareGPT as LLaMA-Factory reads it", "sharegpt", _sharegpt_messages, None, "json"),
+    "swift": RowLayout("ms-swift's rows for SFT of agents", "swift", _swift_messages, None, "jsonl"),
 }

@@ -49,9 +49,9 @@ def export(
                 (path.stem, _write(path, draft, layouts[to])) for path in sorted(artifact.path.glob("*.parquet"))
             )
             counts = {name: found for name, found in written if found}
-            if layouts[to].schema is None:
+            if layouts[to].ending == "json":
                 _describe(draft, counts)
-            page = card(artifact, store.lineage(ref).text(), to, layouts[to], counts, licence)
+            page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
             disk.write_atomic(draft / "README.md", page.encode())
             if folder.exists():
                 folder.rmdir()
@@ -74,11 +74,10 @@ def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
                 counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
                 yield layout.row(row)
 
+    file = folder / f"{path.stem}.{layout.ending}"
     if layout.schema is None:
-        file = folder / f"{path.stem}.json"
         _write_json(file, rows())
     else:
-        file = folder / f"{path.stem}.parquet"
         _write_parquet(file, layout.schema, rows())
     if not counts:  # an empty file has no columns that a reader could find
         file.unlink()
@@ -98,14 +97,18 @@ def _write_parquet(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]
 
 
 def _write_json(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    """One JSON list, a row a line; images are files named by their content."""
+    """A row a line, as one JSON list unless the ending is jsonl; images are files named by their content."""
+    if path.suffix == ".jsonl":
+        begin, between, end, empty = "", "\n", "\n", ""
+    else:
+        begin, between, end, empty = "[\n", ",\n", "\n]\n", "[]\n"
     with path.open("w", encoding="utf-8") as file:
-        opening = "[\n"
+        opening = begin
         for row in rows:
             row["images"] = [_image(path.parent, image["bytes"]) for image in row["images"]]
             file.write(opening + json.dumps(row, ensure_ascii=False))
-            opening = ",\n"
-        file.write("\n]\n" if opening != "[\n" else "[]\n")
+            opening = between
+        file.write(end if opening == between else empty)
 
 
 def _image(folder: Path, png: bytes) -> str:

@@ -26,7 +26,7 @@ from vtcli.errors import ConfigError
 from vtcli.filters.demonstrations import DemoType, Keep, demo_type, in_shares, quality, require_types, why_dropped
 from vtcli.protocols import DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, derive_seed, rollout
-from vtcli.schema import ImageRef, Observation, Sample, Signals, Stop, Trajectory
+from vtcli.schema import EnvTurn, ImageRef, Observation, Sample, Signals, Stop, Trajectory
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store import records
 from vtcli.store.images import ImageStore
@@ -180,6 +180,11 @@ class Distiller:
         return len(self._known) + self.broken.total()
 
     def why(self, attempt: Attempt) -> str | None:
+        """The reason why a try is no demonstration; None for one that is kept."""
+        found = attempt.trajectory
+        first = next((turn for turn in found.turns if isinstance(turn, EnvTurn)), None)
+        if self.stumbles(found.sample) and not (first and failed(first)):
+            return "the call that was made to fail did not"
         return why_dropped(attempt.trajectory, attempt.signals, self.settings.keep)
 
     def _attempts(self, sample: Sample) -> list[Attempt]:
@@ -203,7 +208,7 @@ class Distiller:
         reason = self.why(found[-1]) if found else f"broken: {broke}" if broke else NOT_ASKED
         return RowOutcome(sample, tuple(found), None, None, reason)
 
-    def _stumbles(self, sample: Sample) -> bool:
+    def stumbles(self, sample: Sample) -> bool:
         """True for a row whose first call is made to fail: as many as ``errors`` says, by a seed of their own."""
         drawn = derive_seed(self.seed, "errors", sample.id) % 1_000_000 / 1_000_000
         return bool(sample.images) and drawn < self.settings.errors
@@ -241,7 +246,7 @@ class Distiller:
             return _Witness(self.worlds(sample), opening)
 
         policy: Policy = teacher.policy
-        if self._stumbles(request.sample):
+        if self.stumbles(request.sample):
             text = wrong_call(self.worlds.card, request.sample, request.seed)
             policy = StumblingPolicy(teacher.chat, text, policy)
         found = await rollout(request, policy, teacher.chat, open_env, self.settings.limits)
@@ -264,6 +269,11 @@ class Distiller:
         records.append(self.path, [attempt])
         self._known[request.sample.id, number] = attempt
         return attempt
+
+
+def failed(turn: EnvTurn) -> bool:
+    """True if a call of the turn that it answers was not carried out."""
+    return any(result.status not in ("ok", "no_output") for result in turn.observation.results)
 
 
 class _Witness:

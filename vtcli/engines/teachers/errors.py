@@ -14,12 +14,14 @@ from vtcli.protocols import Chat, Policy, Request
 from vtcli.schema import Completion, Sample
 
 UNKNOWN_TOOL = "image_crop_tool"
+UNKNOWN_NAME = "x_min"
 NO_IMAGE = 99
 
 
 def wrong_call(card: EnvCard, sample: Sample, seed: int) -> str:
-    """A turn whose call fails, in the environment's words: corners in the wrong order, or, of native tools, also a
-    tool or an image that there is not.
+    """A turn whose call fails, in the environment's words. Of native tools: corners in the wrong order, a tool or an
+    image that there is not. Of code: a box beside the image, or a name that there is not; the sandbox puts corners in
+    order, so code with wrong ones would succeed.
 
     Raises:
         ConfigError: an environment that does not say how its turns are written.
@@ -28,7 +30,10 @@ def wrong_call(card: EnvCard, sample: Sample, seed: int) -> str:
     across, down = card.scale((ref.width, ref.height), (ref.view_width, ref.view_height))
     right, bottom = int(ref.width * across), int(ref.height * down)
     box = [right // 4, bottom // 4, right // 2, bottom // 2]
-    kind = seed % 3 if isinstance(dialect, Calls) else 0
+    if not isinstance(dialect, Calls):
+        beside = [right + box[0], bottom + box[1], right + box[2], bottom + box[3]]
+        return dialect.act(ZOOM, {"bbox_2d": [UNKNOWN_NAME, *box[1:]] if seed % 2 else beside}, 0)
+    kind = seed % 3
     if kind == 0:
         return dialect.act(ZOOM, {"bbox_2d": [*box[2:], *box[:2]]}, 0)
     if kind == 1:

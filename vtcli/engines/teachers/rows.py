@@ -7,38 +7,33 @@ from pathlib import Path
 
 from vtcli.data import sheet
 from vtcli.data.generators import canvas
-from vtcli.engines.teachers.distil import Attempt, Distiller, RowOutcome
-from vtcli.envs.card import EnvCard
+from vtcli.engines.teachers.distil import Attempt, Distiller, RowOutcome, failed
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.rollout.loop import derive_seed
-from vtcli.schema import EnvTurn, ImageRef, PolicyTurn
+from vtcli.schema import ImageRef, PolicyTurn
 from vtcli.store import disk, records
 from vtcli.store.images import ImageStore, Sizing
 from vtcli.store.records import Demo
 
 
-def demo_of(outcome: RowOutcome, attempt: Attempt, card: EnvCard, learn_failed: bool) -> Demo:
-    """The demonstration of a row: the student's own prompt, and the turns as they were."""
-    found = attempt.trajectory
+def demo_of(outcome: RowOutcome, attempt: Attempt, distiller: Distiller) -> Demo:
+    """The demonstration of a row: the student's own prompt, and the turns as they were. A first call that was made to
+    fail is never learnt, as the teacher did not write it."""
+    found, card = attempt.trajectory, distiller.worlds.card
     messages: list[Mapping[str, str]] = [
         {"role": "system", "content": attempt.opening.system},
         {"role": "user", "content": PLACEHOLDER * len(found.sample.images) + attempt.opening.question},
     ]
-    unlearnt: list[int] = []
+    unlearnt = [len(messages)] if distiller.stumbles(found.sample) else []
     for turn in found.turns:
         if isinstance(turn, PolicyTurn):
             messages.append({"role": "assistant", "content": turn.text})
             continue
-        if not learn_failed and failed(turn):
+        if not distiller.settings.learn_failed and failed(turn) and len(messages) - 1 not in unlearnt:
             unlearnt.append(len(messages) - 1)
         messages.append({"role": attempt.opening.reply, "content": turn.observation.text})
     name = f"{found.sample.id}-{outcome.kind}"
     return Demo(name, tuple(messages), card.schemas(found.sample), found.images, tuple(unlearnt))
-
-
-def failed(turn: EnvTurn) -> bool:
-    """True if a call of the turn that it answers was not carried out."""
-    return any(result.status not in ("ok", "no_output") for result in turn.observation.results)
 
 
 def pngs(refs: Sequence[ImageRef], images: ImageStore, sizing: Sizing) -> list[bytes]:
@@ -72,7 +67,7 @@ def write_rows(
     shown: list[Demo] = []
     for name in ("validation", "train"):
         mine = [(o, o.chosen) for o in found if o.chosen and (o.sample.id in aside) == (name == "validation")]
-        demos = [demo_of(o, attempt, distiller.worlds.card, settings.learn_failed) for o, attempt in mine]
+        demos = [demo_of(o, attempt, distiller) for o, attempt in mine]
         sized = ((demo, pngs(demo.images, images, sizing)) for demo in demos)
         counts[name] = records.write_demos(folder / f"{name}.parquet", sized, unlearnt=True)
         shown += demos[:strips]

@@ -57,9 +57,9 @@ function body(asked) {
   return { model, messages, seed: asked.seed, temperature: asked.temperature };
 }
 function asCurl(asked) {
-  const held = { ...asked, images: asked.images.map(() => ({ url: "data:image/png;base64,\u0000" })) };
-  const text = JSON.stringify(body(held)).replaceAll("\\u0000", "\u0000");
-  const format = text.replaceAll("\\", "\\\\").replaceAll("%", "%%").replaceAll("'", "'\\''").replaceAll("\u0000", "%s");
+  const place = `image ${draw()} ${draw()}`; // where an image comes in; no question holds it
+  const text = JSON.stringify(body({ ...asked, images: asked.images.map(() => ({ url: `data:image/png;base64,${place}` })) }));
+  const format = text.replaceAll("\\", "\\\\").replaceAll("%", "%%").replaceAll("'", "'\\''").replaceAll(place, "%s");
   const files = asked.images.map((image) => ` "$(base64 -w0 '${image.name.replaceAll("'", "'\\''")}')"`).join("");
   const key = $("key").value ? ` -H "Authorization: Bearer $VTCLI_API_KEY"` : "";
   return `printf '${format}'${files} |\n  curl -s ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${key} -d @-\n`;

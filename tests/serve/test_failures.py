@@ -1,0 +1,127 @@
+"""What fails below a question: an engine, a rollout, a client that does not read. One clear error, and one response."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import DONE, IMAGE, ZOOM, Gate, Script, Served, files, head, message, raw, served, until
+
+from vtcli.errors import EngineError
+from vtcli.serve import response
+
+
+class Fails(Script):
+    """Fails in the second turn."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(ZOOM, DONE)
+        self.error = error
+
+    async def complete(self, request: Any) -> Any:
+        if self.prompts:
+            raise self.error
+        return await super().complete(request)
+
+
+async def responses(server: Served, **key: str) -> dict[str, float]:
+    """Responses to questions by status; those of clients that went away are ``gone``."""
+    text = await (await server.get("/metrics", **key)).text()
+    found = dict[str, float]()
+    for line in text.splitlines():
+        name, _, count = line.rpartition(" ")
+        if name.startswith("vtcli:responses_total"):
+            found[name.partition('status="')[2].partition('"')[0]] = float(count)
+        elif name.startswith("vtcli:cancelled_total") and float(count):
+            found["gone"] = float(count)
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_dies_is_one_error_and_ends_the_server(stream: bool, tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        server.service.failed = asyncio.get_running_loop().create_future()
+        asked = json.dumps({"messages": [message("Why?", IMAGE)], "stream": stream}).encode()
+        sent = (await raw(server, head(len(asked), "Connection: close") + asked)).decode()
+        assert sent.count("HTTP/1.1") == 1 and sent.count("the engine has failed") == 1
+        if stream:
+            assert sent.startswith("HTTP/1.1 200") and sent.endswith("data: [DONE]\n\n\r\n0\r\n\r\n")
+        else:
+            assert sent.startswith("HTTP/1.1 503") and "Retry-After: 5" in sent
+        assert isinstance(server.service.failed.exception() or server.service.failed.result(), EngineError)
+        assert (await server.get("/ready")).status == (await server.post())[0] == 503
+        assert await responses(server) == {"503": 2}
+        assert server.agent.rolling == 0 and files(tmp_path) == []
+
+    served(tmp_path, Fails(EngineError("gone")), work)
+
+
+def test_what_nobody_foresaw_is_told_in_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> None:
+        raise KeyError(given)
+
+    async def work(server: Served) -> None:
+        _, chunks, _ = await server.post(stream=True)
+        assert chunks[-1]["error"]["message"] == "the server failed; its log says why"
+        assert await responses(server) == {"500": 1}
+
+    monkeypatch.setattr(response.answers, "facts", fail)
+    served(tmp_path, Script(DONE), work)
+
+
+def test_every_question_is_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+
+    async def work(server: Served) -> None:
+        typed, key = {"Content-Type": "application/json"}, {"Authorization": "Bearer hidden"}
+        for body, headers, status in [
+            (b"{", key, 400),
+            (b'{"messages": []}', key, 400),
+            (b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "?"}]}', key, 404),
+            (b"{}", key | {"Content-Type": "text/plain"}, 415),
+            (b"{}", {}, 401),
+            (b"x" * 64_000_001, key, 413),
+        ]:
+            async with server.client.post("/v1/chat/completions", data=body, headers=typed | headers) as reply:
+                assert reply.status == status
+        asked = {"messages": [message("Why?")]}
+        gone = asyncio.create_task(server.client.post("/v1/chat/completions", json=asked, headers=key))
+        await until(lambda: gate.waiting == 1)
+        gone.cancel()
+        await until(lambda: gate.waiting == 0)
+        expected = {"400": 2, "404": 1, "415": 1, "401": 1, "413": 1, "gone": 1}
+        assert await responses(server, **key) == expected
+
+    caplog.set_level(logging.INFO, "vtcli.serve")
+    served(tmp_path, gate, work, key="hidden")
+    told = [one.getMessage().split(": ", 1)[1].split(" in ")[0] for one in caplog.records]
+    assert told == [*(f"not read: {n}" for n in (400, 400, 404, 415, 401, 413)), "0 images, n=1: gone"]
+
+
+def test_a_client_that_does_not_read_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(response, "WRITE_S", 0.2)
+
+    async def work(server: Served) -> None:
+        asked = json.dumps({"messages": [message("Why?", IMAGE)], "stream": True}).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(len(asked)) + asked)
+        async with asyncio.timeout(20):
+            while not (found := await responses(server)):
+                await asyncio.sleep(0.05)
+        assert found == {"gone": 1} and server.agent.rolling == 0
+        rest = b""
+        with suppress(ConnectionError):
+            rest = await reader.read()
+        assert b"[DONE]" not in rest and rest.count(b"HTTP/1.1") <= 1
+        writer.close()
+
+    monkeypatch.setattr(response.answers, "thought", lambda text: {"reasoning_content": text * 1_000_000})
+    served(tmp_path, Script(f"<think>a</think>{DONE}"), work)
+    assert "failed" not in caplog.text

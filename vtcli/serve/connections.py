@@ -1,0 +1,118 @@
+"""Connections and bodies of clients: how many, how large and how slow. A client that dawdles costs others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from vtcli.config.bounds import above, at_least
+from vtcli.serve.requests import RequestError
+
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+"""The answer to a connection beyond their number."""
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """``bodies_mb`` bounds the bytes of all bodies that are read at a time; others wait unread in their sockets."""
+
+    count: int = 512
+    idle_s: float = 30.0  # to the end of a request's headers, from the start or from the response before
+    body_s: float = 60.0  # to the end of its body, room for it included
+    bodies_mb: float = 256.0
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "count")
+        above(0, self, "idle_s", "body_s", "bodies_mb")
+
+
+def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) -> web.AppRunner:
+    """The application at work. A client that goes away cancels its handler; ``end_s`` is for those at the end."""
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=end_s,
+        keepalive_timeout=limits.idle_s,
+        lingering_time=min(limits.body_s, 5.0),
+    )
+
+
+async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimits) -> asyncio.Server:
+    """Opens the socket of a runner that is set up. Raises ``OSError``."""
+    server = at.server
+    assert server is not None, "setup() comes first"
+
+    def connection() -> asyncio.Protocol:
+        return server() if len(server.connections) < limits.count else _Full()
+
+    return await asyncio.get_running_loop().create_server(connection, host, port)
+
+
+class _Full(asyncio.Protocol):
+    """A connection that is closed at once, with an answer."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(FULL)
+        transport.close()
+
+
+class Bodies:
+    """Bodies under way. Room for one is taken before any of it is read, and kept until it is worked off."""
+
+    def __init__(self, limits: ConnectionLimits, max_bytes: int) -> None:
+        self.limits, self.max_bytes = limits, max_bytes
+        self.left = int(limits.bodies_mb * 1_000_000)  # bytes
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncGenerator[bytes]:
+        """The body of a request, in whose room the block is worked off.
+
+        Raises:
+            RequestError: it is larger than ``max_bytes`` (413), there was no room for it (429), it did not come in
+                time (408), or is not encoded as its headers say (400).
+        """
+        size = self._size(request)
+        room = False
+        try:
+            try:
+                async with asyncio.timeout(self.limits.body_s):
+                    async with self._changed:
+                        await self._changed.wait_for(lambda: self.left >= size)
+                        self.left -= size
+                        room = True
+                    body = await self._whole(request)
+            except TimeoutError:
+                if not room:
+                    raise RequestError(429, "too many bodies are under way; come again", retry_after_s=5) from None
+                raise RequestError(408, f"the body did not come within {self.limits.body_s:g} s") from None
+            yield body
+        finally:
+            if room:
+                self.left += size
+                async with self._changed:
+                    self._changed.notify_all()
+
+    def _size(self, request: web.Request) -> int:
+        """The most bytes that the body can have. Raises ``RequestError`` for one that is too large."""
+        told = request.content_length
+        if told is not None and told > self.max_bytes:
+            raise RequestError(413, f"the body is too large: {told} bytes, at most {self.max_bytes} are read")
+        return self.max_bytes if told is None or "Content-Encoding" in request.headers else told
+
+    async def _whole(self, request: web.Request) -> bytes:
+        body = bytearray()
+        try:
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > self.max_bytes:
+                    raise RequestError(413, f"the body is too large: at most {self.max_bytes} bytes are read")
+        except web.RequestPayloadError:
+            raise RequestError(400, "the body is not encoded as its headers say") from None
+        return bytes(body)
