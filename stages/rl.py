@@ -126,7 +126,7 @@ class Config:
     engine: Engine = field(default_factory=Engine)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
-    backend: Backend = field(default_factory=Backend)
+    backend: Backend = field(default_factory=lambda: Backend(entropy=True))
     images: ImageLimits = field(default_factory=ImageLimits)
     parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class

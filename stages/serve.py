@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -40,6 +41,8 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
 
+_ADDRESS = re.compile(r"https?://[^/?#@\s]+/?")
+
 POLL_S = 0.05
 """Interval at which an ending server checks for open rollouts."""
 
@@ -52,6 +55,7 @@ class Config:
     prompt: Mapping[str, Any]
     env: BoundCard  # conf/env
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
+    beside: str | None = None  # http://HOST:PORT of another vtcli serve: the page asks both the same
     record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
@@ -78,6 +82,11 @@ class Config:
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         above(0, self, "drain_s", "timeout_s")
         at_least(0, self, "history")
+        if self.beside is not None and not _ADDRESS.fullmatch(self.beside):
+            raise ConfigError(
+                f"serve.beside={self.beside} is no address of a server; expected http://HOST:PORT, where another vtcli "
+                "serve answers"
+            )
         if self.connections.bodies_mb < self.request.max_body_mb:
             raise ConfigError(
                 f"serve.connections.bodies_mb={self.connections.bodies_mb:g} has no room for one body of "
@@ -154,6 +163,7 @@ class _Server:
             metrics=Metrics(names[0], (tool.name for tool in card.tools), "code" if card.runner else "unknown"),
             connections=config.connections,
             timeout_s=config.timeout_s,
+            beside=config.beside,
             fingerprint=source.artifact.digest[:16] if source.artifact else config.model,
             max_model_len=config.limits.max_tokens,
         )

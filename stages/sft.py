@@ -199,7 +199,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             here, coming = [row.result() for row in coming], begin(step + 1)
-            metrics = learner.step(here)
+            metrics = learner.update([here])  # shared out by computed tokens
             last, due = step + 1 == steps, saver.due(step + 1)
             if len(held) and (last or (due and config.checkpoint_best == "validation_nll")):
                 metrics["validation_nll"] = learner.evaluate([held[i] for i in range(len(held))[own]])

@@ -163,6 +163,24 @@ class Chat(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ThoughtEnd:
+    """The end of a thought that the prompt has opened: its tag, and the ids of a whole end, as a template writes it."""
+
+    tag: str
+    token_ids: tuple[int, ...]
+
+
+@runtime_checkable
+class HasThoughts(Protocol):
+    """A ``Chat`` whose policy may begin its turns inside a thought."""
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """None: turns begin outside of a thought."""
+        ...
+
+
 class Images(Protocol):
     """Interface of the image store for tools and engines."""
 

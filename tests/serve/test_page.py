@@ -96,6 +96,58 @@ def test_everything_is_readable_in_light_and_dark(tmp_path: Path, chromium: Any,
 
 
 @pytest.mark.slow
+def test_two_models_answer_side_by_side(tmp_path: Path, chromium: Any) -> None:
+    first, second = Script(ZOOM, DONE), Script(ZOOM, f"<answer>{HOSTILE}</answer>")
+    with (
+        hosted(tmp_path / "second", second, name="after") as other,
+        hosted(tmp_path / "first", first, name="before", beside=other.address) as there,
+        opened(chromium, there.address) as (page, problems),
+    ):
+        page.get_by_role("heading", name="before beside after").wait_for()
+        chosen(page, tmp_path)
+        asked(page)
+        for name, said in (("before", "K"), ("after", HOSTILE)):
+            column = page.get_by_role("region", name=name)
+            column.get_by_text(said, exact=True).wait_for()
+            assert column.get_by_role("img", name="came back: image 1").locator("image").count() == 1
+        assert first.prompts[0].seed == second.prompts[0].seed
+        sections = page.locator("#answers section")
+        left, right = sections.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().toJSON())")
+        assert left["top"] == right["top"] and left["right"] <= right["left"] + 1
+        assert not unreadable(page)
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert not problems
+
+
+@pytest.mark.slow
+def test_one_of_two_models_may_fail_and_both_are_stopped(tmp_path: Path, chromium: Any) -> None:
+    gates = Gate(), Gate()
+    with (
+        hosted(tmp_path / "second", gates[1], name="after") as other,
+        hosted(tmp_path / "first", gates[0], name="before", beside=other.address) as there,
+        opened(chromium, there.address) as (page, _),
+    ):
+        page.get_by_role("heading", name="before beside after").wait_for()
+        page.get_by_role("textbox", name="Question").fill("Why?")
+        page.keyboard.press("Control+Enter")
+        for gate, place in zip(gates, (there, other), strict=True):
+            place.until(lambda gate=gate: gate.waiting == 1)
+        page.keyboard.press("Escape")
+        page.locator("#status", has_text="Stopped.").wait_for()
+        for gate, place in zip(gates, (there, other), strict=True):
+            place.until(lambda gate=gate: gate.waiting == 0)
+        other.server.service.draining = True
+        page.keyboard.press("Control+Enter")
+        there.until(lambda: gates[0].waiting == 1)
+        there.soon(gates[0].open.release)
+        page.locator("#status", has_text="the server is ending").wait_for()
+        newest = page.locator("details.card").first
+        newest.get_by_role("region", name="before").get_by_text("K", exact=True).wait_for()
+        newest.get_by_role("region", name="after").get_by_text("the server is ending").wait_for()
+
+
+@pytest.mark.slow
 def test_images_are_pasted_and_dropped(tmp_path: Path, chromium: Any) -> None:
     """The picture goes through the real clipboard, and a file that is no image is left out."""
     script = Script(DONE)

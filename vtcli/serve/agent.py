@@ -19,7 +19,7 @@ from typing import Any
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Policy, Sampling, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
@@ -227,7 +227,9 @@ class Agent:
         return len(self._ids(text))
 
     def _ids(self, text: str) -> Sequence[int]:
-        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids]
+        end = self.chat.thought_end if isinstance(self.chat, HasThoughts) else None
+        empty = 0 if end is None or end.tag in text else len(end.token_ids)  # a thinking model's turn begins with it
+        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids][empty:]
 
 
 def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:

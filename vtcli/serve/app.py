@@ -25,6 +25,7 @@ from vtcli.serve.answers import Head
 from vtcli.serve.connections import Bodies, ConnectionLimits
 from vtcli.serve.hosts import is_loopback
 from vtcli.serve.metrics import CONTENT_TYPE, GONE, Metrics
+from vtcli.serve.neighbour import PREFIX, Neighbour
 from vtcli.serve.page import page
 from vtcli.serve.requests import RequestError, RequestLimits, parse
 from vtcli.serve.response import REQUEST_ID, STATUS, Response
@@ -63,6 +64,7 @@ class Service:
     agent: Agent | None = None
     draining: bool = False
     failed: asyncio.Future[EngineError] | None = None
+    beside: str | None = None  # address of a second server, which the page asks as well
 
     def head(self) -> Head:
         """The head of a new response."""
@@ -110,6 +112,8 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
     app.router.add_get("/v1/images/{sha:.+}", routes.image)
     app.router.add_post(CHAT, routes.chat)
+    if service.beside is not None:
+        app.router.add_route("*", PREFIX + "/{path:.+}", Neighbour(service.beside, routes.bodies, service.timeout_s))
     return app
 
 
@@ -175,7 +179,8 @@ class _Routes:
     async def page(self, request: web.Request) -> web.Response:
         """The page to try the model."""
         del request
-        return web.Response(text=page().text, content_type="text/html", headers=page().headers)
+        made = page(PREFIX if self.service.beside else None)
+        return web.Response(text=made.text, content_type="text/html", headers=made.headers)
 
     async def health(self, request: web.Request) -> web.Response:
         """The process and its event loop are alive."""
