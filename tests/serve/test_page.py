@@ -11,10 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from browser import opened, unreadable
-from serving import DONE, PIXELS, PNG, ZOOM, Gate, Script, Served, hosted, served
+from serving import DONE, PIXELS, PNG, ZOOM, Gate, Script, Served, hosted, message, served
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -145,6 +146,47 @@ def test_one_of_two_models_may_fail_and_both_are_stopped(tmp_path: Path, chromiu
         newest = page.locator("details.card").first
         newest.get_by_role("region", name="before").get_by_text("K", exact=True).wait_for()
         newest.get_by_role("region", name="after").get_by_text("the server is ending").wait_for()
+
+
+@pytest.mark.slow
+def test_the_newest_trajectories_are_shown_as_in_a_report(tmp_path: Path, chromium: Any) -> None:
+    """Opened by a link, with the key, by keyboard; what a model wrote is text. What has gone says so."""
+    script = Script(f"<think>{HOSTILE}</think>{ZOOM}", f"<answer>{HOSTILE}</answer>")
+    with (
+        hosted(tmp_path / "images", script, key="s3cret", history=2) as there,
+        opened(chromium, there.address) as (page, problems),
+    ):
+        page.get_by_label("API key").fill("s3cret")
+        page.get_by_label("API key").press("Tab")
+        page.get_by_role("heading", name="tiny").wait_for()
+        problems.clear()  # of the key that was missing
+        chosen(page, tmp_path)
+        for number in range(3):
+            asked(page, f"Question {number}?")
+        kept = page.locator("#kept details.card")
+        kept.nth(1).wait_for()
+        assert kept.locator(".q").all_inner_texts() == ["Question 2?", "Question 1?"]
+        page.locator("#answers a.mono").nth(1).click()  # of question 1
+        page.locator("#kept details.card[open] g.call > rect").wait_for()
+        card = page.locator("#kept details.card[open]")
+        assert card.count() == 1 and card.locator("svg.picture image[href^='blob:']").count() == 3
+        assert HOSTILE in card.inner_text() and card.locator("img, script").count() == 0
+        assert "expected" not in card.inner_text()
+        link = page.url
+        page.reload()
+        page.locator("#kept details.card[open]", has_text="Question 1?").locator("g.call > rect").wait_for()
+        assert page.url == link and "#chat-" in link
+        assert not unreadable(page)
+        page.locator("#kept details.card summary").first.focus()
+        page.keyboard.press("j")
+        assert "Question 1?" in page.evaluate("document.activeElement.innerText")
+        assert not problems
+        for number in (3, 4):
+            body = json.dumps({"messages": [message(f"Question {number}?")]}).encode()
+            head = {"Content-Type": "application/json", "Authorization": "Bearer s3cret"}
+            urlopen(Request(f"{there.address}v1/chat/completions", body, head)).close()
+        page.locator("#kept details.card summary").first.click()
+        page.locator("#kept details.card[open]", has_text="no such trajectory").wait_for()
 
 
 @pytest.mark.slow

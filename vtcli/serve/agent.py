@@ -89,6 +89,7 @@ class Agent:
     temperature: float
     history: History
     metrics: Metrics
+    stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
@@ -214,7 +215,7 @@ class Agent:
         now = time.perf_counter()
         self._took.append(now - begin)
         self.metrics.ended(found, answers.finish(found), begin - came, now - came)
-        self.history.add(found, lease)
+        self.history.add(self.stored(found), lease)
         return found
 
     def cut(self, text: str, tokens: int) -> str:

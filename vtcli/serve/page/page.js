@@ -146,6 +146,46 @@ function card(asked) {
   $("answers").prepend(node);
   return columns;
 }
+
+// The newest trajectories, drawn by the report's viewer on the server when one is opened.
+async function look() {
+  const lists = await Promise.all(servers.map(async (server) => {
+    const reply = await fetch(`${server.path}/v1/trajectories`, { headers: headers() }).catch(() => null);
+    return reply?.ok ? (await reply.json()).data.map((found) => ({ ...found, server })) : [];
+  }));
+  const known = new Map([...$("kept").children].map((node) => [node.id, node]));
+  $("kept").replaceChildren(...lists.flat().map((found) => known.get(found.server.path + found.id) ?? kept(found)));
+}
+function kept(found) {
+  const badge = make("span", { className: `badge ${found.answered ? "ok" : "no_output"}`, textContent: found.stop.replaceAll("_", " ") });
+  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"} · seed ${found.seed}`;
+  const summary = make("summary", {}, badge, make("span", { className: "q", textContent: found.question }));
+  summary.append(make("span", { className: "soft", textContent: facts }));
+  const node = make("details", { className: "card", id: found.server.path + found.id }, summary);
+  node.ontoggle = () => node.open && node.children.length === 1 && fill(node, found);
+  return node;
+}
+async function fill(node, { server, url }) {
+  const told = make("div", { className: "inside note", textContent: "Loading…" });
+  node.append(told);
+  const reply = await fetch(`${server.path}${url}/card`, { headers: headers() });
+  if (!reply.ok) { told.textContent = await problem(reply); return; }
+  const drawn = new DOMParser().parseFromString(await reply.text(), "text/html"); // its texts are escaped; scripts never run
+  await Promise.all([...drawn.querySelectorAll("image[data-href]")].map(async (image) => {
+    const picture = await fetch(server.path + image.dataset.href, { headers: headers() });
+    if (picture.ok) image.setAttribute("href", URL.createObjectURL(await picture.blob()));
+  }));
+  for (const link of drawn.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(node.id)}`);
+  told.replaceWith(...[...drawn.body.childNodes].map((child) => document.importNode(child, true)));
+}
+function follow() {
+  let id = location.hash.slice(1);
+  try { id = decodeURIComponent(id); } catch { /* as it is */ }
+  const node = [...$("kept").children].find((one) => one.id === id);
+  if (node) { node.open = true; node.scrollIntoView(); }
+}
+$("again").onclick = look;
+addEventListener("hashchange", follow);
 async function* events(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
@@ -172,7 +212,8 @@ async function show(told, shown) {
   shown.badge.classList.add(found.answered ? "ok" : "no_output");
   shown.facts.textContent = `seed ${told.vtcli.seed} · ${found.turns} turn${found.turns === 1 ? "" : "s"}`;
   if (!found.answered) shown.inside.append(row("answer", make("span", { className: "soft", textContent: `none: ${found.stop.replaceAll("_", " ")}` })));
-  shown.inside.append(row("facts", make("code", { textContent: found.trajectory })));
+  const href = `#${encodeURIComponent(shown.server.path + found.trajectory)}`;
+  shown.inside.append(row("facts", make("a", { className: "mono", href, textContent: found.trajectory })));
 }
 
 function draw() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
@@ -204,6 +245,7 @@ async function ask(asked) {
   running = null;
   $("stop").disabled = true;
   const failed = problems.find((one) => one !== null);
+  await look();
   if (mine.signal.aborted) say("Stopped.");
   else say(failed ?? "Answered.", failed !== undefined);
 }
@@ -232,5 +274,7 @@ async function begin() {
   }
   document.title = $("model").textContent = servers.map((server) => server.model).join(" beside ");
   say("");
+  await look();
+  follow();
 }
 begin();
