@@ -24,6 +24,7 @@ from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
 from vtcli.serve.connections import Bodies, ConnectionLimits
+from vtcli.serve.fetching import Fetcher
 from vtcli.serve.hosts import is_loopback
 from vtcli.serve.metrics import CONTENT_TYPE, GONE, Metrics
 from vtcli.serve.neighbour import PREFIX, Neighbour
@@ -58,6 +59,7 @@ class Service:
     limits: RequestLimits
     metrics: Metrics
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    fetcher: Fetcher | None = None  # None: one for public addresses
     timeout_s: float = 540.0  # of a request, from its body's end; then its rollouts end as they stand
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = ""
@@ -178,6 +180,7 @@ class _Routes:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.bodies = Bodies(service.connections, int(service.limits.max_body_mb * 1_000_000))
+        self.fetcher = service.fetcher or Fetcher(service.limits)
 
     async def page(self, request: web.Request) -> web.Response:
         """The page to try the model."""
@@ -273,6 +276,7 @@ class _Routes:
                 asked = await asyncio.to_thread(parse, body, service.names, service.limits)
                 request[WHAT] = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
                 room = stack.enter_context(agent.room(asked.n))
-                question = await agent.question(asked, service.limits, room, service.timeout_s)
+                async with self.fetcher.whole(asked) as whole:
+                    question = await agent.question(whole, service.limits, room, service.timeout_s)
             reply = Response(service.head(), room, question, request, service.refusal)
             return await (reply.streamed() if asked.stream else reply.whole())
