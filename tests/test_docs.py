@@ -18,9 +18,10 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 LINE, SENTENCE = 120, 25
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "plan")
 
-WIDE_TABLES = {"docs/reliability.md", "docs/decisions/store.md", "docs/filter.md", "docs/sandbox.md"} | {
-    str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "papers").glob("*.md")
+WIDE_TABLES = {
+    f"docs/{page}.md" for page in ("reliability", "decisions/store", "families", "filter", "sandbox", "serve")
 }
+WIDE_TABLES |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "papers").glob("*.md")}
 """Pages whose table rows hold sentences and cannot be broken; their prose keeps the limit."""
 
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
