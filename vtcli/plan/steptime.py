@@ -96,7 +96,7 @@ def forward_flops(s: StepInputs) -> float:
 
 def sharing(s: StepInputs) -> float:
     """Trajectories of a group that share one computed prompt: as many as a micro-batch has room for (or 1)."""
-    if not s.layout.shared_prompts:
+    if not (s.layout.shared_prompts and s.arch.packs):
         return 1.0
     own = s.shape.total - s.shape.prompt
     return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))

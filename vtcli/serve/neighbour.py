@@ -16,7 +16,7 @@ from vtcli.serve.requests import RequestError
 from vtcli.serve.response import WRITE_S
 
 PREFIX = "/beside"
-PASSED_ON = re.compile(r"/v1/(models|chat/completions|trajectories/chat-[\w/-]+|images/[0-9a-f]{64})")
+PASSED_ON = re.compile(r"/v1/(models|chat/completions|trajectories(/chat-[\w/-]+)?|images/[0-9a-f]{64})")
 """Routes of the second server that are passed on. An address is never made of anything else."""
 
 _ASKED = ("Authorization", "Content-Type", "Accept", "X-Request-Id")
