@@ -18,12 +18,13 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.benchmarks import files, results
 from vtcli.benchmarks import samples as benchmark_samples
-from vtcli.benchmarks.benchmark import Benchmark, Generation, own_rules
+from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.replies import open_replies
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
@@ -35,10 +36,9 @@ from vtcli.families.table import open_family
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
-from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan
-from vtcli.report import build, content, folder, published, tables
+from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
+from vtcli.report import build, content, folder, printing, published, tables
 from vtcli.report import causal as causal_tables
-from vtcli.rewards import toolsrl
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -69,36 +69,33 @@ Key = tuple[str, str]  # form and sample id
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
-    *(
-        "eval.data",
-        "eval.benchmarks_in",
-        "eval.baseline",
-        "eval.concurrency",
-        "eval.max_broken",
-        "eval.max_unjudged",
-        "eval.device",
-    ),
+    *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
+    "eval.device",
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
-REWARDS: Mapping[str, Reward] = {"tool": toolsrl.stage1, "answer": toolsrl.stage2}  # by form
 
 
 @dataclass(frozen=True)
 class Config:
     """``tools=none`` offers no tool and asks the plain questions only; ``policy=oracle`` replays the best tool use.
-    ``rewards`` by form are the recipe's own, else ToolsRL's; one sees all ``samples_per_question`` rollouts of a
-    question, the group that some papers' rewards look at."""
+    ``rewards`` by form are the recipe's own, else those of conf/config.yaml; one sees all ``samples_per_question``
+    rollouts of a question, the group that some papers' rewards look at."""
 
     model: str  # model artifact, Hugging Face folder or hub name; policy=endpoint: the name under which it is served
     prompt: Mapping[str, Any]
     signals: dict[str, Signal]
     metrics: dict[str, Signal]  # further signals, which no reward reads
+    rewards: dict[str, Reward]  # by form
+    tool_term: ToolTerm  # of a trajectory in either form: the column "best tool state"
     dtype: Literal["float32", "bfloat16"]  # of the policy's arithmetic
     env: BoundCard  # conf/env
     data: str | None = None  # dataset artifact; None: benchmarks
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
+    generation: dict[str, Generation] = field(
+        default_factory=dict[str, Generation]
+    )  # by benchmark; ``others``: the rest
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -126,7 +123,6 @@ class Config:
     engine: Engine = field(default_factory=Engine)
     images: ImageLimits = field(default_factory=ImageLimits)
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
-    rewards: dict[str, Reward] = field(default_factory=lambda: dict(REWARDS))
     probe: CausalProbe | None = None  # conf/probe: continuations of some trajectories with another picture
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -168,8 +164,8 @@ class Config:
             )
 
     def asked(self, task: str | None) -> tuple[int, Sampling]:
-        """Rollouts of each question of a task and how they are sampled: as its benchmark says, else as eval does."""
-        own = self.benchmark[task].generation if task in self.benchmark else Generation()
+        """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
+        own = generation_of(task, self.benchmark, self.generation)
         return (
             own.samples_per_question or self.samples_per_question,
             Sampling(
@@ -356,7 +352,8 @@ class _Rollouts:
         policy: Policy
         asked = {request.seed: request.sample for request in requests}
         if family is None:
-            other = config.endpoint.open(config.model, self.images, self.stage.store.root, card, asked)
+            replies = open_replies(config.endpoint.cache, self.stage.store.root, config.model)
+            other = config.endpoint.open(config.model, self.images, replies, card, asked.__getitem__)
             policy = other.policy
         elif config.policy == "oracle":
             policy = OraclePolicy(chat, self.images, config.seed, card, asked)
@@ -458,7 +455,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     label = config.label or (config.policy if config.policy == "oracle" else model)
     series = (
         *before,
-        content.Evaluation(label, model, tuple(make_row(s, toolsrl.tool_reward(s.signals)) for s in found)),
+        content.Evaluation(label, model, tuple(make_row(s, config.tool_term(s.signals)) for s in found)),
     )
     folder.save_series(out, series, config.seed)
     judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
@@ -493,6 +490,6 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
     tables.show(series, config.seed)
-    tables.print_all(extra)
+    printing.print_all(extra)
     sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
     return artifact

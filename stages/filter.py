@@ -40,6 +40,8 @@ from vtcli.filters.reading import messages_of, samples_of
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
+from vtcli.report import accounts
+from vtcli.report.printing import print_all
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.identity import outside_code, targets
@@ -175,7 +177,7 @@ def run(config: Config) -> Artifact:
     scope = Scope(free, (source.files if source else {}) | copies)
     with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
         if stage.reused:
-            account.show(json.loads((stage.reused.path / "filter.json").read_text()))
+            print_all(accounts.filtered(json.loads((stage.reused.path / "filter.json").read_text())))
             return stage.reused
         tables = _tables(config, data)
         rows = [row for table in tables.values() for row in facts_of(table)]
@@ -194,7 +196,10 @@ def run(config: Config) -> Artifact:
             found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
             rolling.close()
-        return _finish(config, stage, (data, source), tables, found, held)
+        policy = source.name if source else None
+        k = config.rollouts.k if policy else None
+        said = account.account(found, {"data": data.ref, "policy": policy, "k": k})
+        return _finish(stage, data, said, tables, found, held)
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -322,19 +327,16 @@ def _weights(stage: StageRun, source: ModelSource) -> list[str]:
 
 
 def _finish(
-    config: Config,
     stage: StageRun,
-    inputs: tuple[Artifact, ModelSource | None],
+    data: Artifact,
+    said: Mapping[str, Any],
     tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
     held: ReferenceReader,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
-    data, source = inputs
-    policy = source.name if source else None
-    said = account.account(found, {"data": data.ref, "policy": policy, "k": config.rollouts.k if policy else None})
     if not found.kept:
-        account.show(said)
+        print_all(accounts.filtered(said))
         raise InputError(f"no row of {data.ref} stays: see the counts above, and loosen the rule that drops most")
     out = stage.work / "filtered"
     shutil.rmtree(out, ignore_errors=True)
@@ -359,5 +361,5 @@ def _finish(
     dropped = {step.name: len(step.dropped) for step in found.steps}
     stage.tracker.metrics({"kept": float(len(found.kept))} | {f"dropped/{k}": float(v) for k, v in dropped.items()}, 0)
     artifact = stage.commit(out, {"rows": counts, "dropped": dropped})
-    account.show(said)
+    print_all(accounts.filtered(said))
     return artifact

@@ -17,7 +17,7 @@ from vtcli.config.bounds import at_least, shares
 from vtcli.config.commandline import running
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.protocols import Signal
-from vtcli.report import scores, tables
+from vtcli.report import printing, scores
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Signals
@@ -101,7 +101,7 @@ def _score(config: Config, source: TrajectorySource) -> Artifact:
     with _open(config, name, "scores", [source], {"rewards": verdicts.nodes(rewards)}) as stage:
         if stage.reused:
             found = list(records.read(stage.reused.path / stored.SCORES, Score))
-            tables.print_all(scores.summary(found, config.seed))
+            printing.print_all(scores.summary(found, config.seed))
             return stage.reused
         scorer = verdicts.Scorer(rewards, config.signals)
         facts, (signals,) = asyncio.run(
@@ -122,7 +122,7 @@ def _commit_scores(config: Config, stage: StageRun, found: Sequence[Score]) -> A
     disk.write_atomic(out / "summary.json", json.dumps(figures, indent=1).encode())
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, figures)
-    tables.print_all(scores.summary(found, config.seed))
+    printing.print_all(scores.summary(found, config.seed))
     return artifact
 
 
@@ -132,7 +132,7 @@ def _matrix(config: Config, source: TrajectorySource) -> Artifact:
     said = {"rewards": rewards, "measured": {name: job["signals"] for name, job in jobs.items()}}
     with _open(config, "matrix", "comparison", [source], said) as stage:
         if stage.reused:
-            tables.print_all(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
+            printing.print_all(scores.matrix_tables(matrix.load(stage.reused.path), brief=True))
             return stage.reused
         facts, rows = _rows(config, source, jobs)
         rows += [RecipeTotals(name, (None,) * len(facts), problem=problem) for name, problem in problems.items()]
@@ -145,7 +145,7 @@ def _matrix(config: Config, source: TrajectorySource) -> Artifact:
         page = scores.page("Reward matrix", about, scores.matrix_tables(found))
         disk.write_atomic(out / "matrix.html", page.encode())
         artifact = stage.commit(out, {row.recipe: row.scored for row in rows})
-        tables.print_all(scores.matrix_tables(found, brief=True))
+        printing.print_all(scores.matrix_tables(found, brief=True))
         return artifact
 
 
@@ -216,7 +216,7 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
     with _open(config, "agreement", "comparison", [source, other], {}) as stage:
         if stage.reused:
             saved = (stage.reused.path / "agreement.json").read_bytes()
-            tables.print_all(scores.agreement_tables(codec.decode(agreement.JudgeComparison, json.loads(saved))))
+            printing.print_all(scores.agreement_tables(codec.decode(agreement.JudgeComparison, json.loads(saved))))
             return stage.reused
         a = _judged(source, {}, How(_home(config), measure="never"))
         judged = {name: signal for name, signal in config.signals.items() if needs_judge(signal)} if oracle else {}
@@ -227,7 +227,7 @@ def _agreement(config: Config, source: TrajectorySource) -> Artifact:
         out = _fresh(stage)
         disk.write_atomic(out / "agreement.json", json.dumps(codec.encode(found), indent=1).encode())
         artifact = stage.commit(out, {"trajectories": found.trajectories, "signals": [c.signal for c in found.signals]})
-        tables.print_all(scores.agreement_tables(found))
+        printing.print_all(scores.agreement_tables(found))
         return artifact
 
 

@@ -43,7 +43,6 @@ from vtcli.engines.teachers.card import (
 )
 from vtcli.engines.teachers.distil import Distillation, Distiller
 from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
-from vtcli.engines.teachers.estimate import show as show_cost
 from vtcli.engines.teachers.rows import write_rows
 from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.claims import Claims
@@ -59,6 +58,8 @@ from vtcli.families.calls import format_call
 from vtcli.families.family import Family
 from vtcli.families.table import find_family, open_family
 from vtcli.protocols import Pixels, Signal
+from vtcli.report import accounts
+from vtcli.report.printing import print_all
 from vtcli.rollout.loop import refuse_broken
 from vtcli.rollout.threads import EventLoop
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -373,7 +374,7 @@ def _distil(config: Config, teacher: TeacherCard) -> Artifact | None:
     )
     with open_run(settings, "synth", "demos", made_from, parents, scope) as stage:
         if stage.reused:
-            report.show(json.loads((stage.reused.path / "distillation.json").read_text()))
+            print_all(accounts.distilled(json.loads((stage.reused.path / "distillation.json").read_text())))
             return stage.reused
         images = ImageStore(stage.work / "images", _sizing(config, family))
         samples = _lessons(config, data, images)
@@ -452,7 +453,7 @@ def _dry_run(config: Config, teacher: TeacherCard, data: Artifact) -> None:
     if not lengths:
         raise InputError(f"{data.ref} has no row of answer-{config.distil.split}. Choose another synth.distil.split.")
     cost = estimate(config.distil, count, lengths)
-    show_cost(cost, teacher.name, teacher.price, config.distil.budget, config.distil)
+    print_all(accounts.cost(cost, teacher.name, teacher.price, config.distil))
 
 
 def _taught(
@@ -472,7 +473,7 @@ def _taught(
     distiller.measure.check(unjudged, settings.max_unjudged, "synth.distil")
     found = distiller.outcomes(samples)
     said = report.account({"data": data.ref, "teacher": name}, found, distiller)
-    report.show(said)
+    print_all(accounts.distilled(said))
     if not said["kept"]:
         raise InputError(
             f"no row of {data.ref} became a demonstration: see the counts above, and {distiller.path} for what the "

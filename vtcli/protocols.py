@@ -163,6 +163,24 @@ class Chat(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ThoughtEnd:
+    """The end of a thought that the prompt has opened: its tag, and the ids of a whole end, as a template writes it."""
+
+    tag: str
+    token_ids: tuple[int, ...]
+
+
+@runtime_checkable
+class HasThoughts(Protocol):
+    """A ``Chat`` whose policy may begin its turns inside a thought."""
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """None: turns begin outside of a thought."""
+        ...
+
+
 class Images(Protocol):
     """Interface of the image store for tools and engines."""
 
@@ -308,6 +326,12 @@ class Reward(Protocol):
     """Pure arithmetic on the signals of a whole group; None where there is no verdict."""
 
     def __call__(self, signals_G: Sequence[Signals]) -> list[Verdict | None]: ...
+
+
+class ToolTerm(Protocol):
+    """How well one trajectory used its tools, from its signals; None where its sample has no tool supervision."""
+
+    def __call__(self, signals: Signals) -> float | None: ...
 
 
 class Advantage(Protocol):

@@ -91,13 +91,14 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """Tokens that a policy sampled; they are never decoded and encoded again. ``logprobs`` has one entry per entry
-    of ``token_ids``. It is under the model's whole distribution at the token's temperature, before any token is
-    excluded (docs/decisions/rollout.md)."""
+    of ``token_ids``, 0 for one that the rollout wrote. It is under the model's whole distribution at the token's
+    temperature, before any token is excluded (docs/decisions/rollout.md)."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
     scales: tuple[float, ...] | None = None  # what each token's logits were divided by; None: by one temperature
+    written: tuple[int, int] | None = None  # first and last + 1 of the tokens that the rollout wrote to end a thought
 
 
 @dataclass(frozen=True, slots=True)

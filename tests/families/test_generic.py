@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_generic import BUILD, ONE_OFTEN, TinyGeneric, tiny_generic
 from transformers import AutoModelForImageTextToText
+from transformers.utils import import_utils
 
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity, probes
@@ -22,6 +23,7 @@ from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import InputError
 from vtcli.families.generic import checks, serving
 from vtcli.families.generic import processor as processors
+from vtcli.families.messages import encode_demo
 from vtcli.families.table import THROUGH_PROCESSOR, open_family
 from vtcli.rollout.threads import EventLoop
 
@@ -63,7 +65,7 @@ def test_a_row_turn_by_turn_has_the_ids_of_the_processor_on_the_whole(
     views = [tiny.store.view(ref) for ref in (*refs, *more)]
     text = checks.rendered(chat, talk)
     if chat.form.rewriting is not None:  # what was sampled stays
-        assert chat.form.rewriting == "'\\n' becomes ' \\n'"
+        assert (chat.form.rewriting.opened, chat.form.rewriting.earlier) == ("\n", " \n")
         text = text.replace("assistant \n", "assistant\n")
     expected = checks.processed(chat, text, [*refs, *more], views)["input_ids"][0].tolist()
     assert ids == expected
@@ -188,6 +190,151 @@ def test_a_template_that_drops_what_was_said_is_refused(folder: Path) -> None:
 def test_a_template_that_changes_an_earlier_turn_is_refused(folder: Path) -> None:
     _template(folder, "{{ content['text'] }}", "{{ content['text'] | replace('red', 'RED') }}")
     with pytest.raises(InputError, match=r"rows would not be exact: of a conversation of three questions"):
+        open_family(folder)
+
+
+def test_a_template_that_changes_headers_and_texts_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_generic("llava_onevision").family.folder, folder)
+    _template(folder, "content['text'] }}", "(content['text'] | replace('red', 'RED')) }}")
+    with pytest.raises(InputError, match=r"rows would not be exact: of a conversation of three questions"):
+        open_family(folder)
+
+
+# -- thoughts ----------------------------------------------------------------------------------------------------------
+
+CALL = '<tool_call>{"name": "zoom", "arguments": {}}</tool_call>'
+DROPS = "{{ content['text'].split('</think>')[-1] if message['role'] == 'assistant' else content['text'] }}"
+ALWAYS = (
+    "{{ content['text'] if message['role'] != 'assistant' else content['text'] if '</think>' in content['text'] "
+    "else '<think>\n\n</think>\n\n' + content['text'] }}"
+)
+"""A template that writes every earlier turn with a thought."""
+
+
+def _thinking(folder: Path, text: str = "{{ content['text'] }}") -> Any:
+    _template(folder, "'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>\n'")
+    _template(folder, "{{ content['text'] }}", text)
+    return open_family(folder).chat
+
+
+@pytest.mark.parametrize("text", ["{{ content['text'] }}", DROPS, ALWAYS])
+def test_a_thinking_models_turn_begins_in_its_thought(folder: Path, text: str) -> None:
+    """Whatever its template makes of earlier thoughts, a row keeps them as they were sampled."""
+    chat = _thinking(folder, text)
+    thought = f"I could {CALL} or say <answer>1</answer>"
+
+    def read(*parts: tuple[int, ...]) -> str:
+        return chat.tokenizer.decode(sum(parts, ()), skip_special_tokens=False)
+
+    assert read(chat.prompt("", "q", ())).endswith("<|im_start|>assistant\n<think>\n")
+    assert read(chat.observe("seen", ())).endswith("<|im_start|>assistant\n<think>\n")
+    assert read(chat.encode_turn("It is 7.")) == "\n</think>\n\nIt is 7.<|im_end|>"
+    turn = chat.encode_turn(f"<think>\n{thought}\n</think>\n\n{CALL}")
+    assert read(turn) == f"{thought}\n</think>\n\n{CALL}<|im_end|>"
+    found = chat.decode(turn)
+    assert ([call.name for call in found.calls], found.answer) == (["zoom"], None)
+    unfinished = chat.decode(chat.tokenizer.encode(thought, add_special_tokens=False).ids)
+    assert (unfinished.calls, unfinished.answer) == ((), None)
+    assert read(chat.prompt("", "q", ()), turn, chat.observe("seen", ())).count(thought) == 1
+
+
+RELEASED = (
+    "{% macro said(message) %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<IMG_CONTEXT>\n"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endmacro %}{% set ns = namespace(last=-1) %}"
+    "{% for message in messages %}{% if message['role'] == 'user' and '<tool_response>' not in said(message) %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% set text = said(message) %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' and '</think>' in text %}{% set parts = text.split('</think>') %}"
+    "{% if loop.index0 > ns.last %}{{ '<think>\n' + parts[0].split('<think>')[-1].strip('\n') + '\n</think>\n\n' }}"
+    "{% endif %}{% set text = parts[-1].lstrip('\n') %}{% endif %}{{ text + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+"""A template that thinks as Qwen3's: thoughts since the user's last question stay, earlier ones are dropped."""
+
+
+def test_where_only_tools_answer_a_row_with_thoughts_is_the_templates(folder: Path) -> None:
+    """And where the user asks again the template drops the thoughts, which the row keeps."""
+    (folder / "chat_template.jinja").write_text(RELEASED)
+    chat: Any = open_family(folder).chat
+    turns = [f"<think>\nI could {CALL}.\n</think>\n\n{CALL}", "<think>\nSo.\n</think>\n\n<answer>7</answer>"]
+    image = tiny_generic("internvl").image(1)
+    ids = [*chat.prompt("Be kind.", "<image>What?", [image]), *chat.encode_turn(turns[0])]
+    ids += [*chat.observe("seen", ()), *chat.encode_turn(turns[1]), *chat.observe("again", ())]
+    talk = [("system", "Be kind."), ("user", "<image>What?"), ("assistant", turns[0])]
+    talk += [("user", "<tool_response>\nseen\n</tool_response>"), ("assistant", turns[1])]
+    tools = checks.rendered(chat, [*talk, ("user", "<tool_response>\nagain\n</tool_response>")])
+    assert ids == checks.processed(chat, tools, [image])["input_ids"][0].tolist()
+    assert "I could" not in checks.rendered(chat, [*talk, ("user", "And now?")])
+
+
+def test_a_demonstration_of_a_thinking_model_is_learnt_with_a_closed_thought(folder: Path) -> None:
+    chat = _thinking(folder)
+    messages = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "<answer>7</answer>"}]
+    row = encode_demo(SimpleNamespace(id="d", messages=messages, images=(), unlearnt=()), chat)
+    learnt = [i for i, wanted in zip(row.token_ids, row.mask, strict=True) if wanted]
+    assert chat.tokenizer.decode(learnt, skip_special_tokens=False) == "\n</think>\n\n<answer>7</answer><|im_end|>"
+
+
+def test_a_template_that_drops_thoughts_opens_and_rows_keep_them(folder: Path) -> None:
+    _template(folder, "{{ content['text'] }}", DROPS)
+    chat: Any = open_family(folder).chat
+    talk = [("user", "q"), ("assistant", "<think>so</think>yes"), ("user", "more")]
+    assert "so" not in checks.rendered(chat, talk)
+    assert "<think>so</think>yes" in chat.tokenizer.decode(chat.encode_turn("<think>so</think>yes"))
+
+
+def test_a_template_that_rewrites_thoughts_is_refused(folder: Path) -> None:
+    _template(folder, "{{ content['text'] }}", "{{ content['text'] | replace('<think>', '<thought>') }}")
+    with pytest.raises(InputError, match=r"neither keeps nor drops the thought of an earlier turn, but rewrites it"):
+        open_family(folder)
+
+
+def test_tags_are_sampled_and_written_as_one_token_even_where_they_are_special(folder: Path) -> None:
+    read = json.loads((folder / "tokenizer.json").read_text())
+    most = max(token["id"] for token in read["added_tokens"])
+    plain = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    tags = ("<think>", "</think>", "<tool_call>")
+    read["added_tokens"] += [{"id": most + 1 + nth, "content": tag, **plain} for nth, tag in enumerate(tags)]
+    (folder / "tokenizer.json").write_text(json.dumps(read))
+    chat = _thinking(folder)
+    ids = [chat.tokenizer.token_to_id(tag) for tag in tags]
+    assert not {*ids} & {*chat.banned_ids}
+    assert ids[1] in chat.encode_turn("It is 7.")
+    assert [call.name for call in chat.decode(chat.encode_turn(CALL)).calls] == ["zoom"]
+
+
+# -- what else is refused ----------------------------------------------------------------------------------------------
+
+
+def test_a_package_that_is_missing_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.smolvlm import processing_smolvlm
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_generic("idefics3").family.folder, folder)
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        _edit(folder / name, processor_class="SmolVLMProcessor")
+    monkeypatch.setattr(processing_smolvlm, "num2words", None, raising=False)
+    with pytest.raises(InputError, match=r"SmolVLMProcessor\) needs a package .*: num2words\. .*pip install num2words"):
+        processors.open_processor(folder, "smolvlm")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        import_utils.TORCHVISION_IMPORT_ERROR.format("PixtralProcessor"),
+        "None of these classes could be imported. Missing optional dependencies: torchvision. Please install",
+        "No module named 'torchvision'",
+    ],
+)
+def test_an_image_processor_that_needs_torchvision_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    def raises(*given: Any) -> None:
+        raise ImportError(told)
+
+    monkeypatch.setattr(processors, "_joined", raises)
+    with pytest.raises(InputError, match=r"not installed: torchvision\. .*pip install torchvision torch==\d"):
         open_family(folder)
 
 

@@ -15,7 +15,7 @@ from vtcli.envs.card import EnvCard
 from vtcli.envs.syntax import CallSyntax
 from vtcli.errors import ToolError
 from vtcli.families.calls import parse_answer
-from vtcli.protocols import DecodedTurn, Syntax, ToolOutput
+from vtcli.protocols import Case, DecodedTurn, Ruling, Syntax, ToolOutput
 from vtcli.rewards import broken, need, verdict
 from vtcli.schema import Call, CallResult, Completion, Observation
 from vtcli.tools.arguments import schema
@@ -174,6 +174,72 @@ def parrot(*, says):
         return OpenTeacher(Parrot(TextChat(), says), TextChat(), close)
 
     return TeacherCard("parrot", opened)
+
+
+# An engine that says one thing, a judge with one score, and a tracker that writes what it hears to a file.
+
+
+class OneTurn:
+    version, clock, cache_tokens = 0, None, None
+
+    def __init__(self, chat, says):
+        self.ids = chat.encode_turn(says)
+
+    async def complete(self, request):
+        return Completion(self.ids, (0.0,) * len(self.ids), "stop")
+
+    def close(self):
+        return None
+
+
+def open_engine(engine, family, view, limits, place, *, says):
+    return OneTurn(family.chat, says)
+
+
+class Lenient:
+    name, trouble = "lenient", ""
+
+    def __init__(self, score):
+        self.score = score
+
+    def knows(self, about, sample):
+        return True
+
+    async def start(self, rubrics, *, eager=True):
+        return None
+
+    async def __call__(self, case):
+        return Ruling(self.score)
+
+    async def close(self):
+        return None
+
+
+def open_judge(*, images, home, score):
+    return Lenient(score)
+
+
+async def asked(trajectory, judge):
+    case = Case("answer", "codev_answer", {}, trajectory.images, trajectory)
+    return {"asked": (await judge(case)).score}
+
+
+class Heard:
+    run_id = None
+
+    def __init__(self, path):
+        self.path = path
+
+    def __getattr__(self, kind):
+        def hear(*values, **more):
+            with self.path.open("a") as file:
+                file.write(json.dumps([kind, *values, *more.values()], default=str) + "\n")
+
+        return hear
+
+
+def open_tracker(context, *, file):
+    return Heard(context.home / file)
 
 
 async def letters(trajectory):

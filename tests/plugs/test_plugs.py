@@ -69,6 +69,9 @@ synth:
 synth:
   demos: {rows: {my-shades: {answer: 1, perceive: 1}}, validation: 0.0, teacher: {direct: 0.0}}
 """,
+    "engine/mine.yaml": "name: hf\nown: {_target_: somebody.open_engine, says: <answer>K</answer>}\n",
+    "judge/mine.yaml": "_target_: somebody.open_judge\nscore: 0.5\n",
+    "tracker/mine.yaml": "_target_: somebody.open_tracker\nfile: told.jsonl\n",
     "select/mine.yaml": "# @package rl.select\n_target_: somebody.last_alone\nleast: 2\n",
     "loss/mine.yaml": "# @package rl.loss\nsurrogate: {_target_: somebody.constant, height: 3.0}\n",
     "teacher/mine.yaml": "_target_: somebody.parrot\nsays: <answer>fine</answer>\n",
@@ -112,7 +115,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, own: Path) -> Path:
 
 def made(config: type[Any], stage: str, own: Path, home: Path, *words: str) -> Any:
     """A stage's configuration from a command line."""
-    given = ["--config-dir", str(own), *words, "tracker=none", f"home={home}"]
+    given = ["--config-dir", str(own), "tracker=none", *words, f"home={home}"]
     return compose.build(config, compose.load(stage, given))
 
 
@@ -246,6 +249,29 @@ def test_a_native_tool_goes_from_the_prompt_to_every_signal(own: Path, tmp_path:
     values = asyncio.run(measure_all(stored, own_signals)).values
     assert (values["calls"], values["calls_ok"], values["calls_by_tool"]) == (2, 1, {"image_darken_tool": 1})
     assert values["zooms"] == [] and draw_call(stored.results[0], stored.images, 0) == ""
+
+
+def test_a_native_tool_is_offered_from_the_command_line_without_a_card_of_its_own(own: Path) -> None:
+    words = ["--config-dir", str(own), "scale=tiny", "tool@env.tools=[zoom,darken]", "data=d:v1", "model=m:v1"]
+    card = read_card(compose.build(evaluate.Config, compose.load("eval", words)).env)
+    assert [tool.name for tool in card.tools] == ["image_zoom_in_tool", "image_darken_tool"]
+
+
+# ---------------------------------------------------------------- engine, judge, tracker
+
+
+def test_an_engine_plays_a_judge_rules_and_a_tracker_hears_of_it(own: Path, home: Path) -> None:
+    words = ["scale=tiny", "data=data:v1", "model=base:v1", "eval.forms=[answer]", "name=heard"]
+    words += ["engine=mine", "judge=mine", "tracker=mine", "prompt=full"]
+    words += ["+signals.asked._target_=somebody.asked", "rl.limits.max_tokens=20000"]
+    artifact = evaluate.run(made(evaluate.Config, "eval", own, home, *words))
+    found = list(records.read(artifact.path / "trajectories.jsonl", Scored))
+    assert [one.trajectory.policy_turns[0].text for one in found] == ["<answer>K</answer>"] * 2
+    assert [one.signals.values["asked"] for one in found] == [0.5, 0.5]
+    told = [json.loads(line) for line in (home / "told.jsonl").read_text().splitlines()]
+    assert {"params", "inputs", "metrics", "close"} <= {kind for kind, *_ in told}
+    assert told[-1] == ["close", "FINISHED"]
+    assert any("answer.all.calls" in values for kind, *rest in told if kind == "metrics" for values in rest)
 
 
 # ---------------------------------------------------------------- tasks, importers, rules

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from vtcli.algo.rows import Row
-from vtcli.report import tables
+from vtcli.cli import cost, doctor
+from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
+from vtcli.engines.teachers.distil import Distillation
+from vtcli.engines.teachers.estimate import CostEstimate
+from vtcli.plan import published
+from vtcli.plan.constants import Constants
+from vtcli.report import accounts, plans, tables
 from vtcli.report.content import Evaluation
+from vtcli.report.printing import Cell, Table, print_all
+
+ROOT = Path(__file__).parents[2]
 
 
-def quickstart() -> list[tables.Table]:
+def quickstart() -> list[Table]:
     """The models of ``make quickstart`` with the three measures that it prints."""
+    series = quickstart_series()
+    found = tables.progress(series, 0, tables.MAIN), tables.differences(series, 0, tables.MAIN)
+    return [table for table in found if table is not None]
+
+
+def quickstart_series() -> list[Evaluation]:
     labels = ["before", "after phase 1", "after phase 2"]
-    series = [
+    return [
         Evaluation(
             label,
             f"policy:v{i}",
@@ -28,13 +48,44 @@ def quickstart() -> list[tables.Table]:
         )
         for i, label in enumerate(labels, start=1)
     ]
-    found = tables.progress(series, 0, tables.MAIN), tables.differences(series, 0, tables.MAIN)
-    return [table for table in found if table is not None]
 
 
-def printed(width: int, terminal: bool) -> str:
+@cache
+def every() -> dict[str, tuple[Table | str, ...]]:
+    """All tables that the commands print, but those of ``quickstart``, by command."""
+    rates = {"questions": 9, "without_verdict": 1, "histogram": [{"rate": r / 8, "questions": r} for r in range(1, 9)]}
+    rules = [{"rule": rule, "seen": 12345, "dropped": 678, "kept": 11667} for rule in ("near_duplicates", "pass_rate")]
+    filtered = {"data": "deepeyes-47k:v12", "kept": 10989, "rows": 12345, "rules": rules, "policy": "codev-sft:v3"}
+    distilled = {"teacher": "qwen3-vl-235b-a22b-thinking", "data": "deepeyes-47k:v12", "kept": 7, "rows": 9}
+    distilled |= {"types": {"single_tool": 5, "error": 2}, "dropped_rows": {"the answer is wrong: judged 0": 2}}
+    distilled |= {"tries": 11, "money": 0.25, "stopped": "the budget of 100000 tokens is spent"}
+    distilled |= {
+        "usage": {"requests": 31, "cached": 2, "input": 123456, "output": 6543},
+        "price": {"input": 1.0, "output": 2.0},
+    }
+    usage = TokenUsage(123_456_789, 9_876_543, 31_000)
+    cost_of = accounts.cost(
+        CostEstimate(9, 4, usage, usage), "teacher", Price(1.0, 4.0), Distillation(budget=Budget(10**6, 5.0))
+    )
+    found = [("opencv-python-headless version", "ok", "/usr/lib/python3/dist-packages/cv2/version.py", "nothing")]
+    plan = cost.run(["+recipe=toolsrl", "cluster=1x8xH200", "scale=node"], None)
+    return {
+        "plan": tuple(plans.tables(plan)),
+        "plan --check": (plans.comparison(published.compare(Constants())),),
+        "filter": tuple(accounts.filtered(filtered | {"pass_rate_without_tools": rates})),
+        "synth": tuple(accounts.distilled(distilled)),
+        "synth dry_run": tuple(cost_of),
+        "doctor": (doctor.page("vtcli", found),),
+        "report": tuple(tables.all_tables(quickstart_series(), 0)),
+    }
+
+
+COMMANDS = ("plan", "plan --check", "filter", "synth", "synth dry_run", "doctor", "report")
+
+
+def printed(width: int, terminal: bool, parts: Iterable[Table | str] | None = None) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
-    tables.print_all(quickstart(), console)
+    print_all(quickstart() if parts is None else parts, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -52,16 +103,56 @@ def columns(text: str) -> str:
     return "\n".join(whole)
 
 
-@pytest.mark.parametrize("width", [100, 80, 60, 40])
-def test_nothing_is_cut_off_on_a_terminal(width: int) -> None:
-    text = printed(width, terminal=True)
+def check_whole(text: str, width: int, parts: Iterable[Table | str]) -> None:
+    """Nothing is cut with an ellipsis or at the edge, and every cell can be read."""
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    found = columns(text)
-    for table in quickstart():
+    found = "".join(columns(text).split())
+    for table in (part for part in parts if isinstance(part, Table)):
         for cell in (cell for line in table.lines for cell in line):
             for words in (cell.text, cell.detail):
-                assert "".join(words.split()) in "".join(found.split()), words
+                assert "".join(words.split()) in found, words
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+def test_nothing_is_cut_off_on_a_terminal(width: int) -> None:
+    check_whole(printed(width, terminal=True), width, quickstart())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("width", [100, 80, 60])
+def test_no_command_prints_a_table_that_is_cut_off(command: str, width: int) -> None:
+    check_whole(printed(width, True, every()[command]), width, every()[command])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_through_a_pipe_every_row_of_every_command_is_one_plain_line(command: str) -> None:
+    text = printed(60, False, every()[command])
+    assert not re.search("[─━│┃\x1b…]", text)
+    for table in (part for part in every()[command] if isinstance(part, Table)):
+        for line in table.lines:
+            cells = [f"{c.text} {c.detail}".replace("\n", ", ").strip() for c in line]
+            assert any([each.strip() for each in row.split("|")[1:-1]] == cells for row in text.splitlines()), cells
+
+
+WORDS = st.text("abcdefgh0123456789.-", min_size=0, max_size=30)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(WORDS, min_size=5, max_size=5), min_size=1, max_size=3), st.sampled_from([24, 40, 60, 80]))
+def test_any_table_is_whole_at_any_width(rows: list[list[str]], width: int) -> None:
+    table = Table("t", "", tuple("abcde"), tuple(tuple(map(Cell, row)) for row in rows))
+    check_whole(printed(width, True, [table]), width, [table])
+
+
+def test_only_the_printer_makes_tables_of_rich() -> None:
+    makers = [
+        str(path.relative_to(ROOT))
+        for folder in ("vtcli", "stages")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "rich.table" in path.read_text()
+    ]
+    assert makers == ["vtcli/report/printing.py"]
 
 
 def test_at_eighty_columns_every_interval_stands_in_one_line() -> None:

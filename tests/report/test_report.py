@@ -15,7 +15,7 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
-from vtcli.report import build, content, folder, pages, plots, tables
+from vtcli.report import build, content, folder, pages, plots, printing, tables
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored, Stop
 from vtcli.store.images import ImageStore
@@ -216,14 +216,14 @@ def test_tool_shares_have_their_denominator() -> None:
 def test_markdown_and_console_print_labels_as_text() -> None:
     from rich.console import Console
 
-    table = tables.Table("T", "n", ("a|b", "c"), ((tables.Cell("[red]x|y"), tables.Cell("1", "[0, 2]")),))
-    assert tables.to_markdown(table).splitlines()[-3:] == [
+    table = printing.Table("T", "n", ("a|b", "c"), ((printing.Cell("[red]x|y"), printing.Cell("1", "[0, 2]")),))
+    assert printing.to_markdown(table).splitlines()[-3:] == [
         "| a\\|b | c |",
         "| --- | --: |",
         "| [red]x\\|y | 1 [0, 2] |",
     ]
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
-    console.print(tables.to_console(table))
+    console.print(printing.to_console(table))
     assert "[red]x|y" in console.export_text()
 
 

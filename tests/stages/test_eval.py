@@ -26,6 +26,7 @@ from vtcli.data.generators import count, read_value, rotflip, zoom
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.model import open_judge
 from vtcli.report import folder
+from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
 from vtcli.signals import answer, boxes, evidence, orientation, primitives, usage
@@ -102,6 +103,8 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "prompt": PROMPT,
         "signals": SIGNALS,
         "metrics": {},
+        "rewards": {"tool": toolsrl.stage1, "answer": toolsrl.stage2},
+        "tool_term": toolsrl.tool_reward,
         "dtype": "float32",
         "env": native_card,
         "limits": Limits(max_turns=6, max_tokens=1500, max_turn_tokens=200, max_images=10),

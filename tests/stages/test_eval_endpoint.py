@@ -20,6 +20,7 @@ from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Price
 from vtcli.engines.openai.native import native
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError, EngineError
+from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Stop
 from vtcli.signals import answer, usage
@@ -78,6 +79,8 @@ def config(home: Path, url: str | None, name: str = "other", **changes: Any) -> 
         "prompt": PROMPT,
         "signals": {"answer": answer.measure, "usage": usage.measure, "format": format_rule.measure},
         "metrics": {},
+        "rewards": {"tool": toolsrl.stage1, "answer": toolsrl.stage2},
+        "tool_term": toolsrl.tool_reward,
         "dtype": "float32",
         "env": native_card,
         "limits": Limits(max_turns=3, max_tokens=4000, max_turn_tokens=200),

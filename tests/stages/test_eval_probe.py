@@ -18,6 +18,7 @@ from fakes import native_card
 from stages import eval as stage
 from vtcli.errors import ConfigError, EngineError
 from vtcli.probes.causal import CausalProbe, Continuation
+from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import EnvTurn, ImageRef, PolicyTurn, Scored
 from vtcli.signals import answer, faithful, usage
@@ -45,6 +46,8 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "prompt": PROMPT,
         "signals": {"answer": answer.measure, "format": format_rule.measure, "usage": usage.measure},
         "metrics": {"faithful": faithful.measure},
+        "rewards": {"tool": toolsrl.stage1, "answer": toolsrl.stage2},
+        "tool_term": toolsrl.tool_reward,
         "dtype": "float32",
         "env": native_card,
         "forms": ("answer",),

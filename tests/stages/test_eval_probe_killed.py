@@ -22,6 +22,7 @@ from vtcli.families.calls import format_call
 from vtcli.probes.causal import CausalProbe, Continuation
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Request
+from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion, EnvTurn, Scored
 from vtcli.signals import answer, usage
@@ -59,6 +60,8 @@ def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -
         prompt=PROMPT,
         signals={"answer": answer.measure, "format": format_rule.measure, "usage": usage.measure},
         metrics={},
+        rewards={"tool": toolsrl.stage1, "answer": toolsrl.stage2},
+        tool_term=toolsrl.tool_reward,
         dtype="float32",
         env=native_card,
         forms=("answer",),

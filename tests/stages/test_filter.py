@@ -206,7 +206,7 @@ def test_a_pass_rate_is_what_eval_measures_and_is_measured_once(home: Path, monk
             dtype="float32", forms=("answer",), split="train", samples_per_question=4, temperature=1.0,
             limits=Limits(max_turns=1, max_tokens=600, max_turn_tokens=6), images=ImageLimits(56 * 56, 112 * 112),
             job={"home": str(home), "name": "report"}, max_broken=1.0,
-            rewards={"answer": lambda signals: [None] * len(signals)},
+            rewards={"answer": lambda signals: [None] * len(signals)}, tool_term=lambda signals: None,
         )
     )  # fmt: skip
     right = dict.fromkeys(facts, 0)

@@ -9,7 +9,8 @@ from vtcli.schema import ImageRef, PolicyTurn, TrainRow, Trajectory
 
 
 def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
-    """The training row of a trajectory: its ids joined, with one advantage per policy turn spread over its tokens.
+    """The training row of a trajectory: its ids joined, with one advantage per policy turn spread over the tokens that
+    were sampled.
 
     Raises:
         ValueError: the numbers of advantages and policy turns, or of log-probabilities and tokens, differ.
@@ -28,9 +29,12 @@ def to_row(trajectory: Trajectory, advantage: Sequence[float]) -> TrainRow:
         if isinstance(turn, PolicyTurn):
             if len(turn.completion.logprobs) != n:
                 raise ValueError(f"{trajectory.id}: {len(turn.completion.logprobs)} log-probabilities for {n} tokens")
-            mask += [1] * n
+            first, last = turn.completion.written or (n, n)
+            sampled = [int(not first <= at < last) for at in range(n)]
+            mask += sampled
             logprobs.extend(turn.completion.logprobs)
-            values += [next(credit)] * n
+            value = next(credit)
+            values += [value if own else 0.0 for own in sampled]
             scales += turn.completion.scales or ()
         else:
             mask += [0] * n

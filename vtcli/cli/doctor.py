@@ -14,11 +14,10 @@ from vtcli.cli.console import say
 
 if TYPE_CHECKING:
     from vtcli.families.family import Family
+    from vtcli.report.printing import Table
 
 app = typer.Typer()
 COLOURS = {"ok": "green", "slow": "yellow", "absent": "yellow", "broken": "red"}
-PAGE = 160
-"""Characters of a line where there is no terminal."""
 Line = tuple[str, str, str, str]
 """Topic, state, what was found, what to do."""
 
@@ -67,22 +66,28 @@ def _trials(family: Family | None, *, cpu: bool) -> Iterator[Line]:
         yield outcome.check, outcome.state, outcome.figure, outcome.advice
 
 
-def _print(title: str, lines: Iterable[Line]) -> None:
-    """One page: a table on a terminal, Markdown elsewhere."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def page(title: str, lines: Iterable[Line]) -> Table:
+    """The lines as one table, a state in its colour."""
+    from vtcli.report.printing import Cell, Table
 
-    console = Console()
-    console = console if console.is_terminal else Console(width=PAGE)
-    table = Table(title=title, title_justify="left")
-    table.box = box.HEAVY_HEAD if console.is_terminal else box.MARKDOWN
-    for heading in ("", "state", "found", "what to do"):
-        table.add_column(heading, overflow="fold")
-    for topic, state, found, advice in lines:
-        table.add_row(topic, Text(state, COLOURS[state]), Text(found), Text(advice))
-    console.print(table)
+    cells = tuple(
+        (
+            Cell(topic, head=True),
+            Cell(state, words=True, style=COLOURS[state]),
+            Cell(found, words=True),
+            Cell(advice, words=True),
+        )
+        for topic, state, found, advice in lines
+    )
+    return Table(title, "", ("", "state", "found", "what to do"), cells)
+
+
+def _print(title: str, lines: Iterable[Line]) -> None:
+    from rich.console import Console
+
+    from vtcli.report.printing import print_all
+
+    print_all([page(title, lines)], Console())
 
 
 def _family(home: Path, model: str) -> Family:

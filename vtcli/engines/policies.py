@@ -22,6 +22,10 @@ ROOM, IMAGES = 512, 4
 """Tokens and images of a row that every policy has room for, whatever its limits: parity is tried with it."""
 
 
+HALF = 0.5
+"""Servers that take no more of a GPU's memory may share it with the learner without being told to."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only; what follows
@@ -47,6 +51,7 @@ class Engine:
     silence_s: float = 120.0  # a server that says nothing of itself for so long has failed
     keep_weights: bool = True  # in host memory, for a server that comes back in the midst of a step
     spool: str | None = None  # a folder that we and the servers see, for weights; null: memory or HTTP
+    own: OpenPolicy | None = None  # {_target_: mypkg.module.function}: an engine from outside, which opens instead
 
     def __post_init__(self) -> None:
         limits = (self.max_batch, self.timeout_s, self.start_timeout_s, self.silence_s, self.bucket_mb)
@@ -71,8 +76,33 @@ class Engine:
             )
         if bad := [url for url in self.urls if not url.startswith(("http://", "https://"))]:
             raise ConfigError(f"engine.urls: expected http://HOST:PORT, got {bad}")
+        if self.gpus is not None and (len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0):
+            raise ConfigError(f"engine.gpus: expected different GPUs of a node, counted from 0, got {self.gpus}")
         if len(set(self.urls)) < len(self.urls):
             raise ConfigError(f"engine.urls names a server twice: {self.urls}")
+
+    def server_gpus(self, ranks: int, gpus: int) -> list[int]:
+        """The GPUs of a node that our servers take, server by server, where ``ranks`` of its ``gpus`` learn.
+
+        They are those of ``engine.gpus``, or those that the learner leaves over. Where it leaves none, servers that
+        take at most ``HALF`` of a GPU's memory share the learner's.
+
+        Raises:
+            ConfigError: there are not as many.
+        """
+        needed = self.servers * self.tensor_parallel
+        free = self.gpus or list(range(ranks, gpus))
+        if not free and self.gpu_memory <= HALF:
+            free = list(range(gpus))
+        found = free[:needed]
+        if len(found) < needed or max(found) >= gpus:
+            raise ConfigError(
+                f"engine.servers={self.servers} with engine.tensor_parallel={self.tensor_parallel} need {needed} GPUs "
+                f"of this node, beside the learner's {ranks}; it has {gpus}, and engine.gpus is {self.gpus}. Start "
+                f"fewer ranks or servers, or set engine.gpus, or engine.gpu_memory to at most {HALF:g} to share the "
+                "learner's"
+            )
+        return found
 
     @property
     def sleeps(self) -> bool:
@@ -109,6 +139,14 @@ class TrainedPolicy(Policy, Sleeper, Protocol):
     def close(self) -> None: ...
 
 
+class OpenPolicy(Protocol):
+    """An engine from outside the project, called as ``open_policy`` is."""
+
+    def __call__(
+        self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement
+    ) -> TrainedPolicy: ...
+
+
 def open_policy(engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> TrainedPolicy:
     """The policy of the family's weights; ``limits`` are those of the rollouts that it is for.
 
@@ -116,6 +154,8 @@ def open_policy(engine: Engine, family: Family, view: View, limits: Limits, plac
         EngineError: the engine is not installed or does not start within its limit.
         InputError: no model there.
     """
+    if engine.own is not None:
+        return engine.own(engine, family, view, limits, place)
     if engine.name == "vllm":
         from vtcli.engines.vllm.policy import VllmPolicy
 

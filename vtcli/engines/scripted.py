@@ -31,15 +31,18 @@ class ScriptedPolicy:
     def __init__(self, chat: Chat, turns: Sequence[str]) -> None:
         self._chat = chat
         self._turns = list(turns)
+        self._said: tuple[int, ...] = ()  # of the turn under way,
+        self._rest: tuple[int, ...] = ()  # and what of it was cut off
 
     async def complete(self, request: Request) -> Completion:
         """The next turn, cut at the request's limit or after the token that completes a stop string; past the script
-        an empty turn."""
-        ids = self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
-        ids = ids[: self._stop(ids, request.stop)]
-        if len(ids) > request.max_tokens:
-            return Completion(ids[: request.max_tokens], (0.0,) * request.max_tokens, "length")
-        return Completion(ids, (0.0,) * len(ids), "stop")
+        an empty turn. A request that ends with what was said last goes on with the rest of that turn."""
+        same = bool(self._rest) and request.token_ids[-len(self._said) :] == self._said
+        whole = self._rest if same else self._chat.encode_turn(self._turns.pop(0) if self._turns else "")
+        end = self._stop(whole, request.stop)
+        ids = whole[: min(end, request.max_tokens)]
+        self._said, self._rest = ids, whole[len(ids) :]
+        return Completion(ids, (0.0,) * len(ids), "length" if end > request.max_tokens else "stop")
 
     def _stop(self, ids: Sequence[int], stop: Sequence[str]) -> int:
         """Number of ids to emit: all, or as many as complete one of the stop strings."""

@@ -1,26 +1,18 @@
-"""The account of a filter for people and programs: ``filter.json``, ``dropped.jsonl``, facts, tables."""
+"""The account of a filter for people and programs: ``filter.json``, ``dropped.jsonl``, facts."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
+from vtcli.filters.applying import EXAMPLES, HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
 from vtcli.store import codec, disk
-
-EXAMPLES = 5
-"""Ids of rows that are listed for each rule."""
-
-BAR = 40
-"""Characters of the histogram's longest bar."""
 
 RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
 """Names of rates in the account and of their files below ``facts``."""
@@ -38,6 +30,9 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
             "dropped": len(step.dropped),
             "kept": step.seen - len(step.dropped),
             "examples": [_dropped(row, reason) for row, reason in step.dropped[:EXAMPLES]],
+            "kept_examples": [_shown(row) for row in step.kept_examples],
+            "number": step.number or None,
+            "histogram": [asdict(bar) for bar in step.bars],
         }
         for step in found.steps
     ]
@@ -45,9 +40,13 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {name: _rates(rates) for fact, name in RATES.items() if (rates := found.facts.get(fact))}
 
 
+def _shown(row: RowFacts) -> dict[str, Any]:
+    return {"file": row.file, "id": row.id}
+
+
 def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
     """A dropped row, why, and the row or question that it is like."""
-    said = {"file": row.file, "id": row.id, "why": str(reason)}
+    said = _shown(row) | {"why": str(reason)}
     return said | ({"as": {"source": reason.source, "id": reason.id}} if isinstance(reason, Match) else {})
 
 
@@ -95,28 +94,3 @@ def _fact(rate: PassRate) -> dict[str, Any]:
 
 def _lines(values: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
-def show(said: Mapping[str, Any]) -> None:
-    """Prints the counts of every rule and the histogram of pass rates on standard error."""
-    console = Console(stderr=True)
-    table = Table(
-        "rule", "seen", "dropped", "kept", title=f"{said['data']}: {said['kept']} of {said['rows']} rows kept"
-    )
-    for rule in said["rules"]:
-        table.add_row(rule["rule"], *(str(rule[name]) for name in ("seen", "dropped", "kept")))
-    console.print(table)
-    for name in RATES.values():
-        if rates := said.get(name):
-            console.print(_bars(rates, name.replace("_", " "), said["policy"]))
-
-
-def _bars(rates: Mapping[str, Any], name: str, policy: str) -> Table:
-    most = max((entry["questions"] for entry in rates["histogram"]), default=1)
-    bars = Table(name, "questions", "", title=f"{rates['questions']} questions, policy {policy}")
-    for entry in rates["histogram"]:
-        bar = "█" * max(1, round(BAR * entry["questions"] / most))
-        bars.add_row(f"{entry['rate']:.3f}", str(entry["questions"]), bar)
-    if rates["without_verdict"]:
-        bars.add_row("none", str(rates["without_verdict"]), "broken or not judged; they stay")
-    return bars

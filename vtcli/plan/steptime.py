@@ -96,7 +96,7 @@ def forward_flops(s: StepInputs) -> float:
 
 def sharing(s: StepInputs) -> float:
     """Trajectories of a group that share one computed prompt: as many as a micro-batch has room for (or 1)."""
-    if not s.layout.shared_prompts:
+    if not (s.layout.shared_prompts and s.arch.packs):
         return 1.0
     own = s.shape.total - s.shape.prompt
     return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))
@@ -194,8 +194,8 @@ def sync(s: StepInputs, states: float) -> float:
     moves its ``states`` (bytes) to the host and back, an engine at level 1 its weights."""
     size = s.layout.bytes * s.arch.parameters
     gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
-    moved = 2 * states if s.layout.learner_sleep and not s.layout.serving else 0.0
-    moved += 2 * size / s.layout.tensor_parallel if s.layout.sleep == 1 and not s.layout.serving else 0.0
+    moved = 2 * states if s.layout.learner_sleep and not s.layout.apart else 0.0
+    moved += 2 * size / s.layout.tensor_parallel if s.layout.sleep == 1 and not s.layout.apart else 0.0
     return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
 
 
@@ -204,6 +204,6 @@ def step_time(s: StepInputs, memory: Memory) -> StepTime:
     generating = generation(s, memory.live)
     rollouts = (images(s), generating, tools(s, generating))
     learning = (logprobs(s), learner(s))
-    overlap = -min(sum(rollouts), sum(learning)) if s.layout.serving and s.layout.ahead else 0.0
+    overlap = -min(sum(rollouts), sum(learning)) if s.layout.apart and s.layout.ahead else 0.0
     parts = (*rollouts, *learning, sync(s, memory.states))
     return StepTime(*parts, rest=s.constants.rest_share * (sum(parts) + overlap), overlap=overlap)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from vtcli.algo.rows import pick
 from vtcli.protocols import Images
 from vtcli.report import pages, plots, tables, templates, viewer
 from vtcli.report.content import ReportData
+from vtcli.report.printing import Table, to_markdown
 from vtcli.schema import Scored
 from vtcli.store import disk
 from vtcli.store.images import ImageStore, image_file
@@ -42,7 +44,15 @@ def build(folder: Path, data: ReportData, images: ImageStore) -> tuple[Path, Pat
     return page, text
 
 
-def inline(found: Sequence[Scored], images: Images) -> tuple[viewer.Album, list[viewer.Card]] | None:
+@dataclass(frozen=True, slots=True)
+class InlineCards:
+    """The trajectories of a self-contained page, and their pictures."""
+
+    album: viewer.Album
+    cards: Sequence[viewer.Card]
+
+
+def inline(found: Sequence[Scored], images: Images) -> InlineCards | None:
     """The cards of a self-contained page and their pictures; None where they are too large for one."""
     album, cards, spent = viewer.Album(images), list[viewer.Card](), 0
     for scored in found:
@@ -51,7 +61,7 @@ def inline(found: Sequence[Scored], images: Images) -> tuple[viewer.Album, list[
         if album.size + spent > MAX_BYTES * 0.8:
             return None
         cards.append(card)
-    return album, cards
+    return InlineCards(album, cards)
 
 
 def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
@@ -70,10 +80,9 @@ def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
     return find
 
 
-def html(data: ReportData, found: Sequence[tables.Table], inside: tuple[viewer.Album, list[viewer.Card]] | None) -> str:
+def html(data: ReportData, found: Sequence[Table], inside: InlineCards | None) -> str:
     """The page; without ``inside`` it lists what ``pages.write`` wrote. Everything that a model or a data set wrote is
     escaped by the template."""
-    album, cards = inside or (None, [])
     headline = [t for t in found if t.title in ("Before and after", "Paired differences")]
     curves = _curves(data)
     sections = [("result", "Result"), ("training", "Training"), ("tables", "Tables")]
@@ -86,13 +95,13 @@ def html(data: ReportData, found: Sequence[tables.Table], inside: tuple[viewer.A
         policy="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
         f"img-src data:{beside}; script-src {templates.digest(templates.asset('browse.js'))}{beside}",
         paged=inside is None,
-        album=album.uris if album else {},
+        album=inside.album.uris if inside else {},
         sections=[s for s in sections if not hidden.get(s[0])],
         figures=_figures(data),
         headline=[*headline, *data.extra],
         rest=[t for t in found if t not in headline],
         curves=curves,
-        cards=cards,
+        cards=inside.cards if inside else (),
     )
 
 
@@ -110,12 +119,12 @@ def _curves(data: ReportData) -> list[Markup]:
     return [plots.curve(c, data.training.phases, last) for c in data.training.curves]
 
 
-def markdown(data: ReportData, found: Sequence[tables.Table]) -> str:
+def markdown(data: ReportData, found: Sequence[Table]) -> str:
     """The facts, all tables, the ends of the training curves, lineage and commands."""
     parts = [f"# {data.title}\n"]
     parts.append("\n".join(f"- {k}: {v}" for k, v in data.facts.items()) + "\n")
     parts.extend(f"{note}\n" for note in data.notes)
-    parts.extend(tables.to_markdown(t) for t in (*data.extra, *found))
+    parts.extend(to_markdown(t) for t in (*data.extra, *found))
     if data.training.curves:
         rule = "| metric | first step | last step | steps |\n| --- | --: | --: | --: |"
         lines = [

@@ -12,7 +12,7 @@ from vtcli.algo.rows import Row
 from vtcli.schema import Scored, Stop
 
 if TYPE_CHECKING:
-    from vtcli.report.tables import Table
+    from vtcli.report.printing import Table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,42 +1,14 @@
-"""The tables of a report, as text: one neutral form, printed to Markdown, to the console and by the HTML template."""
+"""The tables of evaluated models: headlines, paired differences, task by task, calls and stops."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from vtcli.algo.metrics import Comparison, Estimate, holm
 from vtcli.algo.rows import Summary, compare, pick, summarise
 from vtcli.report.content import Evaluation
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """``text`` is what matters, ``detail`` its interval, ``hint`` its denominator and method."""
-
-    text: str
-    detail: str = ""
-    hint: str = ""
-    head: bool = False  # names its line
-    words: bool = False  # a label, not a number
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table in reading order; every line has as many cells as there are columns."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    lines: tuple[tuple[Cell, ...], ...]
-
+from vtcli.report.printing import Cell, Table, print_all
 
 HEADLINES = (
     ("accuracy", "answer", "accuracy"),
@@ -72,9 +44,6 @@ TITLES = {
     "tokens": "tokens",
     "images": "images",
 }
-
-WIDEST = 400
-"""Characters of a line without a terminal; what is longer wraps."""
 
 EMPTY = Cell("–", hint="not measured")
 
@@ -244,50 +213,6 @@ def all_tables(series: Sequence[Evaluation], seed: int) -> list[Table]:
         found += [by_task(series, form, seed), task_differences(series, form, seed)]
     found += [shares(series, "tools", seed), shares(series, "stops", seed)]
     return [t for t in found if t is not None]
-
-
-def to_markdown(table: Table) -> str:
-    """A pipe table; intervals beside their value, pipes and line breaks of labels escaped."""
-    lines = [[_plain(f"{c.text} {c.detail}".strip()) for c in line] for line in table.lines]
-    head = [_plain(c) for c in table.columns]
-    rule = ["---", *["--:"] * (len(head) - 1)]
-    body = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *lines])
-    return f"### {table.title}\n\n{table.note}\n\n{body}\n"
-
-
-def _plain(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", ", ")
-
-
-def to_console(table: Table, *, plain: bool = False) -> RichTable:
-    """The same table for a terminal; labels are text, never markup. What is too wide wraps and is never cut off.
-
-    ``plain`` is for a file or a pipe: one line a row, between the bars of Markdown.
-    """
-    title, note = Text(table.title), Text(table.note)
-    found = RichTable(title=title, caption=note, title_justify="left", caption_justify="left")
-    found.box = box.MARKDOWN if plain else box.HEAVY_HEAD
-    for i, column in enumerate(table.columns):
-        found.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
-    for line in table.lines:
-        details = [c.detail.replace("\n", ", ") if plain else f"\n{c.detail}" for c in line]
-        cells = [
-            Text.assemble(c.text, (f" {detail}" if plain else detail, "dim")) if c.detail else Text(c.text)
-            for c, detail in zip(line, details, strict=True)
-        ]
-        found.add_row(*cells)
-    return found
-
-
-def print_all(tables: Iterable[Table], console: Console | None = None) -> None:
-    """Print on standard error; standard output carries results only. Tables wrap to the terminal's width; without a
-    terminal they are plain text, as wide as they need to be."""
-    console = console or Console(stderr=True)
-    for table in tables:
-        found = to_console(table, plain=not console.is_terminal)
-        if not console.is_terminal:
-            console.width = max(80, Measurement.get(console, console.options.update(max_width=WIDEST), found).maximum)
-        console.print(found)
 
 
 def show(series: Sequence[Evaluation], seed: int) -> None:

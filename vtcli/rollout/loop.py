@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vtcli.config.binding import KeyProblem
-from vtcli.config.bounds import above, at_least
-from vtcli.errors import EngineError, VtcliError
-from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, OpenEnv, Policy, Request, Sampling, Syntax
+from vtcli.config.bounds import OutOfBounds, above, at_least
+from vtcli.errors import ConfigError, EngineError, VtcliError
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, OpenEnv, Policy, Request, Sampling, Syntax
 from vtcli.rollout.spans import scales
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
@@ -22,17 +22,23 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Limits:
-    """Budgets of one trajectory. ``max_turns`` counts turns that call tools; one more may answer."""
+    """Budgets of one trajectory. ``max_turns`` counts turns that call tools; one more may answer. A thought of
+    ``max_thought_tokens`` is ended by the rollout, and the policy goes on after it."""
 
     max_turns: int = 10
     max_tokens: int = 8192  # prompt, policy and observations together
     max_turn_tokens: int = 1024  # one policy turn
+    max_thought_tokens: int = 0  # of a turn, the thought that the prompt has opened; 0: bounded by the turn alone
     max_images: int = 16  # the sample's included
     timeout_s: float = 600.0  # wall clock of one environment step
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_turns", "max_tokens", "max_turn_tokens", "max_images")
+        at_least(0, self, "max_thought_tokens")
         above(0, self, "timeout_s")
+        if self.max_thought_tokens >= self.max_turn_tokens:
+            told = f"expected less than max_turn_tokens={self.max_turn_tokens}, to have room for what follows"
+            raise OutOfBounds("max_thought_tokens", f"is {self.max_thought_tokens}: {told}.")
 
 
 MAX_TEMPERATURE = 10.0
@@ -131,6 +137,11 @@ async def rollout(
     Raises:
         VtcliError: what the user has to mend (a dead engine, an unusable row).
     """
+    if limits.max_thought_tokens and isinstance(chat, HasThoughts) and chat.thought_end is None:
+        raise ConfigError(
+            f"limits.max_thought_tokens={limits.max_thought_tokens}, but the model's chat template opens no thought, "
+            "so there is none to limit. Set it to 0."
+        )
     sample = request.sample
     state = _State((), list(sample.images), [])
     env: Env | None = None
@@ -241,12 +252,9 @@ async def _alternate(
             rollout=wanted.conversation,
         )
         version = policy.version
-        completion = await policy.complete(request)
+        completion = await _turn(request, policy, chat, limits.max_thought_tokens)
         if policy.version != version:
             raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
-        _check(completion, request, chat)
-        if wanted.sampling.spans:
-            completion = replace(completion, scales=scales(completion.token_ids, wanted.sampling, chat.piece))
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             decoded = syntax.read(decoded.text)
@@ -264,6 +272,39 @@ async def _alternate(
             return Stop.CALL_FAILED
         room = limits.max_tokens - len(state.ids)
     return Stop.MAX_TURNS
+
+
+async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> Completion:
+    """One policy turn, with at most ``thought`` tokens of thought where the prompt has opened one and ``thought`` > 0.
+
+    The thought is a request of its own, which ends at the tag. Stop strings count after it. At the limit the end of the
+    thought is written, which the policy did not sample. Then what remains of the turn is sampled as any other.
+    """
+    end = chat.thought_end if isinstance(chat, HasThoughts) else None
+    if end is None or not 0 < thought < request.max_tokens - len(end.token_ids):
+        return await _complete(request, policy, chat)
+    first = await _complete(replace(request, max_tokens=thought, stop=(end.tag,)), policy, chat)
+    if first.token_ids[-1] in chat.end_ids:
+        return first
+    written = () if chat.completes(first.token_ids, (end.tag,)) else end.token_ids
+    before, n = first.token_ids + written, len(first.token_ids)
+    ids, left = request.token_ids + before, request.max_tokens - len(before)
+    seed = derive_seed(request.seed, "after the thought")
+    rest = await _complete(replace(request, token_ids=ids, max_tokens=left, seed=seed), policy, chat)
+    return Completion(
+        token_ids=before + rest.token_ids,
+        logprobs=first.logprobs + (0.0,) * len(written) + rest.logprobs,
+        finish=rest.finish,
+        scales=first.scales and first.scales + (1.0,) * len(written) + (rest.scales or ()),
+        written=(n, n + len(written)) if written else None,
+    )
+
+
+async def _complete(request: Request, policy: Policy, chat: Chat) -> Completion:
+    """The policy's completion, checked, with what its logits were divided by."""
+    found = await policy.complete(request)
+    _check(found, request, chat)
+    return replace(found, scales=scales(found.token_ids, request.sampling, chat.piece))
 
 
 async def _replay(state: _State, prefix: Prefix, env: Env, limits: Limits) -> None:

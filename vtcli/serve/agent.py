@@ -19,7 +19,7 @@ from typing import Any
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Policy, Sampling, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
@@ -89,6 +89,7 @@ class Agent:
     temperature: float
     history: History
     metrics: Metrics
+    stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
@@ -214,7 +215,7 @@ class Agent:
         now = time.perf_counter()
         self._took.append(now - begin)
         self.metrics.ended(found, answers.finish(found), begin - came, now - came)
-        self.history.add(found, lease)
+        self.history.add(self.stored(found), lease)
         return found
 
     def cut(self, text: str, tokens: int) -> str:
@@ -227,7 +228,9 @@ class Agent:
         return len(self._ids(text))
 
     def _ids(self, text: str) -> Sequence[int]:
-        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids]
+        end = self.chat.thought_end if isinstance(self.chat, HasThoughts) else None
+        empty = 0 if end is None or end.tag in text else len(end.token_ids)  # a thinking model's turn begins with it
+        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids][empty:]
 
 
 def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:

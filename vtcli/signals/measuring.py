@@ -83,9 +83,10 @@ class SignalMeter:
 
 
 def _rubrics(parameters: Mapping[str, inspect.Parameter]) -> set[str]:
-    """The rubrics that a signal may ask: its ``rubric``, and those of single tasks in ``rubrics``."""
+    """The rubrics that a signal may ask: its ``rubric``, if it has one, and those of single tasks in ``rubrics``."""
     by_task = parameters["rubrics"].default if "rubrics" in parameters else None
-    return {str(parameters["rubric"].default), *map(str, (by_task or {}).values())}
+    own = [str(parameters["rubric"].default)] if "rubric" in parameters else []
+    return {*own, *map(str, (by_task or {}).values())}
 
 
 def unjudged_share(signals: Iterable[Signals]) -> float | None:

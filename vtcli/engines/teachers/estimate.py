@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
-
 from vtcli.engines.openai.chat import TextChat
-from vtcli.engines.openai.ledger import Budget, Price, TokenUsage
+from vtcli.engines.openai.ledger import TokenUsage
 from vtcli.engines.teachers.distil import Distillation
 from vtcli.envs.card import EnvCard, EnvInputs
 from vtcli.schema import Sample
@@ -81,25 +78,3 @@ def estimate(settings: Distillation, rows: int, prompts: Sequence[PromptLength])
 
 def _times(usage: TokenUsage, count: int) -> TokenUsage:
     return TokenUsage(usage.input * count, usage.output * count, usage.requests * count)
-
-
-def show(found: CostEstimate, teacher: str, price: Price, budget: Budget, settings: Distillation) -> None:
-    """Prints the estimate, and how it was made, on standard error."""
-    console = Console(stderr=True)
-    table = Table("", "requests", "tokens in", "tokens out", price.currency, title=f"{teacher}: {found.rows} rows")
-    priced = price.input > 0 or price.output > 0
-    for name, usage in (("expected, one try a row", found.expected), ("at most, by the limits", found.most)):
-        money = f"{usage.money(price):.2f}" if priced else "no teacher.price"
-        table.add_row(name, f"{usage.requests}", f"{usage.input}", f"{usage.output}", money)
-    console.print(table)
-    expect, limits = settings.expect, settings.limits
-    console.print(
-        f"Expected: {expect.calls:g} calls and an answer, {expect.turn_tokens} tokens a turn (synth.distil.expect). "
-        f"At most: {limits.max_turns} calls, {limits.max_turn_tokens} tokens a turn, {limits.max_tokens} in all "
-        f"(synth.distil.limits), and {found.tries} tries a row. Every request sends what came before it again. Prompts "
-        "were measured: four bytes of text are a token, and 28 x 28 pixels of an image. Nothing was asked.",
-        highlight=False,
-    )
-    limit = [f"{budget.tokens} tokens"] if budget.tokens else []
-    limit += [f"{budget.money:g} {price.currency}"] if budget.money else []
-    console.print(f"Budget: {' and '.join(limit) or 'none (synth.distil.budget)'}.", highlight=False)

@@ -8,10 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from vtcli.engines.openai.ledger import Price
 from vtcli.engines.teachers.distil import Distiller, RowOutcome
 from vtcli.store import codec, disk
 
@@ -58,26 +54,3 @@ def write(folder: Path, said: Mapping[str, Any], found: Sequence[RowOutcome], di
         if outcome.chosen is None
     ]
     disk.write_atomic(folder / "dropped.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
-def show(said: Mapping[str, Any]) -> None:
-    """Prints the counts and the cost on standard error."""
-    console = Console(stderr=True)
-    table = Table("rows", "", title=f"{said['teacher']} on {said['data']}: {said['kept']} of {said['rows']} rows kept")
-    for name, count in said["types"].items():
-        table.add_row(f"kept: {name}", str(count))
-    for why, count in said["dropped_rows"].items():
-        table.add_row(f"dropped: {why}", str(count))
-    console.print(table)
-    usage = said["usage"]
-    console.print(
-        f"{said['tries']} tries, {usage['requests']} requests ({usage['cached']} answered before), "
-        f"{usage['input']} tokens in, {usage['output']} out{_money(said['money'], Price(**said['price']))}",
-        highlight=False,
-    )
-    if said["stopped"]:
-        console.print(f"{said['stopped']}. Raise synth.distil.budget: what is paid is not paid again.", highlight=False)
-
-
-def _money(amount: float, price: Price) -> str:
-    return f", {amount:.4f} {price.currency}" if price.input or price.output else ""

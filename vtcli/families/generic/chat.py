@@ -6,6 +6,7 @@ can open a turn or an image. Ids of a longer conversation begin with those of th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from tokenizers import AddedToken, Tokenizer
 from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.generic.processor import ViewReader
-from vtcli.families.generic.template import CLOSE, OPEN, SAID, SLOT, SYSTEM, USER, ChatTemplate, Kinds
+from vtcli.families.generic.template import CLOSE, OPEN, SAID, SLOT, SYSTEM, USER, ChatTemplate, HeaderChange, Kinds
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import completes, piece
-from vtcli.protocols import DecodedTurn
+from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
+from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
+
+TAGS = (THOUGHT, THOUGHT_END, *(f"<{end}tool_{kind}>" for kind in ("call", "response") for end in ("", "/")))
+"""Tags of a policy's text. A policy samples them even where the tokenizer calls them special."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,22 @@ class TurnForm:
     lead: str  # begins the policy's turn, before its text
     tail: str  # ends its text, before the end marker
     end: str  # the end marker
-    rewriting: str | None  # what the template changes of earlier turns; rows keep what was sampled
+    rewriting: HeaderChange | None  # what the template changes of an earlier turn's header; rows keep what was sampled
     trims: Mapping[str, Trim]  # by role
+    thought: str | None  # what the prompt writes after the ``<think>`` that it opens; None: it opens none
+
+    def turn(self, said: str) -> tuple[str, str]:
+        """The text of the template, then that of the policy, after a prompt. In a thinking model all is the policy's,
+        which goes on inside the thought."""
+        said = self.trims["assistant"](said)
+        if self.thought is None:
+            return self.lead, said
+        return "", in_open_thought(said, self.empty_thought, newline=self.thought.endswith("\n"))
+
+    @property
+    def empty_thought(self) -> str:
+        """The text that ends a thought which the prompt has opened."""
+        return self.lead if THOUGHT_END in self.lead else EMPTY_THOUGHT
 
 
 @dataclass(frozen=True)
@@ -83,18 +102,24 @@ class GenericChat:
         return self._ids(rest, texts, images)
 
     def encode_turn(self, text: str) -> tuple[int, ...]:
-        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included."""
-        form = self.form
-        said = {SAID: form.trims["assistant"](text)}
-        return self._ids(f"{form.lead}{OPEN}{SAID}{CLOSE}{form.tail}{form.end}", said, ())
+        """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included. In a
+        thinking model the turn begins inside the thought: a text without one gets an empty one."""
+        lead, said = self.form.turn(text)
+        return self._ids(f"{lead}{OPEN}{SAID}{CLOSE}{self.form.tail}{self.form.end}", {SAID: said}, ())
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
-        """Reads one policy turn."""
+        """Reads one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
         ids = list(token_ids)
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return DecodedTurn(text=text, calls=parse_calls(text), answer=parse_answer(text))
+        said = text if self.form.thought is None else after_thought(text)
+        return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """The end of the thought that a thinking model's prompt has opened."""
+        return None if self.form.thought is None else ThoughtEnd(THOUGHT_END, self._text(self.form.empty_thought))
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
@@ -177,7 +202,10 @@ def open_chat(processor: Any, reader: ViewReader, image_pad: int) -> GenericChat
     Raises:
         InputError: a template or a tokenizer that cannot be taken apart.
     """
-    tokenizer = Tokenizer.from_str(processor.tokenizer.backend_tokenizer.to_str())
+    read = json.loads(processor.tokenizer.backend_tokenizer.to_str())
+    for token in read["added_tokens"]:
+        token["special"] = token["special"] and token["content"] not in TAGS
+    tokenizer = Tokenizer.from_str(json.dumps(read))
     if reader.marker in processor.tokenizer.get_vocab():  # some folders do not say that it is special
         tokenizer.add_special_tokens([AddedToken(text, special=True) for text in {reader.marker, reader.pad}])
     tokenizer.encode_special_tokens = True  # a marker inside a text is just text
@@ -219,4 +247,6 @@ def _form(template: ChatTemplate, markers: Mapping[str, int]) -> TurnForm:
         )
     at = min(places)
     trims = {role: Trim(*template.trims(role)) for role in ("system", "user", "assistant")}
-    return TurnForm(turn.lead, turn.rest[:at], places[at], turn.rewriting, trims)
+    _, opens_thought, after = template.prompt(("text",), system=False).rpartition(THOUGHT)
+    thought = after if opens_thought and not after.strip() else None
+    return TurnForm(turn.lead, turn.rest[:at], places[at], turn.rewriting, trims, thought)

@@ -11,7 +11,9 @@ import numpy as np
 
 from vtcli.errors import InputError
 from vtcli.families.family import Batch
+from vtcli.families.generic.template import HeaderChange
 from vtcli.families.messages import PLACEHOLDER
+from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef
 
@@ -35,6 +37,7 @@ _TALK = (
     ("assistant", "Then\nblue"),
     ("user", " And now? "),
 )
+_THOUGHT = f"{THOUGHT}\nIt may be so.\n{THOUGHT_END}\n\n"
 
 
 def config(folder: Path) -> Any:
@@ -110,13 +113,31 @@ def compare(chat: GenericChat) -> None:
         expected = processed(chat, rendered(chat, [("system", system)] * bool(system) + [("user", question)]), refs)
         expected = expected["input_ids"]
         _require(chat, chat.prompt(system, question, refs), expected[0].tolist(), f"the prompt {question!r}")
-    if chat.form.rewriting is not None:
-        return  # rows keep what the template would rewrite: no conversation of several turns is the processor's
-    refs = _refs(3)
-    ids = [*chat.prompt("Be kind.", _TALK[0][1], refs[:1]), *chat.encode_turn(_TALK[1][1])]
-    ids += [*chat.ask(_TALK[2][1], refs[1:]), *chat.encode_turn(_TALK[3][1]), *chat.ask(_TALK[4][1], ())]
-    expected = processed(chat, rendered(chat, [("system", "Be kind."), *_TALK]), refs)["input_ids"][0].tolist()
+    refs, thought = _refs(3), "" if chat.form.thought is None else _THOUGHT
+    ids = [*chat.prompt("Be kind.", _TALK[0][1], refs[:1]), *chat.encode_turn(thought + _TALK[1][1])]
+    ids += [*chat.ask(_TALK[2][1], refs[1:]), *chat.encode_turn(thought + _TALK[3][1]), *chat.ask(_TALK[4][1], ())]
+    plain = rendered(chat, [("system", "Be kind."), *_TALK])
+    expected = processed(chat, _as_seen(chat, plain, "", thought), refs)["input_ids"][0].tolist()
     _require(chat, ids, expected, "a conversation of three questions (does its template rewrite earlier turns?)")
+    talk = [(role, (_THOUGHT if role == "assistant" else "") + text) for role, text in _TALK]
+    found = rendered(chat, [("system", "Be kind."), *talk])
+    if found.split() != plain.split() and _as_seen(chat, found, _THOUGHT, _THOUGHT) != _as_seen(
+        chat, plain, "", _THOUGHT
+    ):
+        raise InputError(
+            f"its chat template neither keeps nor drops the thought of an earlier turn, but rewrites it ({found!r}). "
+            "Models of this kind are not supported."
+        )
+
+
+def _as_seen(chat: GenericChat, text: str, written: str, thought: str) -> str:
+    """A template's text of ``_TALK``, each policy turn after the header that its prompt opened. Turns begin with the
+    thought ``written`` in it, and get ``thought`` in its place."""
+    change = chat.form.rewriting or HeaderChange("", "")
+    for said in (said for role, said in _TALK if role == "assistant"):
+        earlier = f"{change.earlier}{chat.form.lead}{written}{said}"
+        text = text.replace(earlier, change.opened + "".join(chat.form.turn(thought + said)))
+    return text
 
 
 def rendered(chat: GenericChat, talk: Sequence[tuple[str, str]]) -> str:

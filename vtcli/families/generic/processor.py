@@ -3,9 +3,11 @@ pixels of an image must not depend on the images beside it."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -108,11 +110,36 @@ def open_processor(folder: Path, model_type: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # whatever transformers raises of its files
+        if lacking := _packages(error):
+            raise InputError(
+                f"{folder}: its processor ({name}) needs a package that is not installed: {', '.join(lacking)}. "
+                f"Install it and give the command again: pip install {' '.join(lacking)} torch=={_torch()}"
+            ) from error
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"{folder}: its processor ({name}) cannot be opened: {told[:300]} Copy or download the folder again, "
             "whole; it must have the tokenizer's and the image processor's files of the model."
         ) from error
+
+
+_LACKS = (
+    re.compile(r"requires (?:the )?(?:\W )?([\w-]+) library\b.{0,80}not found", re.S),
+    re.compile(r"Missing optional dependencies: ([\w, -]+)"),
+    re.compile(r"Package `?([\w-]+)`? is required"),
+    re.compile(r"No module named '([\w-]+)"),
+)
+"""The words in which transformers and Python say that a package is missing."""
+
+
+def _torch() -> str:
+    """The installed release of torch, which a package must not replace."""
+    return version("torch").partition("+")[0]
+
+
+def _packages(error: Exception) -> list[str]:
+    """The packages whose absence an error tells."""
+    found = (match.group(1) for pattern in _LACKS if (match := pattern.search(str(error))))
+    return sorted({name.strip().lower() for names in found for name in names.split(",")})
 
 
 def _joined(base: Any, folder: Path) -> Any:

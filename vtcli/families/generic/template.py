@@ -24,12 +24,20 @@ SYSTEM, EARLIER, SAID, USER = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
+class HeaderChange:
+    """The end of a turn's header: as the prompt opens it, and as the template writes it in an earlier turn."""
+
+    opened: str
+    earlier: str
+
+
+@dataclass(frozen=True)
 class TurnEdges:
     """The text around the policy's turn in a finished conversation."""
 
     lead: str  # written before its text, after what the prompt ends with
     rest: str  # written after its text
-    rewriting: str | None  # how the prompt before the turn changes once the turn is over; None: it stays
+    rewriting: HeaderChange | None  # how the prompt before the turn changes once the turn is over; None: it stays
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class ChatTemplate:
         if before.startswith(opened):
             return TurnEdges(before[len(opened) :], rest, None)
         at = next((i for i, (a, b) in enumerate(zip(before, opened, strict=False)) if a != b), len(before))
-        return TurnEdges("", rest, f"{opened[at:]!r} becomes {before[at:]!r}")
+        return TurnEdges("", rest, HeaderChange(opened[at:], before[at:]))
 
     def user_end(self) -> str:
         """The text after the user's text in a turn that nothing follows."""

@@ -15,8 +15,8 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from vtcli.families.qwen3_vl.sizes import TinyQwen3
 from vtcli.families.qwen3_vl.vision import PATCHES
 from vtcli.families.qwen_vl import tiny
-from vtcli.families.qwen_vl.chat import THOUGHT, THOUGHT_END
 from vtcli.families.qwen_vl.tiny import marker_ids, text_config, texts, vision_config, write, write_processor
+from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 
 __all__ = ["TinyQwen3", "build", "texts", "train_tokenizer"]
 

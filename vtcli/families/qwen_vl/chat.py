@@ -22,7 +22,9 @@ from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import completes, piece
 from vtcli.families.qwen_vl.patches import Patches
-from vtcli.protocols import DecodedTurn
+from vtcli.families.qwen_vl.processor import require_ids
+from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
+from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
 
 MARKERS = (
@@ -42,8 +44,6 @@ MARKERS = (
     "<|video_pad|>",
 )
 """Special tokens of the family, in the order of Qwen's vocabulary."""
-
-THOUGHT, THOUGHT_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class QwenChat:
         """Read ``tokenizer.json`` of a model folder; ``name``: of the family, for messages.
 
         Raises:
-            InputError: the file is missing or unreadable, or lacks a marker of the family.
+            InputError: the file is missing or unreadable, or lacks a marker of the family, or is not the config's.
         """
         path = folder / "tokenizer.json"
         if not path.is_file():
@@ -87,6 +87,7 @@ class QwenChat:
         missing = [marker for marker in needed if marker not in ids]
         if missing:
             raise InputError(f"{path} has no {', '.join(missing)}: expected a tokenizer of the {name} family")
+        require_ids(folder, name, ids)
         end = ids["<|im_end|>"]
         return cls(
             tokenizer=tokenizer,
@@ -124,11 +125,7 @@ class QwenChat:
     def encode_turn(self, text: str) -> tuple[int, ...]:
         """Token ids of a policy turn that the policy did not sample (demonstrations), its end marker included. In a
         thinking model the turn begins inside the thought: a text without one gets an empty one, as in the template."""
-        if self.thinks and THOUGHT_END not in text:
-            text = f"\n{THOUGHT_END}\n\n{text}"
-        elif self.thinks:
-            text = text.removeprefix(THOUGHT).lstrip("\n")
-        return (*self._text(text), self.im_end)
+        return (*self._text(in_open_thought(text) if self.thinks else text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
         """Read one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
@@ -136,11 +133,13 @@ class QwenChat:
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         text = self.tokenizer.decode(ids, skip_special_tokens=False)
-        said = text
-        if self.thinks:
-            _, ended, after = text.rpartition(THOUGHT_END)
-            said = after if ended else ""
+        said = after_thought(text) if self.thinks else text
         return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+
+    @property
+    def thought_end(self) -> ThoughtEnd | None:
+        """The end of the thought that a thinking model's prompt has opened."""
+        return ThoughtEnd(THOUGHT_END, self._text(EMPTY_THOUGHT)) if self.thinks else None
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""

@@ -59,6 +59,30 @@ def require(folder: Path, name: str, patches: Patches) -> None:
             )
 
 
+_IDS = {
+    "image_token_id": ("<|image_pad|>", 151655),
+    "video_token_id": ("<|video_pad|>", 151656),
+    "vision_start_token_id": ("<|vision_start|>", 151652),
+    "vision_end_token_id": ("<|vision_end|>", 151653),
+}
+"""Settings of ``config.json`` that name special tokens: the token, and transformers' id where the file is silent."""
+
+
+def require_ids(folder: Path, name: str, ids: Mapping[str, int]) -> None:
+    """Refuses a config whose special tokens are not the tokenizer's: the model would look for images in other places.
+
+    Raises:
+        InputError: an id of ``config.json`` is not the tokenizer's (``ids``, by token).
+    """
+    config = json.loads((folder / "config.json").read_text())
+    for key, (token, usual) in _IDS.items():
+        if token in ids and (found := config.get(key, usual)) != ids[token]:
+            raise InputError(
+                f"{folder}: {key} in config.json is {found}, but tokenizer.json writes {token} as {ids[token]}. Copy "
+                f"config.json and the tokenizer's files of one {name} model."
+            )
+
+
 def colours(folder: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Mean and standard deviation (3,) of the folder's image processor.
 

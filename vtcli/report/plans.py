@@ -1,17 +1,15 @@
-"""Plans and comparisons as tables of rich."""
+"""Plans of ``vtcli plan``, its constants and its comparison with published figures, as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from rich.console import RenderableType
-from rich.table import Table
-
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.memory import GIB
 from vtcli.plan.published import PublishedFigure
+from vtcli.report.printing import Cell, Table
 
 PHASES = {  # part of the memory -> what it is, whether the learner has it while it learns, for good
     "weights": "the learner's",
@@ -43,7 +41,7 @@ PARTS = {
 }
 
 
-def tables(plan: Plan) -> Iterator[RenderableType]:
+def tables(plan: Plan) -> Iterator[Table | str]:
     """The tables and lines of a plan for the terminal, in order."""
     yield _head(plan)
     yield _memory(plan)
@@ -65,6 +63,8 @@ def _head(plan: Plan) -> str:
         f"{_yes(on.activation_checkpointing)}, offload {on.offload}, engine.gpu_memory {on.gpu_memory:g}, sleep of the "
         f"engine {on.sleep} and of the learner {_yes(on.learner_sleep)}, tensor parallel {on.tensor_parallel}"
         + (f"; of each machine {on.serving} GPUs only generate" if on.serving else "")
+        + (f"; on {on.sharing} GPUs of each machine a server lives beside the learner" if on.sharing else "")
+        + (f"; {on.elsewhere} servers elsewhere generate" if on.elsewhere else "")
     )
 
 
@@ -74,8 +74,8 @@ def _yes(value: bool) -> str:
 
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
-    out = Table("GiB per GPU", "generating", "new weights", "learning", "", title="Memory", title_justify="left")
-    shared, sleeps = memory.layout.serving == 0, memory.layout.sleep > 0
+    lines: list[tuple[Cell, ...]] = []
+    shared, sleeps = not memory.layout.apart, memory.layout.sleep > 0
     stays = not memory.layout.learner_away
     for name, what in PHASES.items():
         in_phase = {
@@ -90,24 +90,35 @@ def _memory(plan: Plan) -> Table:
         if name == "policy" and shared and sleeps:
             sizes[1] = f"{memory.engine_weights / GIB:.3g}"
         if getattr(memory, name):
-            out.add_row(name, *sizes, what)
+            lines.append(_line(name, *sizes, what))
     total = [f"{m / GIB:.3g}" for m in (memory.generating, memory.syncing, memory.learning)]
-    out.add_row("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold")
-    out.add_row("on each host", f"{memory.host / GIB:.0f}", "", "", "offloaded, asleep, kept for servers")
+    lines.append(_line("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold"))
+    limit = "" if memory.host_limit is None else f"; of {memory.host_limit / GIB:.0f} usable"
+    kept = f"offloaded, asleep, kept for servers{limit}"
+    lines.append(_line("on each host", f"{memory.host / GIB:.0f}", "", "", kept))
     beside = memory.host_checkpoint + memory.host_images
-    out.add_row("... and at most", f"{beside / GIB:.0f}", "", "", "a checkpoint being written, images of the ranks")
-    out.add_row("... at the start", f"{memory.host_loading / GIB:.0f}", "", "", "every rank reads the whole model")
-    return out
+    most = "a checkpoint being written, images of the ranks"
+    lines.append(_line("... and at most", f"{beside / GIB:.0f}", "", "", most))
+    loading = f"{memory.host_loading / GIB:.0f}"
+    lines.append(_line("... at the start", loading, "", "", "every rank reads the whole model"))
+    return Table("Memory", "", ("GiB per GPU", "generating", "new weights", "learning", ""), tuple(lines))
+
+
+def _line(name: str, *figures_and_words: str, style: str = "") -> tuple[Cell, ...]:
+    """A line of numbers between its name and, last, what it is."""
+    *figures, what = figures_and_words
+    numbers = [Cell(figure, style=style) for figure in figures]
+    return Cell(name, head=True, style=style), *numbers, Cell(what, words=True, style=style)
 
 
 def _time(plan: Plan) -> Table:
-    out = Table("seconds per step", "", "share", "", title="Time", title_justify="left")
+    lines: list[tuple[Cell, ...]] = []
     for name, value in asdict(plan.time).items():
         if name == "overlap" and not value:
             continue
-        out.add_row(name, f"{value:.3g}", f"{value / plan.time.total:.0%}", PARTS[name])
-    out.add_row("total", f"{plan.time.total:.3g}", "", "", style="bold")
-    return out
+        lines.append(_line(name, f"{value:.3g}", f"{value / plan.time.total:.0%}", PARTS[name]))
+    lines.append(_line("total", f"{plan.time.total:.3g}", "", "", style="bold"))
+    return Table("Time", "", ("seconds per step", "", "share", ""), tuple(lines))
 
 
 def _verdict(plan: Plan) -> str:
@@ -142,24 +153,17 @@ def _cost(plan: Plan) -> str:
 
 def constants(values: Constants) -> Table:
     """A table of all constants, with a mark for the measured ones."""
-    out = Table("constant", "value", "source", title="Constants", title_justify="left")
-    for name, value, source in values.rows():
-        out.add_row(name, f"{value:.4g}", source)
-    return out
+    lines = tuple(_line(name, f"{value:.4g}", source) for name, value, source in values.rows())
+    return Table("Constants", "", ("constant", "value", "source"), lines)
 
 
 def comparison(rows: Sequence[PublishedFigure]) -> Table:
     """Published figures beside the model's."""
-    out = Table("run", "part", "published", "model", "off by", "", title="Checked against", title_justify="left")
+    lines: list[tuple[Cell, ...]] = []
     for row in rows:
         unit = "GPU-h" if row.part == "gpu_hours" else "s"
         note = "calibrated on" if row.case.calibrated and row.part == "update" else f"assumed: {row.case.assumed}"
-        out.add_row(
-            row.case.name,
-            row.part,
-            f"{row.published:.0f} {unit}",
-            f"{row.predicted:.0f} {unit}",
-            f"{row.ratio - 1:+.0%}",
-            note,
-        )
-    return out
+        figures = f"{row.published:.0f} {unit}", f"{row.predicted:.0f} {unit}", f"{row.ratio - 1:+.0%}"
+        part = Cell(row.part, words=True)
+        lines.append((Cell(row.case.name, head=True), part, *map(Cell, figures), Cell(note, words=True)))
+    return Table("Checked against", "", ("run", "part", "published", "model", "off by", ""), tuple(lines))

@@ -1,0 +1,32 @@
+"""Thoughts of a policy's turn. A thinking model's chat template opens ``<think>`` itself: the marker belongs to the
+prompt, and the turn begins inside the thought. Pure."""
+
+from __future__ import annotations
+
+THOUGHT, THOUGHT_END = "<think>", "</think>"
+
+EMPTY_THOUGHT = f"\n{THOUGHT_END}\n\n"
+"""Ends an open thought that has no text, as Qwen's templates write it."""
+
+
+def after_thought(text: str) -> str:
+    """The part of a turn that may call and answer: all after its thought; nothing where the thought has no end.
+
+    >>> after_thought("Is it 1? </think>It is 2.")
+    'It is 2.'
+    """
+    _, ended, after = text.rpartition(THOUGHT_END)
+    return after if ended else ""
+
+
+def in_open_thought(text: str, empty: str = EMPTY_THOUGHT, newline: bool = True) -> str:
+    """A demonstration's turn where the prompt has opened a thought. A turn without a thought gets the ``empty`` one.
+    ``newline``: the prompt ended the line after ``<think>``.
+
+    >>> in_open_thought("<think>Is it 1?</think>It is 2.")
+    'Is it 1?</think>It is 2.'
+    """
+    if THOUGHT_END not in text:
+        return empty + text
+    text = text.removeprefix(THOUGHT)
+    return text.lstrip("\n") if newline else text

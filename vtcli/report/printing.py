@@ -1,0 +1,122 @@
+"""Tables in one neutral form, and their printer: on a terminal of any width, through a pipe, and as Markdown.
+
+Every table of the project goes through ``print_all``. The templates of the pages read the same ``Table``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+WIDEST = 400
+"""Characters of a line without a terminal; what is longer wraps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``text`` is what matters, ``detail`` its interval, ``hint`` its denominator and method."""
+
+    text: str
+    detail: str = ""
+    hint: str = ""
+    head: bool = False  # names its line
+    words: bool = False  # a label, not a number
+    style: str = ""  # on a terminal, in rich's words: "bold", "green"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table in reading order; every line has as many cells as there are columns."""
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    lines: tuple[tuple[Cell, ...], ...]
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table; intervals beside their value, pipes and line breaks of labels escaped."""
+    lines = [[_plain(f"{c.text} {c.detail}".strip()) for c in line] for line in table.lines]
+    head = [_plain(c) for c in table.columns]
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *lines])
+    return f"### {table.title}\n\n{table.note}\n\n{body}\n"
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", ", ")
+
+
+def to_console(table: Table, *, plain: bool = False, width: int = WIDEST) -> RichTable:
+    """The same table for a terminal of ``width``; labels are text, never markup. What is too wide wraps between words,
+    and is never cut off.
+
+    ``plain`` is for a file or a pipe: one line a row, between the bars of Markdown.
+    """
+    found = RichTable(title=Text(table.title), title_justify="left", caption_justify="left")
+    found.caption = Text(table.note) if table.note else None
+    found.box = box.MARKDOWN if plain else box.HEAVY_HEAD
+    widths = _widths(table, width - 3 * len(table.columns) - 1)
+    if widths is None:  # the spaces beside the bars go before a word is broken
+        found.padding = 0
+        widths = _widths(table, width - len(table.columns) - 1, break_words=True)
+    for i, column in enumerate(table.columns):
+        left = i == 0 or (bool(table.lines) and table.lines[0][i].words)
+        fixed = None if plain or widths is None else widths[i]
+        found.add_column(Text(column), justify="left" if left else "right", overflow="fold", width=fixed)
+    for line in table.lines:
+        details = [c.detail.replace("\n", ", ") if plain else f"\n{c.detail}" for c in line]
+        cells = [
+            Text.assemble((c.text, c.style), (f" {detail}" if plain else detail, "dim"))
+            if c.detail
+            else Text(c.text, c.style)
+            for c, detail in zip(line, details, strict=True)
+        ]
+        found.add_row(*cells)
+    return found
+
+
+def _widths(table: Table, room: int, *, break_words: bool = False) -> list[int] | None:
+    """The columns' widths in ``room`` characters. None where the longest words do not fit and may not be broken.
+
+    Words and intervals stay whole as far as they can; what is left goes to the columns with most to wrap.
+    """
+    least, full = list[int](), list[int]()
+    for i, column in enumerate(table.columns):
+        texts = [column, *(line[i].text for line in table.lines)]
+        details = [len(part) for line in table.lines for part in line[i].detail.split("\n")]
+        least.append(max(1, *(len(word) for text in texts for word in text.split()), *details, 0))
+        full.append(max(1, *(len(part) for text in texts for part in text.split("\n")), *details))
+    if sum(least) > room and not break_words:
+        return None
+    longest = max(least)
+    while sum(widths := [min(longest, each) for each in least]) > room and longest > 1:
+        longest -= 1
+    for _ in range(min(room, sum(full)) - sum(widths)):
+        neediest = max(range(len(widths)), key=lambda i: full[i] / widths[i])
+        widths[neediest] += 1
+    return widths
+
+
+def print_all(parts: Iterable[Table | str], console: Console | None = None) -> None:
+    """Print tables, and texts between them, on standard error; standard output carries results only.
+
+    Tables wrap to the terminal's width; without a terminal they are plain text, as wide as they need to be.
+    """
+    console = console or Console(stderr=True)
+    terminal, width = console.is_terminal, console.width
+    for part in parts:
+        if isinstance(part, str):
+            console.print(part, highlight=False, markup=False, soft_wrap=not terminal)
+            continue
+        found = to_console(part, plain=not terminal, width=width if terminal else WIDEST)
+        if not terminal:
+            console.width = max(80, Measurement.get(console, console.options.update(max_width=WIDEST), found).maximum)
+        console.print(found)
+        console.width = width
