@@ -340,7 +340,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-            metrics["time/move_s"] = moved
+            metrics |= {"time/move_s": moved, **run.phases.peaks}
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
