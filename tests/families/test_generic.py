@@ -453,6 +453,6 @@ def test_vllm_gets_the_names_of_released_folders_and_no_others(tmp_path: Path) -
     save_file(short, tmp_path / "model" / WEIGHTS, {"format": "pt"})
     made = open_family(tmp_path / "model")
     load_model(made)  # which transformers reads
-    told = r"named 'vision_tower\.embeddings.*vLLM reads vision_tower\.vision_model\.… .*use engine=hf"
+    told = r"named 'vision_tower\.embeddings.*vLLM reads vision_tower\.vision_model\.… .*Use engine=hf"
     with pytest.raises(InputError, match=told):
         made.vllm.arguments(4, 512, 10**6)
