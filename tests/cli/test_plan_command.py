@@ -77,7 +77,7 @@ def test_host_memory_is_a_limit_where_it_is_given(tmp_path: Path) -> None:
     argv = ["+recipe=toolsrl", "scale=gpu", "cluster=1x1xH100"]
     free = plan(*argv, home=tmp_path)
     m = free["memory_gib"]
-    needed = max(m["host_loading"], m["host"] + m["host_checkpoint"] + m["host_images"])
+    needed = max(m["host_loading"], m["host"] + m["host_checkpoint"] + m["host_images"] + m["host_gathered"])
     assert (free["fits"], m["host_limit"]) == (True, None)
     assert plan(*argv, f"plan.host_gib={needed / 0.95 + 1}", home=tmp_path)["fits"]
     small = plan(*argv, f"plan.host_gib={needed / 0.95 - 1}", home=tmp_path)

@@ -28,6 +28,7 @@ def test_questions_pictures_and_trajectories_are_passed_on(tmp_path: Path) -> No
                 assert reply.content_type == "text/event-stream"
                 name, text = reply.headers["X-Vtcli-Trajectory"], await reply.text()
             assert '"content": "L"' in text and text.endswith("data: [DONE]\n\n")
+            assert '"html"' not in text  # which only the page asks for
             async with server.client.get(f"/beside/v1/trajectories/{name}") as reply:
                 (_, made) = (await reply.json())["images"]
             async with server.client.get("/beside" + made["url"]) as reply:

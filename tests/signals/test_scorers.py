@@ -43,6 +43,7 @@ def asked(answer: str, **truth: Any) -> Sample:
             "A good look shows: B",
             "$\\boxed{\\text{(B)}}$",
         ),
+        *("It's not A or C, it's B", "I don't think it's A; B", "The answer isn't A but B"),
         *("A. red is wrong. B is right.", "The answer is not A. B", "The correct answer is B, not A."),
         *("Final answer: B\nbecause A is wrong", "B because the other one is wrong", "answer: not A but B"),
         *("\u7b54\u6848\u662fB", "\u7b54\u6848\uff1aB\u3002", "\u9009B", "\u7b54\u6848\u662fB\u9009\u9879"),
@@ -67,6 +68,7 @@ def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
         "B2",
         "purple",
         "Answer is not A",
+        "A or C? It can't be A.",
     ],
 )
 def test_what_names_no_option_is_counted_and_not_guessed(reply: str) -> None:
@@ -311,6 +313,9 @@ def test_mmmu() -> None:
         *[("1000", "1,000", Grade(1.0, 1)), ("[1,2]", "[1, 2]", Grade(1.0, 1)), ("[1,2]", "2", Grade(0.0, 0))],
         *[("\\frac{1}{2}", "2", Grade(0.0, 0)), ("-\\frac{1}{2}", "-0.5", Grade(1.0, 1))],
         *[("3", "I cannot see the triangle here", Grade(0.0, 0, False)), ("3", "\\boxed{}", Grade(0.0, 0, False))],
+        *[("3", "The answer is 3, because 5 - 2 = 3", Grade(1.0, 1)), ("5", "Therefore, x = 5.", Grade(1.0, 1))],
+        *[("3/4", "We multiply both sides and get $\\frac{3}{4}$.", Grade(1.0, 1))],
+        *[("4", "The answer is 3, so it is 4 less than 7", Grade(0.0, 0))],  # what is declared counts
         ("yes", "Yes.", Grade(1.0, 1)),
     ],
 )

@@ -13,10 +13,6 @@ from vtcli.schema import Sample
 from vtcli.signals.scorers.grade import Grade, Scorer
 from vtcli.signals.scorers.table import SCORERS
 
-RULES_BESIDE = ("judge",)
-"""Rules of ``signals.rules`` that are no scorer."""
-
-
 ROW = "__row__"
 """Column of a row's number, from 0, in rows without ids."""
 

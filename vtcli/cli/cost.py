@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from vtcli.config.binding import convert
 from vtcli.engines.policies import Engine
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
-from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
+from vtcli.families.table import find_family, model_type
+from vtcli.plan.architecture import KINDS, KNOWN, Architecture, from_folder, from_sizes, known
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.fit import advised, estimate
@@ -79,16 +80,38 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
         return from_sizes("tiny", model["architecture"], str(model.get("family")))
     name = str(name)
     if Path(name).is_dir() and not (Path(name) / "manifest.json").is_file():
-        return from_folder(Path(name))
+        return folder_sizes(Path(name), values.get("families") or {})
     if re.search(r":v\d+|@latest", name) or Path(name).is_dir():
-        return from_folder(source_model(ArtifactStore(Path(str(values["home"]))), name).path)
+        path = source_model(ArtifactStore(Path(str(values["home"]))), name).path
+        return folder_sizes(path, values.get("families") or {})
     found = known(name)
     if found is None:
         raise ConfigError(
             f"model={name}: neither a folder, an artifact, nor a model whose sizes are known: {', '.join(KNOWN)} and "
-            "what is named after them. For another Qwen-VL give a folder with its config.json."
+            "what is named after them. For another model give a folder with its config.json."
         )
     return found
+
+
+def folder_sizes(folder: Path, families: Mapping[str, str]) -> Architecture:
+    """The architecture of a model's folder, from its ``config.json``. Of a Qwen-VL no library is loaded; another family
+    is asked. ``families``: those from outside.
+
+    Raises:
+        InputError: the folder's files cannot be read, or lack a size.
+        ConfigError: no family has the model, or it does not say its sizes.
+    """
+    kind = model_type(folder)
+    if kind in KINDS and kind not in families:
+        return from_folder(folder)
+    family = find_family(kind, families)
+    ask: Callable[[Path], Architecture] | None = getattr(family, "planned", None)
+    if ask is None:
+        raise ConfigError(
+            f"families.{kind}: {family.__qualname__} does not say the sizes of {folder}. Add a class method "
+            "planned(folder) that returns a vtcli.plan.architecture.Architecture (docs/families.md)."
+        )
+    return ask(folder)
 
 
 def workload(values: Mapping[str, Any]) -> Workload:

@@ -45,6 +45,7 @@ class Memory:
     host: float
     host_checkpoint: float  # copies of states that are being written
     host_images: float  # decoded, and prepared for the learner
+    host_gathered: float  # ZeRO-3: every rank gathers the whole model for the engine
     host_loading: float  # every rank reads the whole model at the start, before it is sharded
     layout: Layout
 
@@ -86,7 +87,7 @@ class Memory:
     @property
     def host_needed(self) -> float:
         """The most of a machine's memory: at the start, or while a checkpoint is written."""
-        return max(self.host_loading, self.host + self.host_checkpoint + self.host_images)
+        return max(self.host_loading, self.host + self.host_checkpoint + self.host_images + self.host_gathered)
 
     @property
     def host_fits(self) -> bool:
@@ -244,6 +245,7 @@ def memory(
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         host_checkpoint=checkpoint_copy(parameters, learnt, layout, cluster) if work.checkpoint_beside else 0.0,
         host_images=(PREPARED + CACHED) * (cluster.per_node - layout.serving),
+        host_gathered=layout.bytes * arch.parameters * (cluster.per_node - layout.serving) * (layout.zero_stage == 3),
         host_loading=layout.bytes * arch.parameters * (cluster.per_node - layout.serving),
         layout=layout,
     )

@@ -96,8 +96,8 @@ def _memory(plan: Plan) -> Table:
     limit = "" if memory.host_limit is None else f"; of {memory.host_limit / GIB:.0f} usable"
     kept = f"offloaded, asleep, kept for servers{limit}"
     lines.append(_line("on each host", f"{memory.host / GIB:.0f}", "", "", kept))
-    beside = memory.host_checkpoint + memory.host_images
-    most = "a checkpoint being written, images of the ranks"
+    beside = memory.host_checkpoint + memory.host_images + memory.host_gathered
+    most = "a checkpoint being written, images of the ranks, at ZeRO-3 the model gathered by each"
     lines.append(_line("... and at most", f"{beside / GIB:.0f}", "", "", most))
     loading = f"{memory.host_loading / GIB:.0f}"
     lines.append(_line("... at the start", loading, "", "", "every rank reads the whole model"))

@@ -23,7 +23,7 @@ from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Poli
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
-from vtcli.serve.history import History
+from vtcli.serve.history import History, step_card
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
@@ -201,7 +201,8 @@ class Agent:
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index))
+                drawn_as = partial(step_card, sample, self.images) if question.asked.include_cards else None
+                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), drawn_as)
 
             try:
                 found = await rollout(drawn, self.policy, self.chat, open_env, self.limits, question.deadline)
@@ -238,10 +239,19 @@ def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = No
 
 
 class _WatchedEnv:
-    """A world whose turns are told as they come, with the client's system text after its own."""
+    """A world whose turns are told as they come, with the client's system text after its own.
 
-    def __init__(self, env: Env, system: str, tell: Callable[..., None]) -> None:
-        self._env, self._system, self._tell = env, system, tell
+    ``drawn_as`` makes the HTML of what the world answered, for a client that wants it.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        system: str,
+        tell: Callable[..., None],
+        drawn_as: Callable[[Sequence[ImageRef], Observation], str] | None,
+    ) -> None:
+        self._env, self._system, self._tell, self._drawn_as = env, system, tell, drawn_as
         self._turns = 0
 
     @property
@@ -258,7 +268,10 @@ class _WatchedEnv:
         observation = await self._env.step(turn, images)
         if observation is not None:
             number, shown = 2 * self._turns + 1, (*images, *observation.images)
-            self._tell(answers.seen(observation), answers.step(number, observation, shown, len(images)))
+            step = answers.step(number, observation, shown, len(images))
+            if self._drawn_as is not None:
+                step["html"] = self._drawn_as(images, observation)
+            self._tell(answers.seen(observation), step)
         self._turns += 1
         return observation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from vtcli.errors import InputError
 from vtcli.report import pages, viewer
 from vtcli.report.listing import LISTED
-from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Scored, Signals, Trajectory
+from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Observation, Sample, Scored, Signals, Trajectory
 from vtcli.serve import answers
 from vtcli.store import codec, records
 from vtcli.store.images import ImageStore
@@ -118,13 +118,17 @@ def listed(found: Trajectory) -> dict[str, Any]:
         "answered": found.answer is not None,
         "turns": len(found.policy_turns),
         "calls": len(found.results),
-        "seed": found.seed,
     }
 
 
 def card(found: Trajectory, images: LeasedImages) -> str:
     """A trajectory as report and ``vtcli view`` show it: HTML in which nothing of a client or a model is markup."""
     return pages.body(viewer.card(Scored(found, Signals({}), None), ServedPictures(images.held)))
+
+
+def step_card(sample: Sample, leased: LeasedImages, images: Sequence[ImageRef], observation: Observation) -> str:
+    """One turn of the world in the same way, while its rollout goes on; ``images`` were there before it."""
+    return pages.turns(viewer.world_steps(sample, images, observation, ServedPictures(leased.held)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class ChatRequest:
     stop: tuple[str, ...]  # cut the answer
     stream: bool
     include_usage: bool
+    include_cards: bool  # each step of the stream also as the report's viewer shows it, for the page
 
     @property
     def id(self) -> str:
@@ -134,6 +135,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         stop=_stops(given.get("stop")),
         stream=_flag(given, "stream"),
         include_usage=_flag(cast("dict[str, Any]", options), "include_usage"),
+        include_cards=_flag(cast("dict[str, Any]", options), "include_cards"),
     )
 
 

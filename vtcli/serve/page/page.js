@@ -1,6 +1,5 @@
 // The page at /: asks /v1/chat/completions as any client does, and draws what the stream tells.
 // Text of a model or of a tool goes through textContent only.
-const SVG = "http://www.w3.org/2000/svg", SHOWN_PX = 336;
 const $ = (id) => document.getElementById(id);
 const images = []; // {name, url}: data URLs of the question's images
 const servers = [{ path: "", model: "" }]; // a second one below data-beside
@@ -91,36 +90,14 @@ async function copy(text, what) {
 function row(who, ...children) {
   return make("div", { className: "row" }, make("div", { className: "who", textContent: who }), make("div", {}, ...children));
 }
-async function picture(server, image, drawing, label) {
-  const [w, h] = [image.view_width, image.view_height], scale = Math.min(3, SHOWN_PX / Math.max(w, h));
-  const svg = document.createElementNS(SVG, "svg");
-  const set = (node, values) => Object.entries(values).forEach(([name, value]) => node.setAttribute(name, value));
-  set(svg, { class: "picture", viewBox: `0 0 ${w} ${h}`, width: Math.round(w * scale), height: Math.round(h * scale) });
-  set(svg, { role: "img", "aria-label": label });
-  const reply = await fetch(server.path + image.url, { headers: headers() });
-  if (reply.ok) {
-    const shown = document.createElementNS(SVG, "image");
-    set(shown, { width: w, height: h, href: URL.createObjectURL(await reply.blob()) });
-    svg.append(shown);
-  }
-  const drawn = new DOMParser().parseFromString(`<svg xmlns="${SVG}">${drawing}</svg>`, "image/svg+xml");
-  svg.append(...[...drawn.documentElement.childNodes].map((node) => document.importNode(node, true)));
-  return svg;
-}
-async function figure(server, image, drawing, caption) {
-  const text = `${caption}, ${image.view_width} × ${image.view_height}`;
-  return make("figure", {}, await picture(server, image, drawing, text), make("figcaption", { textContent: text }));
-}
-async function world(server, call) {
-  const title = make("div", { className: "title" }, make("span", { className: `badge ${call.status}`, textContent: call.status }));
-  title.append(` ${call.name ?? "unreadable call"} ${call.arguments ? JSON.stringify(call.arguments).slice(0, 200) : ""}`);
-  const shots = [];
-  if (call.on && (call.drawing || call.images.length)) shots.push(await figure(server, call.on, call.drawing, `image ${call.on.index}, the call on it`));
-  for (const image of call.images) shots.push(await figure(server, image, "", `came back: image ${image.index}`));
-  const note = call.status === "ok" ? [] : [make("div", { className: "note", textContent: call.message })];
-  const found = row("world", title, ...note, make("div", { className: "shots" }, ...shots));
-  found.classList.add("world");
-  return found;
+// What the report's viewer drew on the server: its texts are escaped, and scripts of such a document never run.
+async function drawn(server, html) {
+  const made = new DOMParser().parseFromString(html, "text/html");
+  await Promise.all([...made.querySelectorAll("image[data-href]")].map(async (image) => {
+    const reply = await fetch(server.path + image.dataset.href, { headers: headers() });
+    if (reply.ok) image.setAttribute("href", URL.createObjectURL(await reply.blob()));
+  }));
+  return [...made.body.childNodes].map((node) => document.importNode(node, true));
 }
 function button(textContent, onclick) { return make("button", { type: "button", textContent, onclick }); }
 function column(asked, server) { // of one model
@@ -158,7 +135,7 @@ async function look() {
 }
 function kept(found) {
   const badge = make("span", { className: `badge ${found.answered ? "ok" : "no_output"}`, textContent: found.stop.replaceAll("_", " ") });
-  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"} · seed ${found.seed}`;
+  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"}`;
   const summary = make("summary", {}, badge, make("span", { className: "q", textContent: found.question }));
   summary.append(make("span", { className: "soft", textContent: facts }));
   const node = make("details", { className: "card", id: found.server.path + found.id }, summary);
@@ -170,13 +147,8 @@ async function fill(node, { server, url }) {
   node.append(told);
   const reply = await fetch(`${server.path}${url}/card`, { headers: headers() });
   if (!reply.ok) { told.textContent = await problem(reply); return; }
-  const drawn = new DOMParser().parseFromString(await reply.text(), "text/html"); // its texts are escaped; scripts never run
-  await Promise.all([...drawn.querySelectorAll("image[data-href]")].map(async (image) => {
-    const picture = await fetch(server.path + image.dataset.href, { headers: headers() });
-    if (picture.ok) image.setAttribute("href", URL.createObjectURL(await picture.blob()));
-  }));
-  for (const link of drawn.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(node.id)}`);
-  told.replaceWith(...[...drawn.body.childNodes].map((child) => document.importNode(child, true)));
+  told.replaceWith(...(await drawn(server, await reply.text())));
+  for (const link of node.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(node.id)}`);
 }
 function follow() {
   let id = location.hash.slice(1);
@@ -203,7 +175,7 @@ async function* events(reply) {
 async function show(told, shown) {
   if (told.error) throw new Error(told.error.message);
   const choice = told.choices[0], delta = choice?.delta ?? {}, step = told.vtcli?.step;
-  if (step) for (const call of step.calls) shown.inside.append(await world(shown.server, call));
+  if (step) shown.inside.append(...(await drawn(shown.server, step.html)));
   else if (delta.reasoning_content) shown.inside.append(row("policy", make("pre", { textContent: delta.reasoning_content.trim() })));
   if (delta.content) shown.inside.append(row("answer", make("b", { textContent: delta.content })));
   if (!choice?.finish_reason) return;
@@ -219,7 +191,7 @@ async function show(told, shown) {
 function draw() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
 async function answer(asked, shown, signal) { // returns what went wrong
   try {
-    const sent = JSON.stringify({ ...body(asked, shown.server.model), stream: true });
+    const sent = JSON.stringify({ ...body(asked, shown.server.model), stream: true, stream_options: { include_cards: true } });
     const about = { method: "POST", signal, headers: { "Content-Type": "application/json", ...headers() } };
     const reply = await fetch(`${shown.server.path}/v1/chat/completions`, { ...about, body: sent });
     if (!reply.ok) throw new Error(await problem(reply));

@@ -31,6 +31,10 @@ DYNAMATH_ERROR = 0.001
 _DECLARES = re.compile(
     r"(?:answer|result|value|solution)\b(?:\s+(?:is|equals|would be|must be)|\s*[:=])\s*:?", re.IGNORECASE
 )
+_CONCLUDES = re.compile(
+    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s*(?=[-+\d\\$(\[]|[a-zA-Z]\s*=)", re.IGNORECASE
+)
+_TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s+(?:because|since|so|which|where)\b")
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\b")
 _MARKS = re.compile(r"\\(?:left|right|displaystyle|[,;!()\[\] ])|\$|\*\*|\^\s*(?:\\circ|\{\s*\\circ\s*\})|[\s\u00b0]+")
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
@@ -87,14 +91,14 @@ def _asked(text: str, answer: str) -> bool:
 
 
 def stated(text: str) -> str | None:
-    """The formula that a reply gives: what is boxed, what follows the last "answer is", or the reply if it is no
-    sentence; else None."""
+    """The formula that a reply gives: what is boxed, what follows the last "answer is", or the last "so", "get" or "is"
+    before a number or a formula, or the reply if it is no sentence; else None."""
     if (found := boxed(text)) is not None:
         return found or None
     text = text.strip()
-    if declared := [match.end() for match in _DECLARES.finditer(text)]:
-        said = re.split(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n", text[declared[-1] :], maxsplit=1)[0].strip().rstrip(".")
-        return said or None
+    for says in (_DECLARES, _CONCLUDES):
+        if told := [match.end() for match in says.finditer(text)]:
+            return _TAIL.split(text[told[-1] :], maxsplit=1)[0].strip().rstrip(".") or None
     return text if text and len(_PROSE.findall(_WRAPPED.sub("", text))) < SENTENCE_WORDS else None
 
 

@@ -28,7 +28,8 @@ _CHOOSES = (
 )
 _END = r"(?![A-Za-z0-9_])"  # Chinese letters may follow
 _DENIED = (
-    r"(?i:\b(?:not|nor|isn't|neither))\s+(?i:(?:option|choice|choose|pick|select)\s+)?[(\[]?[A-{last}][)\]]?(?![\w'])"
+    r"(?i:\b(?:not|nor|neither|cannot|\w+n't)\s+(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both)\s+)*)"
+    r"[(\[]?[A-{last}][)\]]?(?:\s*(?:,|\bor|\bnor)\s*[(\[]?[A-{last}][)\]]?(?![\w']))*(?![\w'])"
     r"|(?<![\w'])[(\[]?[A-{last}][)\].:]*"
     r"(?:[ \t]+(?!(?:[A-{last}]|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]+){{0,4}}?\s+(?i:is|are)\s+"
     r"(?i:wrong|incorrect|false|not (?:right|correct|true|it|the answer))\b"
