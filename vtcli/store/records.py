@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -286,17 +286,28 @@ class DemoSet:
         """Demonstration ``index`` with its images in the store; asked for again it is the same object."""
         return self._load(index)
 
+    def outline(self, index: int) -> Demo:
+        """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
+        row = self._table.row(index)
+        return _demo(row, _each_image(row, self._store.outline, self._table.path))
+
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
-        refs = _store_images(row, self._store, self._table.path)
-        unlearnt = tuple(row.get("unlearnt") or ())
-        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs, unlearnt)
+        return _demo(row, _store_images(row, self._store, self._table.path))
+
+
+def _demo(row: Mapping[str, Any], images: tuple[ImageRef, ...]) -> Demo:
+    unlearnt = tuple(row.get("unlearnt") or ())
+    return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), images, unlearnt)
 
 
 def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:
+    return _each_image(row, store.add_encoded, path)
+
+
+def _each_image(row: Mapping[str, Any], take: Callable[[bytes, str], ImageRef], path: Path) -> tuple[ImageRef, ...]:
     return tuple(
-        store.add_encoded(image["bytes"], f"{number} of row {row['id']!r} in {path}")
-        for number, image in enumerate(row["images"])
+        take(image["bytes"], f"{number} of row {row['id']!r} in {path}") for number, image in enumerate(row["images"])
     )
 
 
