@@ -18,12 +18,13 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.benchmarks import files, results
 from vtcli.benchmarks import samples as benchmark_samples
-from vtcli.benchmarks.benchmark import Benchmark, Generation, own_rules
+from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
 from vtcli.engines.openai.baseline import Baseline, OpenBaseline, without_tokens
 from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.replies import open_replies
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
@@ -68,15 +69,8 @@ Key = tuple[str, str]  # form and sample id
 FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "seed")  # of the config, for the header
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
-    *(
-        "eval.data",
-        "eval.benchmarks_in",
-        "eval.baseline",
-        "eval.concurrency",
-        "eval.max_broken",
-        "eval.max_unjudged",
-        "eval.device",
-    ),
+    *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
+    "eval.device",
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
@@ -99,6 +93,9 @@ class Config:
     data: str | None = None  # dataset artifact; None: benchmarks
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, in place of data
     benchmarks_in: str | None = None  # folder with local copies of their files
+    generation: dict[str, Generation] = field(
+        default_factory=dict[str, Generation]
+    )  # by benchmark; ``others``: the rest
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
     split: str = "test"
@@ -167,8 +164,8 @@ class Config:
             )
 
     def asked(self, task: str | None) -> tuple[int, Sampling]:
-        """Rollouts of each question of a task and how they are sampled: as its benchmark says, else as eval does."""
-        own = self.benchmark[task].generation if task in self.benchmark else Generation()
+        """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
+        own = generation_of(task, self.benchmark, self.generation)
         return (
             own.samples_per_question or self.samples_per_question,
             Sampling(
@@ -355,7 +352,8 @@ class _Rollouts:
         policy: Policy
         asked = {request.seed: request.sample for request in requests}
         if family is None:
-            other = config.endpoint.open(config.model, self.images, self.stage.store.root, card, asked)
+            replies = open_replies(config.endpoint.cache, self.stage.store.root, config.model)
+            other = config.endpoint.open(config.model, self.images, replies, card, asked.__getitem__)
             policy = other.policy
         elif config.policy == "oracle":
             policy = OraclePolicy(chat, self.images, config.seed, card, asked)

@@ -196,7 +196,10 @@ def run(config: Config) -> Artifact:
             found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
             rolling.close()
-        return _finish(config, stage, (data, source), tables, found, held)
+        policy = source.name if source else None
+        k = config.rollouts.k if policy else None
+        said = account.account(found, {"data": data.ref, "policy": policy, "k": k})
+        return _finish(stage, data, said, tables, found, held)
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -324,17 +327,14 @@ def _weights(stage: StageRun, source: ModelSource) -> list[str]:
 
 
 def _finish(
-    config: Config,
     stage: StageRun,
-    inputs: tuple[Artifact, ModelSource | None],
+    data: Artifact,
+    said: Mapping[str, Any],
     tables: Mapping[str, parquet.ParquetTable],
     found: Subset,
     held: ReferenceReader,
 ) -> Artifact:
     """Write the artifact's files, commit them, and print the tables."""
-    data, source = inputs
-    policy = source.name if source else None
-    said = account.account(found, {"data": data.ref, "policy": policy, "k": config.rollouts.k if policy else None})
     if not found.kept:
         print_all(accounts.filtered(said))
         raise InputError(f"no row of {data.ref} stays: see the counts above, and loosen the rule that drops most")

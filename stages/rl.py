@@ -126,7 +126,7 @@ class Config:
     engine: Engine = field(default_factory=Engine)
     loss: LossConfig = field(default_factory=LossConfig)
     optim: Optim = field(default_factory=Optim)
-    backend: Backend = field(default_factory=Backend)
+    backend: Backend = field(default_factory=lambda: Backend(entropy=True))
     images: ImageLimits = field(default_factory=ImageLimits)
     parity: ParityBounds = field(default_factory=ParityBounds)  # of policy and learner, at the start
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
@@ -204,7 +204,7 @@ def run(config: Config) -> Artifact:
                 f"rl: top_k={config.top_k}, top_p={config.top_p:g}, min_p={config.min_p:g} cut tokens off. "
                 "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
             )
-        training = _open(config, stage, (data, held_out), source.path)
+        training = _open(config, stage, data, held_out, source.path)
         with training.started():
             _train(training)
         return _finish(training)
@@ -340,7 +340,7 @@ def _train(run: _Training) -> None:
                 metrics, ahead = collector.beside(learn, step + 1)
             else:
                 metrics, ahead = learn(), None
-            metrics["time/move_s"] = moved
+            metrics |= {"time/move_s": moved, **run.phases.peaks}
 
             # Append, log, and refuse to go on where the step says that the run is worth nothing.
             why = functools.partial(why_no_update, [*batch.everyone.values()], [*batch.credit.values()])
@@ -438,7 +438,7 @@ def _require_agreement(run: _Training) -> None:
     require_at_start(check, sampled, log)
 
 
-def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], start: Path) -> _Training:
+def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, start: Path) -> _Training:
     """Loads the model twice: the learner first, which joins the ranks, then the policy, on the learner's device."""
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
@@ -469,13 +469,13 @@ def _open(config: Config, stage: StageRun, sets: tuple[Artifact, Artifact], star
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
     signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
-    data, rows, questions = sets[0], ranks("the check of the rows"), dict[str, Questions]()
+    rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
         found = SampleSet(data, form, "train", images, config.bad_rows, rows)
         questions[form] = choose(data, form, found, config.tasks, config.prompts_per_step)
     seen = (retention, images, view)
     return _Training(
-        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, sets[1], EventLoop()
+        config, stage, start, family, *seen, learner, policy, phases, worlds, measure, questions, held_out, EventLoop()
     )
 
 

@@ -5,29 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from aiohttp import web
 
 from vtcli.config.binding import bind, convert
 from vtcli.config.bounds import above, at_least, within
+from vtcli.engines.openai import baseline
+from vtcli.engines.openai.baseline import OpenBaseline, ServedEndpoint
+from vtcli.engines.openai.chat import TextChat
+from vtcli.engines.openai.replies import NoReplies, StoredReplies, open_replies
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.families.table import open_family
+from vtcli.families.table import Family, open_family
+from vtcli.protocols import Chat, Policy
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.schema import Sample, Trajectory
 from vtcli.serve import connections
 from vtcli.serve.agent import Agent, Bounds
 from vtcli.serve.app import Service, application
@@ -40,6 +48,10 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
 from vtcli.store.leases import LeasedImages
 
+_ADDRESS = re.compile(r"https?://[^/?#@\s]+/?")
+CONFUSING = re.compile(r"o1|o3|o4|gpt-5")
+"""Parts of a model's name by which harnesses recognise models that want other parameters, see docs/clients.md."""
+
 POLL_S = 0.05
 """Interval at which an ending server checks for open rollouts."""
 
@@ -48,10 +60,13 @@ POLL_S = 0.05
 class Config:
     """``key_env`` names the environment variable with the API key, which any host but loopback needs."""
 
-    model: str  # model artifact, folder or hub name
+    model: str  # model artifact, folder or hub name; policy=endpoint: the name under which it is served there
     prompt: Mapping[str, Any]
     env: BoundCard  # conf/env
+    policy: Literal["model", "endpoint"] = "model"
+    endpoint: ServedEndpoint = field(default_factory=ServedEndpoint)  # of policy=endpoint
     as_trained: tuple[Literal["env", "prompt", "images", "limits"], ...] = ()  # taken from the model's manifest
+    beside: str | None = None  # http://HOST:PORT of another vtcli serve: the page asks both the same
     record: bool = False  # trajectories become an artifact when the server ends
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any that is free
@@ -78,6 +93,11 @@ class Config:
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         above(0, self, "drain_s", "timeout_s")
         at_least(0, self, "history")
+        if self.beside is not None and not _ADDRESS.fullmatch(self.beside):
+            raise ConfigError(
+                f"serve.beside={self.beside} is no address of a server; expected http://HOST:PORT, where another vtcli "
+                "serve answers"
+            )
         if self.connections.bodies_mb < self.request.max_body_mb:
             raise ConfigError(
                 f"serve.connections.bodies_mb={self.connections.bodies_mb:g} has no room for one body of "
@@ -98,11 +118,14 @@ def run(config: Config) -> Artifact | None:
         EngineError: an engine that does not start, or fails later.
     """
     settings = replace(RunSettings.of(config.job, "serve"), reuse=False)
-    source = source_model(ArtifactStore(settings.home), config.model)
+    source = None if config.policy == "endpoint" else source_model(ArtifactStore(settings.home), config.model)
     config = _as_trained(config, source)
+    if source is None:
+        config.endpoint.require(read_card(config.env), offered=True)
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
-    scope = Scope(source.location_keys("serve"), source.files, when_changed="anew")
-    with open_run(settings, "serve", "trajectories", config.job, source.parents, scope) as stage, EventLoop() as loop:
+    keys, files, parents = (source.location_keys("serve"), source.files, source.parents) if source else ((), {}, [])
+    scope = Scope(keys, files, when_changed="anew")
+    with open_run(settings, "serve", "trajectories", config.job, parents, scope) as stage, EventLoop() as loop:
         server = _Server(config, stage, source)
         try:
             with _until_told(server.end):
@@ -113,13 +136,13 @@ def run(config: Config) -> Artifact | None:
                 shutil.rmtree(stage.work, ignore_errors=True)
 
 
-def _as_trained(config: Config, source: ModelSource) -> Config:
+def _as_trained(config: Config, source: ModelSource | None) -> Config:
     """The configuration with the parts of ``as_trained`` from the model's manifest.
 
     Raises:
         InputError: the manifest does not name the environment.
     """
-    world = require_environment(source.artifact, config.model, config.as_trained)
+    world = require_environment(source.artifact if source else None, config.model, config.as_trained)
     changed: dict[str, Any] = {key: world[key] for key in world if key == "prompt"}
     if "env" in world:
         changed["env"] = bind(world["env"], "env")
@@ -135,12 +158,16 @@ def _as_trained(config: Config, source: ModelSource) -> Config:
 class _Server:
     """One server from its socket to its end."""
 
-    def __init__(self, config: Config, stage: StageRun, source: ModelSource) -> None:
-        self.config, self.stage, self.source = config, stage, source
-        self.family = open_family(source.path, config.families)
-        self.images = ImageStore(stage.work / "images", self.family.sizing(config.images))
-        self.worlds = Worlds(read_card(config.env), config.prompt, self.images, config.sandbox)
+    def __init__(self, config: Config, stage: StageRun, source: ModelSource | None) -> None:
+        self.config, self.stage = config, stage
+        self.family = open_family(source.path, config.families) if source else None
+        sizing = self.family.sizing(config.images) if self.family else baseline.sizing(config.images)
+        self.images = ImageStore(stage.work / "images", sizing)
+        native = source is None and config.endpoint.calls == "native"
+        prompt = config.endpoint.prompt if native else config.prompt
+        self.worlds = Worlds(read_card(config.env), prompt, self.images, config.sandbox)
         self.policy: TrainedPolicy | None = None
+        self.other: OpenBaseline | None = None
         self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._socket: asyncio.Server | None = None
@@ -154,7 +181,8 @@ class _Server:
             metrics=Metrics(names[0], (tool.name for tool in card.tools), "code" if card.runner else "unknown"),
             connections=config.connections,
             timeout_s=config.timeout_s,
-            fingerprint=source.artifact.digest[:16] if source.artifact else config.model,
+            beside=config.beside,
+            fingerprint=source.artifact.digest[:16] if source and source.artifact else config.model,
             max_model_len=config.limits.max_tokens,
         )
 
@@ -166,6 +194,11 @@ class _Server:
         try:
             address = await self._listen(runner)
             await self._load()
+            if odd := CONFUSING.search(self.service.names[0]):
+                sys.stderr.write(
+                    f"the name {self.service.names[0]} holds {odd.group()!r}: VLMEvalKit and lmms-eval take it for a "
+                    "reasoning model of OpenAI's and ask otherwise (no temperature). Serve it under another name.\n"
+                )
             sys.stderr.write(f"serving {self.service.names[0]} at {address}/v1\n")
             ending = asyncio.create_task(self._end.wait())
             await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -177,6 +210,10 @@ class _Server:
             await self.worlds.close()
             if self.policy is not None:
                 self.policy.close()
+            if self.other is not None:
+                await self.other.endpoint.close()
+                sys.stderr.write(f"{self.config.model}: {self.other.cost}\n")
+            self.stage.tracker.metrics(self.service.metrics.totals, 0)
             if self.recorder is not None:
                 self.recorder.close()
         if failed.done():
@@ -211,16 +248,32 @@ class _Server:
 
     async def _load(self) -> None:
         await self.worlds.start()
-        self.service.agent = await compute(self._open)
-        self.stage.tracker.tags({key: str(value) for key, value in self.worlds.facts.items()})
+        if self.family is None:
+            asked = self.worlds.offer(Sample("", "served", "answer", "served", "", "", (), ()))
+            parts = (self.images, self._replies(), self.worlds.card, lambda rollout: asked)
+            self.other = self.config.endpoint.open(self.config.model, *parts)
+            self.service.agent = self._agent(self.other.policy, TextChat(), baseline.without_tokens)
+        else:
+            self.policy = await compute(partial(self._open, self.family))
+            self.service.agent = self._agent(self.policy, self.family.chat, lambda found: found)
+        names = {"vtcli.served": self.service.names[0]}
+        self.stage.tracker.tags(names | {key: str(value) for key, value in self.worlds.facts.items()})
 
-    def _open(self) -> Agent:
+    def _replies(self) -> StoredReplies:
+        cache = self.config.endpoint.cache
+        return open_replies(cache, self.stage.store.root, self.config.model) if cache else NoReplies()
+
+    def _open(self, family: Family) -> TrainedPolicy:
         """Heavy libraries are imported here."""
-        config, place = self.config, Placement(self.config.dtype, self.config.device, self.config.images)
-        self.policy = open_policy(config.engine, self.family, self.images.view, config.limits, place)
+        config = self.config
+        place = Placement(config.dtype, config.device, config.images)
+        return open_policy(config.engine, family, self.images.view, config.limits, place)
+
+    def _agent(self, policy: Policy, chat: Chat, stored: Callable[[Trajectory], Trajectory]) -> Agent:
+        config = self.config
         return Agent(
-            policy=self.policy,
-            chat=self.family.chat,
+            policy=policy,
+            chat=chat,
             worlds=self.worlds,
             images=LeasedImages(self.images),
             limits=config.limits,
@@ -228,6 +281,7 @@ class _Server:
             temperature=config.temperature,
             history=History(config.history, self.recorder),
             metrics=self.service.metrics,
+            stored=stored,
         )
 
     async def _drain(self) -> None:
@@ -240,10 +294,10 @@ class _Server:
             await asyncio.sleep(POLL_S)
 
 
-def _names(model: str, source: ModelSource) -> tuple[str, ...]:
+def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
     """Returns the names by which clients may call the model. The first is an id without ``/`` and ``:``, because
     some clients make file names of it. The others are the names as given."""
-    whole = source.name
+    whole = source.name if source else model
     plain = whole.rstrip("/").rsplit("/", 1)[-1].replace(":", "-").replace("@", "-")
     return tuple(dict.fromkeys((plain, whole, model)))
 

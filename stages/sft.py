@@ -45,21 +45,21 @@ class First:
         at_least(1, self, "rows_per_step")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """``model`` null builds ``architecture`` from scratch, with a tokenizer trained on the demonstrations."""
 
     data: str  # demos artifact
     model: str | None  # model artifact, folder, or hub name
     optim: Optim
-    epochs: float = 3.0
-    rows_per_step: int = 128
-    first: First = field(default_factory=First)
-    checkpoint_every: int | str = 200  # steps, or a time: "30min"
-    checkpoint_beside: bool = True  # written while the training goes on, from a copy in host memory
-    checkpoint_keep: int = 2  # the newest so many stay
-    checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
-    checkpoint_best_mode: Literal["max", "min"] = "max"
+    epochs: float
+    rows_per_step: int
+    first: First
+    checkpoint_every: int | str  # steps, or a time: "30min"
+    checkpoint_beside: bool  # written while the training goes on, from a copy in host memory
+    checkpoint_keep: int  # the newest so many stay
+    checkpoint_best: str | None  # a metric: its best checkpoint stays as well, and is written as best/
+    checkpoint_best_mode: Literal["max", "min"]
     backend: Backend = field(default_factory=Backend)
     family: str | None = None  # of what is built: its model_type
     architecture: dict[str, Any] | None = None  # its sizes, as the family has them
@@ -199,7 +199,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     with StepBar("sft", steps, done, quiet=learner.rank != 0) as bar:
         for step in range(done, steps):
             here, coming = [row.result() for row in coming], begin(step + 1)
-            metrics = learner.step(here)
+            metrics = learner.update([here])  # shared out by computed tokens
             last, due = step + 1 == steps, saver.due(step + 1)
             if len(held) and (last or (due and config.checkpoint_best == "validation_nll")):
                 metrics["validation_nll"] = learner.evaluate([held[i] for i in range(len(held))[own]])

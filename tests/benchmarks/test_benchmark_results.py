@@ -13,10 +13,13 @@ from vtcli.algo.metrics import wilson
 from vtcli.benchmarks import aggregates, results
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
+from vtcli.errors import InputError
 from vtcli.report import printing, published
 from vtcli.schema import Scored, Signals, Stop
 
-SETTING = results.RunSetting("policy:v1", "oracle", "T 0, 1 a question, 6 turns")
+SETTING = results.RunSetting("policy:v1", "Qwen2.5-VL-72B", "T 0, 1 a question, 6 turns")
+
+ORACLE = replace(SETTING, judge="oracle")
 
 
 def outcomes(*rows: tuple[float, dict[str, Any]], text: str = "", answer: str = "") -> list[GradedAnswer]:
@@ -67,16 +70,30 @@ def test_pope() -> None:
     assert found == {"all": 0.5, "random": 0.5, "precision": 0.6667, "recall": 0.6667, "F1": 0.6667, "yes": 0.75}
 
 
-def test_wemath_by_its_formula() -> None:
+@pytest.mark.parametrize("prefix", ["2steps_", ""])  # the released data and VLMEvalKit; our note
+def test_wemath_by_its_formula(prefix: str) -> None:
     """(CM + IG / 2) / N: one complete mastery, one inadequate generalisation, one rote: strict 1.5 of 3, loose 2.5."""
 
     def composite(item: int, first: int, second: int, whole: int) -> list[tuple[float, dict[str, Any]]]:
-        steps = {"2steps_1": first, "2steps_2": second, "multi": whole}
+        steps = {"2steps_1": first, "2steps_2": second, f"{prefix}multi": whole}
         return [(float(score), {"item": item, "step": step}) for step, score in steps.items()]
 
     rows = [*composite(1, 1, 1, 1), *composite(2, 1, 1, 0), *composite(3, 1, 0, 1), (1.0, {"item": 4, "step": "multi"})]
     found = values(aggregates.wemath(outcomes(*rows)))
     assert (found["strict"], found["loose"], found["rote"]) == (0.5, 0.8333, 0.5)
+    assert found["broken"] == 0.25  # item 4 has no steps
+
+
+def test_wemaths_ids_occur_with_two_and_with_three_steps() -> None:
+    """VLMEvalKit ``utils/wemath.py`` splits the rows by steps before it joins them by id."""
+    keys = ("2steps_1", "2steps_2", "2steps_multi", "3steps_1", "3steps_2", "3steps_3", "3steps_multi")
+    rows = [(float(key != "3steps_2"), {"item": 1, "step": key}) for key in keys]
+    found = values(aggregates.wemath(outcomes(*rows)))
+    assert (found["strict"], found["loose"], found["rote"], found["broken"]) == (0.5, 1.0, 0.5, 0.0)
+    alone = values(aggregates.wemath(outcomes(*rows[:-1])))
+    assert (alone["strict"], alone["broken"]) == (1.0, 0.5)
+    with pytest.raises(InputError, match="is 'two'; expected"):
+        aggregates.wemath(outcomes((1.0, {"item": 1, "step": "two"})))
 
 
 def scored(number: int, reply: str | None, *, broken: bool = False, **signals: Any) -> Scored:
@@ -109,6 +126,14 @@ def test_a_rule_and_a_judge_are_two_measures() -> None:
     result = measured(replace(shipped()["vstar"], judged=True))
     found = {(f.score, f.name): f.estimate.value for f in result.figures}
     assert (found["choices", "all"], found["judged", "all"]) == (0.5, 1.0)
+
+
+def test_the_oracle_is_no_judge() -> None:
+    benchmark = replace(shipped()["vstar"], judged=True)
+    result = results.result("vstar", benchmark, [scored(1, "B", answer_correct=1)], ORACLE, seed=0)
+    assert result is not None and {f.score for f in result.figures} == {"choices"}
+    table = published.table({"vstar": result}, {"vstar": benchmark})
+    assert table is not None and table.note.endswith("No judge was asked (judge=oracle) for V*: only rules.")
 
 
 def test_rows_of_one_cluster_are_drawn_together() -> None:

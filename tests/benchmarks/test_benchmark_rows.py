@@ -64,6 +64,45 @@ def test_several_answers_come_along(tmp_path: Path) -> None:
     assert sample.question.startswith("Who?\nAnswer the question")
 
 
+@pytest.mark.parametrize(("name", "key"), [("mathvista", "pid"), ("mathvision", "id")])
+def test_one_answer_that_is_a_list_is_one_answer(tmp_path: Path, name: str, key: str) -> None:
+    row = {key: "1", "question": "Which?", "decoded_image": struct(0), "answer": "[0, 2, 0, 2]", "choices": None}
+    row |= {"options": [], "answer_type": "list", "precision": None, "question_type": "free_form"}
+    row |= {"level": 1, "subject": "algebra"}
+    form = next(f for f in shipped()[name].formats if f.id == key).files.replace("*", "0")
+    parquet(tmp_path / name / form, [row])
+    (sample,) = loaded(tmp_path, name)
+    assert (sample.answer, "answers" in sample.truth) == ("[0, 2, 0, 2]", False)
+    scorer = shipped()[name].scorer(shipped()[name].scores[0])
+    assert [scorer(sample, reply).correct for reply in ("[0, 2, 0, 2]", "[0,2,0,2]", "[0]", "0")] == [1, 1, 0, 0]
+
+
+def test_a_text_that_lists_references_in_vlmevalkits_tsv(tmp_path: Path) -> None:
+    row = {"index": 1, "question": "Who?", "image": b64(0), "answer": "['NY', 'New York']"}
+    tsv(tmp_path / "DocVQA_VAL.tsv", [row])
+    (sample,) = loaded(tmp_path, "docvqa")
+    assert sample.truth["answers"] == ["NY", "New York"]
+
+
+def test_images_lie_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    """MMMU has a folder for each subject; a path of the second file is not looked for beside the first."""
+    for name, seed in (("Art", 1), ("Biology", 2)):
+        folder = tmp_path / "mmmu" / name
+        row = {
+            "id": name,
+            "question": "Q",
+            "options": "[]",
+            "answer": "1",
+            "question_type": "open",
+            "image_1": "one.png",
+        }
+        parquet(folder / "validation-0.parquet", [row])
+        (folder / "one.png").write_bytes(png(seed))
+    first, second = loaded(tmp_path, "mmmu")
+    assert first.images != second.images
+    assert check(tmp_path, "mmmu", replace(shipped()["mmmu"], rows=2)).complete
+
+
 def test_options_in_a_text_and_an_open_question(tmp_path: Path) -> None:
     images = {f"image_{n}": None for n in range(2, 8)}
     rows = [

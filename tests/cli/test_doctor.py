@@ -147,3 +147,23 @@ def test_the_doctor_speaks_without_a_terminal_and_prints_plain_text(
     assert "…" not in out
     assert out.count("x") >= 120  # folded, not cut
     assert not set(out) & set("│┃━\x1b")
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [
+        ("0::/job_7/step_0", "sys/fs/cgroup/job_7/memory.max"),  # v2; the step itself has no limit
+        ("9:cpu:/x\n4:memory:/slurm/job_7", "sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes"),  # v1
+        ("0::/", "sys/fs/cgroup/memory.max"),  # a container's own view
+    ],
+)
+def test_memory_is_the_least_limit_of_the_groups_of_this_process(tmp_path: Path, group: str, file: str) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"{group}\n")
+    whole = machine.memory_gib(tmp_path)
+    limit = tmp_path / file
+    limit.parent.mkdir(parents=True)
+    limit.write_text("max\n")
+    assert machine.memory_gib(tmp_path) == whole > 0.2
+    limit.write_text(f"{2**27}\n")
+    assert machine.memory_gib(tmp_path) == 0.125

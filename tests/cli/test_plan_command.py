@@ -49,6 +49,52 @@ def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> 
     assert (colocated["layout"]["serving"], colocated["layout"]["tensor_parallel"]) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "engine", "places"),
+    [
+        ("1x1xH100", ["engine.gpu_memory=0.3"], (0, 1, 0)),  # docs/gpu.md: the one GPU is the learner's too
+        ("1x8xH100", ["engine.gpus=[0]"], (0, 1, 0)),
+        ("1x8xH100", ["engine.gpus=[6,7]", "engine.servers=2"], (2, 0, 0)),
+        ("1x8xH100", ["engine.servers=8", "engine.gpu_memory=0.4"], (0, 8, 0)),
+        ("1x8xH100", ["engine.urls=[http://a:1,http://b:1]"], (0, 0, 2)),
+    ],
+)
+def test_servers_are_planned_where_the_run_puts_them(
+    tmp_path: Path, cluster: str, engine: list[str], places: tuple[int, int, int]
+) -> None:
+    argv = ["+recipe=toolsrl", "scale=gpu", f"cluster={cluster}", "engine=vllm_server", *engine]
+    found = plan(*argv, home=tmp_path)
+    layout, memory = found["layout"], found["memory_gib"]
+    assert (layout["serving"], layout["sharing"], layout["elsewhere"]) == places
+    shared = memory["policy"] + memory["cache"] + memory["encoder"] if places[1] else 0
+    assert (shared > 0) == (places[1] > 0)
+    learner = [memory[part] for part in ("context", "weights", "optimizer", "gradients", "activations", "vision")]
+    rest = memory["reference"] + memory["working"] + memory["features"]
+    assert memory["learning"] == pytest.approx(sum(learner) + rest + shared)
+
+
+def test_host_memory_is_a_limit_where_it_is_given(tmp_path: Path) -> None:
+    argv = ["+recipe=toolsrl", "scale=gpu", "cluster=1x1xH100"]
+    free = plan(*argv, home=tmp_path)
+    m = free["memory_gib"]
+    needed = max(m["host_loading"], m["host"] + m["host_checkpoint"] + m["host_images"] + m["host_gathered"])
+    assert (free["fits"], m["host_limit"]) == (True, None)
+    assert plan(*argv, f"plan.host_gib={needed / 0.95 + 1}", home=tmp_path)["fits"]
+    small = plan(*argv, f"plan.host_gib={needed / 0.95 - 1}", home=tmp_path)
+    assert not small["fits"]
+    assert small["advice"]
+    assert plan(*argv, f"plan.host_gib={needed / 0.95 - 1}", *small["advice"], home=tmp_path)["fits"]
+    tight = plan(*argv, f"plan.host_gib={(m['host'] + m['host_images']) / 0.95 + 1}", home=tmp_path)
+    assert "rl.checkpoint_beside=false" in tight["advice"]
+
+
+def test_servers_that_do_not_fit_a_machine_are_refused_by_the_plan() -> None:
+    argv = ["plan", "+recipe=toolsrl", "scale=gpu", "cluster=1x1xH100", "engine=vllm_server"]
+    done = CliRunner().invoke(app, argv)
+    assert isinstance(done.exception, ConfigError)
+    assert "engine.gpu_memory to at most 0.5 to share" in str(done.exception)
+
+
 def test_what_is_advised_can_be_given_and_then_fits(tmp_path: Path) -> None:
     argv = [*PAPER, "cluster=1x8xH200", "rl.backend.dtype=float32", "rl.backend.zero_stage=1"]
     argv.append("rl.backend.activation_checkpointing=false")

@@ -21,7 +21,11 @@ from vtcli.sandbox.host.pool import PoolConfig
 
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
 CONF: dict[str, Any] = yaml.safe_load((CONF_FOLDER / "config.yaml").read_text())
-STAGES = ("synth", "sft", "rl", "eval", "judge")
+STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve")
+
+
+CHOSEN = (Optim,)
+"""Types whose defaults are those of a choice of conf/ (``test_a_choice_…``), from which a stage's section departs."""
 
 
 def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict[str, tuple[Any, Any]]:
@@ -31,12 +35,15 @@ def stated_twice(kind: type, section: dict[str, Any], whole: Any = None) -> dict
     for field in dataclasses.fields(kind):
         value = section.get(field.name, dataclasses.MISSING)
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        hint = hints[field.name]
+        if default is dataclasses.MISSING and isinstance(value, dict) and hint not in CHOSEN:
+            default = hint if dataclasses.is_dataclass(hint) else default  # its own keys have some
         if value is dataclasses.MISSING or default is dataclasses.MISSING:
             continue
         if isinstance(value, str) and ("${" in value or value == "???"):
             continue
         if isinstance(value, dict) and dataclasses.is_dataclass(default):
-            inner = stated_twice(type(default), value, default)
+            inner = stated_twice(hint, value) if default is hint else stated_twice(type(default), value, default)
             found |= {f"{field.name}.{key}": pair for key, pair in inner.items()}
         else:
             found[field.name] = getattr(whole, field.name, default), convert(value, hints[field.name], field.name)

@@ -133,7 +133,7 @@ def openai() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("row", "preset"), [(trl(), "trl"), (swift(), "swift"), (openai(), "openai")])
 def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp_path: Path) -> None:
-    found = dialogue(tmp_path, row, preset)
+    found = dialogue(tmp_path, row, preset, crops="any")  # the shades say which image is which
     assert [int(pixels[0, 0, 0]) for pixels in found.images] == [10 if preset == "openai" else 20, 10]
     assert found.tools[0]["function"] == {"name": "zoom"}
     said = led(found, "native")
@@ -146,7 +146,7 @@ def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
     talk = [("human", "<image>What number?"), ("gpt", grounding), ("human", "After Action 0:\n<image>.\nGo on.")]
     talk.append(("gpt", "<answer>42</answer>"))
     literal = str([{"from": who, "value": text} for who, text in talk])
-    said = led(dialogue(tmp_path, codevision(conversations=literal), "sharegpt"), "mini_o3")
+    said = led(dialogue(tmp_path, codevision(conversations=literal), "sharegpt", crops="any"), "mini_o3")
     assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant"]
     evil = "[{'from': 'human', 'value': __import__('os').getcwd()}]"
     assert texts.chat_of(evil) == evil
@@ -203,3 +203,21 @@ def test_turns_without_calls_stay_questions(tmp_path: Path) -> None:
     found = dialogue(tmp_path, codevision(conversations=said), "sharegpt")
     assert found.place == Place(str(tmp_path / "sft.json"), 0)
     assert [role for role, _ in led(found, "codevision")] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_a_crop_that_is_not_the_picture_after_it_is_a_bad_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photo = rng.integers(0, 255, (12, 20, 3), np.uint8).repeat(20, 0).repeat(20, 1)
+    code = "image = Image.open(image_path)\nimage.crop((120, 80, 360, 240)).save('a.png')\nprint('a.png')"
+    said = f"<think>Up.\n<code>\n```python\n{code}\n```\n</code>\n<sandbox_output><image></sandbox_output>\nSo.</think>"
+    row = {"image": ["p.png", "q.png"], "question": "<image>\nWhat?", "response": f"{said}<answer>a</answer>"}
+    (tmp_path / "p.png").write_bytes(canvas.png(photo))
+    (tmp_path / "q.png").write_bytes(canvas.png(np.ascontiguousarray(photo[80:240, 120:360])))
+    assert len(led(dialogue(tmp_path, row, "thyme_sft"), "thyme")) == 4
+    (tmp_path / "q.png").write_bytes(canvas.png(np.ascontiguousarray(photo[80:240, 0:240])))
+    with pytest.raises(RowProblem, match=r"crops \[120.0, 80.0, 360.0, 240.0\], and image 1 of 240 x 160") as found:
+        led(dialogue(tmp_path, row, "thyme_sft"), "thyme")
+    assert found.value.reason == "a crop that is not the picture after it"
+    assert len(led(dialogue(tmp_path, row, "thyme_sft", crops="any"), "thyme")) == 4
+    row["response"] = row["response"].replace(".save(", ".rotate(90).save(")
+    assert len(led(dialogue(tmp_path, row, "thyme_sft"), "thyme")) == 4  # not compared

@@ -236,6 +236,35 @@ def test_a_thinking_models_turn_begins_in_its_thought(folder: Path, text: str) -
     assert read(chat.prompt("", "q", ()), turn, chat.observe("seen", ())).count(thought) == 1
 
 
+RELEASED = (
+    "{% macro said(message) %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<IMG_CONTEXT>\n"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endmacro %}{% set ns = namespace(last=-1) %}"
+    "{% for message in messages %}{% if message['role'] == 'user' and '<tool_response>' not in said(message) %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% set text = said(message) %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' and '</think>' in text %}{% set parts = text.split('</think>') %}"
+    "{% if loop.index0 > ns.last %}{{ '<think>\n' + parts[0].split('<think>')[-1].strip('\n') + '\n</think>\n\n' }}"
+    "{% endif %}{% set text = parts[-1].lstrip('\n') %}{% endif %}{{ text + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+"""A template that thinks as Qwen3's: thoughts since the user's last question stay, earlier ones are dropped."""
+
+
+def test_where_only_tools_answer_a_row_with_thoughts_is_the_templates(folder: Path) -> None:
+    """And where the user asks again the template drops the thoughts, which the row keeps."""
+    (folder / "chat_template.jinja").write_text(RELEASED)
+    chat: Any = open_family(folder).chat
+    turns = [f"<think>\nI could {CALL}.\n</think>\n\n{CALL}", "<think>\nSo.\n</think>\n\n<answer>7</answer>"]
+    image = tiny_generic("internvl").image(1)
+    ids = [*chat.prompt("Be kind.", "<image>What?", [image]), *chat.encode_turn(turns[0])]
+    ids += [*chat.observe("seen", ()), *chat.encode_turn(turns[1]), *chat.observe("again", ())]
+    talk = [("system", "Be kind."), ("user", "<image>What?"), ("assistant", turns[0])]
+    talk += [("user", "<tool_response>\nseen\n</tool_response>"), ("assistant", turns[1])]
+    tools = checks.rendered(chat, [*talk, ("user", "<tool_response>\nagain\n</tool_response>")])
+    assert ids == checks.processed(chat, tools, [image])["input_ids"][0].tolist()
+    assert "I could" not in checks.rendered(chat, [*talk, ("user", "And now?")])
+
+
 def test_a_demonstration_of_a_thinking_model_is_learnt_with_a_closed_thought(folder: Path) -> None:
     chat = _thinking(folder)
     messages = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "<answer>7</answer>"}]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_family import tiny_family
+from tokenizers import Tokenizer
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import load_model
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.families import varlen
+from vtcli.families.qwen3_vl.family import Qwen3VL
 from vtcli.families.qwen3_vl.sizes import TinyQwen3
-from vtcli.families.table import open_family
+from vtcli.families.table import find_family, open_family
 from vtcli.schema import Call
 
 TINY = tiny_family("qwen3_vl")
@@ -54,6 +59,55 @@ def test_a_conversation_without_a_system_prompt_has_no_system_turn() -> None:
     assert with_one[-len(without) :] == without
     assert without[0] == chat.im_start
     assert chat.tokenizer.decode(without, skip_special_tokens=False).startswith("<|im_start|>user\nq<|im_end|>")
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe"])
+def test_frames_with_their_times_are_the_processors_video_of_still_pairs(kind: str) -> None:
+    """An environment that writes ``<0.5 seconds><image>`` shows what transformers makes of a video in which each frame
+    comes twice: the same text, positions and features. The pad's id differs, and features take its place."""
+    tiny = tiny_family(kind)
+    chat, plain = tiny.family.chat, tiny.reference()
+    row = tiny.row("video", "<0.5 seconds><image><2.5 seconds><image>What moved?", ["Look at this."], [[3, 3]])
+    grid = tiny.family.patches.grid(row.images[0])
+    processor = SimpleNamespace(
+        video_processor=SimpleNamespace(merge_size=2, temporal_patch_size=2),
+        **{f"{name}_token": f"<|{name}|>" for name in ("vision_start", "vision_end")},
+        video_token="<|video_pad|>",
+        _calculate_timestamps=partial(Qwen3VLProcessor._calculate_timestamps, None),
+    )
+    shown = {
+        "video_grid_thw": torch.tensor([(2, *grid[1:])]),
+        "video_metadata": [SimpleNamespace(fps=1.0, frames_indices=[0, 1, 2, 3])],
+    }
+    told = Qwen3VLProcessor.replace_video_token(processor, shown, 0)
+    prompt = f"<|im_start|>system\nYou are kind.<|im_end|>\n<|im_start|>user\n{told}What moved?<|im_end|>\n"
+    reader = Tokenizer.from_file(str(tiny.family.folder / "tokenizer.json"))
+    pad = reader.token_to_id("<|video_pad|>")
+    ids = [pad if i == chat.image_pad else i for i in row.token_ids]
+    assert ids[: row.mask.index(1)] == reader.encode(f"{prompt}<|im_start|>assistant\n").ids
+    frames = [torch.from_numpy(tiny.family.patches.normalised(tiny.store.view(ref))) for ref in row.images]
+    tensor = torch.tensor([ids])
+    with torch.no_grad():
+        logits = plain(
+            input_ids=tensor,
+            attention_mask=torch.ones_like(tensor),
+            mm_token_type_ids=2 * (tensor == pad).int(),
+            pixel_values_videos=torch.cat(frames),
+            video_grid_thw=shown["video_grid_thw"],
+        ).logits[0]
+        expected = logits.float().log_softmax(-1)
+        found = tiny.expected(plain, row)
+    video = [expected[t - 1, ids[t]] for t, m in enumerate(row.mask) if m]
+    torch.testing.assert_close(found, torch.stack(video), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe", "qwen4_exp", "qwen3_omni_moe_thinker", "qwen2_5_omni"])
+def test_newer_and_other_qwens_are_refused_by_name_with_the_reason(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "vision_config": {}}))
+    reason = "positions count seconds of sound" if "omni" in kind else "most of its layers are linear attention"
+    with pytest.raises(ConfigError, match=rf"models of type '{kind}' are not supported: .*{reason}"):
+        open_family(tmp_path)
+    assert find_family(kind, {kind: "vtcli.families.qwen3_vl.family.Qwen3VL"}) is Qwen3VL
 
 
 def folder_with(tmp_path: Path, template: str, file: str = "chat_template.jinja") -> Path:

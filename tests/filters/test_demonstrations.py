@@ -28,9 +28,35 @@ def played(*statuses: Any, text: str = "<answer>K</answer>", stop: Stop = Stop.A
     return replace(whole, turns=(*turns, last), stop=stop)
 
 
+def cropped(*boxes: list[float] | None) -> dict[str, Any]:
+    """Facts of a trajectory with these crops, in pixels of the first image."""
+    made = [{"name": "crop", "verified": True, "image": n, "box": box} for n, box in enumerate(boxes, 1)]
+    return {"zooms": [{"areas": [CLOSE]}], "operations": made}
+
+
 CASES: dict[str, tuple[Trajectory, dict[str, Any], Keep, str | None]] = {
     "kept": (played("ok"), CROP, Keep(), None),
     "cut": (played("ok", stop=Stop.MAX_TOKENS), CROP, Keep(), "ended by max_tokens"),
+    "nested": (played("ok", "ok"), cropped([0, 0, 60, 60], [20, 18, 62, 50]), Keep(nested=True), None),
+    "leaves the first": (
+        played("ok", "ok"),
+        cropped([0, 0, 60, 60], [40, 0, 90, 50]),
+        Keep(nested=True),
+        "crops that are not nested",
+    ),
+    "wider": (
+        played("ok", "ok", "ok"),
+        cropped([0, 0, 60, 60], [10, 10, 30, 30], [10, 10, 30, 30]),
+        Keep(nested=True),
+        "crops that are not nested",
+    ),
+    "beside, and allowed": (played("ok", "ok"), cropped([0, 0, 60, 60], [40, 0, 90, 50]), Keep(), None),
+    "nowhere": (
+        played("ok", "ok"),
+        cropped([0, 0, 60, 60], None),
+        Keep(nested=True),
+        "several crops, and the place of one is not known",
+    ),
     "refused": (played(text="I cannot help with that."), {}, Keep(), "refused"),
     "mute": (played("ok", text="It is a K."), CROP, Keep(), "no answer"),
     "forged": (

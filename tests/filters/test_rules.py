@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.errors import ConfigError
-from vtcli.filters import account, applying, duplicates, lengths, pass_rate, sizes
+from vtcli.filters import account, applying, duplicates, lengths, numbers, pass_rate, sizes, turns
 from vtcli.filters.facts import Match, Outcome, PassRate, PassRates, RowFacts
 
 ROW = RowFacts("answer-train", 0, "a", "answer", "How many?", "3", ((100, 50),), ("m1",), "c1")
@@ -128,3 +128,55 @@ def test_an_early_end_never_changes_the_verdict(outcomes: list[Outcome], one: fl
     early = applying.apply({"rate": rule}, [ROW], {"pass_rates": measure}, 8)
     if "broken" not in outcomes[asked[0] :]:
         assert early.kept == applying.apply({"rate": rule}, [ROW], {"pass_rates": whole}, 8).kept
+
+
+def test_each_rule_has_a_histogram_of_the_number_that_it_looks_at() -> None:
+    rows = [replace(ROW, id=f"q{i}", content=f"c{i}", question="x" * (i + 1)) for i in range(20)]
+    rates = {
+        row.key: PassRate(row.content, ("right",) * (n % 3) + ("wrong",) * (2 - n % 3)) for n, row in enumerate(rows)
+    }
+    rules: dict[str, Any] = {
+        "question": partial(lengths.question, max_chars=15),
+        "copies": duplicates.exact,
+        "mixed": pass_rate.mixed,
+    }
+    found = applying.apply(rules, rows, {"pass_rates": lambda rows, decided: rates}, 2)
+    said = account.account(found, {"data": "d:v1", "policy": "p", "k": 2})["rules"]
+    bars = said[0]["histogram"]
+    assert said[0]["number"] == "characters of the question" and len(bars) == 10
+    assert (bars[0]["low"], bars[-1]["high"]) == (1, 20)
+    assert [bar["kept"] for bar in bars] == [2, 2, 2, 2, 2, 2, 2, 1, 0, 0]
+    assert [bar["dropped"] for bar in bars] == [0, 0, 0, 0, 0, 0, 0, 1, 2, 2]
+    assert said[1]["number"] is None and said[1]["histogram"] == []
+    assert said[2]["histogram"] == [
+        {"low": 0.0, "high": 0.0, "kept": 0, "dropped": 5},
+        {"low": 0.5, "high": 0.5, "kept": 5, "dropped": 0},
+        {"low": 1.0, "high": 1.0, "kept": 0, "dropped": 5},
+    ]
+    assert [row["id"] for row in said[0]["kept_examples"]] == ["q0", "q3", "q6", "q9", "q12"]
+    assert [row["id"] for row in said[0]["examples"]] == ["q15", "q16", "q17", "q18", "q19"]
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), max_size=60))
+def test_every_row_with_a_number_is_in_one_bar(rows: list[tuple[float, bool]]) -> None:
+    bars = numbers.histogram([value for value, _ in rows] + [float("nan")], [goes for _, goes in rows] + [True])
+    assert sum(bar.kept for bar in bars) == sum(not goes for _, goes in rows)
+    assert sum(bar.dropped for bar in bars) == sum(goes for _, goes in rows)
+    assert [bar.low for bar in bars] == sorted(bar.low for bar in bars)
+
+
+def test_numbers_of_turns_are_those_of_their_rules() -> None:
+    texts = [("user", "How many?"), ("assistant", "Look. " * 20), ("tool", "Error: no"), ("assistant", "да")]
+    messages = {ROW.key: [{"role": role, "content": text} for role, text in texts]}
+    for rule, expected in (
+        (turns.tool_turns, 1),
+        (turns.failed_calls, 1),
+        (partial(turns.failed_calls, failure="nothing"), 0),
+        (turns.length, 121),
+        (turns.language, 80 / 82),
+    ):
+        found = numbers.numbers(rule, [ROW, replace(ROW, id="other")], {"messages": messages})
+        assert found is not None and found.values[0] == pytest.approx(expected) and found.values[1] != found.values[1]
+    repeated = numbers.numbers(partial(turns.repetition, gram=2), [ROW], {"messages": messages})
+    assert repeated is not None and "above 30%" in str(turns.repetition([ROW], messages=messages, gram=2)[0])
+    assert f"{repeated.values[0]:.0%}" in str(turns.repetition([ROW], messages=messages, gram=2)[0])

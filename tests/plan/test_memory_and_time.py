@@ -74,8 +74,11 @@ def test_states_are_deepspeeds_own_estimates(gpus: int) -> None:
 def test_the_fullest_micro_batch_has_the_longest_row_with_all_its_images() -> None:
     mean = shape(SEVEN, WORK)
     assert longest_patches(SEVEN, WORK, 8192, mean) == 8192 * 4  # 16 images of 972 tokens do not fit
-    few = replace(WORK, max_images=4)
-    assert longest_patches(SEVEN, few, 8192, mean) == max(4 * 3888, 8192 / mean.total * mean.patches)
+    assert longest_patches(SEVEN, replace(WORK, max_images=1), 32768, mean) == 32768 * 4  # of 12.8 million pixels
+    few = replace(WORK, max_images=4, max_pixels=10**6)
+    largest = SEVEN.patches(10**5, 10**5, few.min_pixels, few.max_pixels)
+    assert 4800 < largest <= 10**6 / 14**2
+    assert longest_patches(SEVEN, few, 8192, mean) == max(4 * largest, 8192 / mean.total * mean.patches)
     long, layout = replace(few, max_tokens=32768), Layout(2, "bfloat16", 8192, True)
     text, _, working = learner_work(SEVEN, long, layout, mean)
     assert text == 32768 * 28 * 3584 * 2  # each layer's input: no row is split, whatever batch_tokens says

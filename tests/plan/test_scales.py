@@ -36,6 +36,14 @@ def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
         assert (found.layout.sleep, found.layout.learner_sleep) == (2, True)  # what runs
 
 
+def test_the_largest_views_count_whatever_the_mean_is() -> None:
+    """The plans above hold with rows full of the largest views: small means in plan.lengths change no learning."""
+    argv = ["+recipe=toolsrl", "scale=node", "cluster=1x8xH100"]
+    small = [f"plan.lengths.{name}=[280,280]" for name in ("image", "observation_image")]
+    one, two = cost.run(argv).memory, cost.run([*argv, *small]).memory
+    assert (one.vision, one.working, one.learning) == (two.vision, two.working, two.learning)
+
+
 @pytest.mark.parametrize("scale", CLUSTERS)
 @pytest.mark.parametrize("model", ["qwen3_vl_8b", "qwen3_vl_4b"])
 def test_codevision_fits_with_qwen3_vl(model: str, scale: str) -> None:

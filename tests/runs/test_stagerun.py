@@ -231,3 +231,23 @@ def test_settings_come_from_the_composed_configuration(tmp_path: Path) -> None:
     for name in ("a/b", ""):
         with pytest.raises(ConfigError, match=r"^name: .*cannot name"):
             RunSettings.of(job | {"name": name}, "charts")
+
+
+def test_a_run_that_differs_from_an_interrupted_one_says_in_what(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As ``rl.backend.zero_stage``: a checkpoint is of one stage, so the run begins at step 0, and tells it."""
+
+    def interrupted(stage: int, name: str = "policy") -> None:
+        caplog.clear()
+        values = {"rl": {"steps": 3, "backend": {"zero_stage": stage}}}
+        with pytest.raises(RuntimeError), open_run(settings(tmp_path, name=name), "rl", "model", values, []):
+            raise RuntimeError("killed")
+
+    interrupted(2)
+    interrupted(2)
+    assert "begins anew" not in caplog.text
+    interrupted(3, name="other")
+    assert "begins anew" not in caplog.text
+    interrupted(3)
+    assert "had rl.backend.zero_stage=2: give that again" in caplog.text

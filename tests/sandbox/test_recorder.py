@@ -367,3 +367,9 @@ def test_the_box_is_clipped_to_each_image_on_the_way(play: Player, name: str) ->
     box = shown(play, source).executed.images[-1].operations[-1].box
     assert box is not None
     assert x1 <= box[0] <= box[2] <= x2 and y1 <= box[1] <= box[3] <= y2, box
+
+
+def test_an_image_that_shows_nothing_of_the_picture_has_no_box(play: Player) -> None:
+    source = "image.crop((100, 80, 140, 120)).rotate(90, center=(300, 300))"
+    steps = shown(play, source).executed.images[-1].operations
+    assert [(step.name, step.box is None) for step in steps] == [("crop", False), ("rotate", True)]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+from fakes import make_sample, make_trajectory
 from serving import Gate, Served, served, until
 
+from vtcli.serve import answers
 from vtcli.serve.agent import Bounds
 from vtcli.serve.requests import RequestLimits, parse
+
+ASKED = b'{"messages": [{"role": "user", "content": "Why?"}]}'
 
 
 def test_of_two_requests_for_the_last_room_one_is_told_to_come_again(tmp_path: Path) -> None:
@@ -75,3 +80,19 @@ def test_each_rollout_gives_its_own_room_back(tmp_path: Path) -> None:
         assert agent.rolling == 0
 
     served(tmp_path, gate, work, bounds=Bounds(active=3, queue=0))
+
+
+def test_a_thinking_models_answer_is_what_follows_its_thought(tmp_path: Path) -> None:
+    """Its turn begins inside the thought, without a tag; ``max_tokens`` counts the answer alone."""
+
+    async def work(server: Served) -> None:
+        agent = server.agent
+        agent.chat = replace(agent.chat, thinks=True)
+        first = agent.chat.decode(agent.chat.tokenizer.encode("It is", add_special_tokens=False).ids).text
+        assert agent.cut("It is a long answer", agent.count("It is")) == first
+        text = "It may be 7.\n</think>\n\nIt is 8."
+        found = make_trajectory(make_sample(), [text])
+        answer = answers.answer(found, parse(ASKED, ("tiny",), RequestLimits()), agent.cut)
+        assert (answer.content, answer.reasoning) == ("It is 8.", "It may be 7.\n</think>")
+
+    served(tmp_path, Gate(), work)

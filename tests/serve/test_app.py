@@ -22,6 +22,9 @@ from vtcli.serve.requests import RequestLimits
 from vtcli.store import records
 from vtcli.store.images import decode
 
+SECOND = 1.0
+"""After it nothing is left of a client that went away."""
+
 ASKED = {"messages": [message("Which letter?", IMAGE)], "seed": 3}
 
 
@@ -118,7 +121,7 @@ def test_nothing_stays_of_a_client_that_went_away_or_of_a_refused_image(tmp_path
             gone = asyncio.create_task(server.post(**ASKED, n=2, stream=stream))
             await until(lambda: gate.waiting == 2 and len(files(tmp_path)) > 0)
             gone.cancel()
-            await until(lambda: gate.waiting == 0 and server.agent.rolling == 0 and files(tmp_path) == [])
+            await until(lambda: gate.waiting == 0 and server.agent.rolling == 0 and files(tmp_path) == [], SECOND)
             gate.open.release()
         broken = {"type": "image_url", "image_url": {"url": URL[:-40]}}
         assert (await server.post(messages=[message("?", IMAGE, broken)]))[0] == 400
@@ -276,6 +279,6 @@ def test_a_client_that_goes_away_ends_its_code(tmp_path: Path) -> None:
             gone = asyncio.create_task(server.post(**ASKED, stream=stream))
             await until(lambda: pool.stats.live == 1)
             gone.cancel()
-            await until(lambda: pool.stats.live == 0 and server.agent.rolling == 0 and files(tmp_path) == [])
+            await until(lambda: pool.stats.live == 0 and server.agent.rolling == 0 and files(tmp_path) == [], SECOND)
 
     served(tmp_path, Script(tagged("import time\nwhile True: time.sleep(1)")), work, card=env_card("codev"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import env_card, tagged
 from serving import DONE, IMAGE, ZOOM, Gate, Script, Served, files, head, message, raw, served, until
 
 from vtcli.errors import EngineError
@@ -125,3 +128,28 @@ def test_a_client_that_does_not_read_is_given_up(
     monkeypatch.setattr(response.answers, "thought", lambda text: {"reasoning_content": text * 1_000_000})
     served(tmp_path, Script(f"<think>a</think>{DONE}"), work)
     assert "failed" not in caplog.text
+
+
+def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_path: Path) -> None:
+    slow = tagged("import time\nwhile True: time.sleep(1)")
+
+    async def work(server: Served) -> None:
+        pool = server.agent.worlds.sandbox.pool
+        assert pool is not None
+        for stream in (False, True):
+            server.agent.policy = Script(slow, DONE)
+            asked = asyncio.create_task(server.post(stream=stream))
+            await until(lambda: pool.stats.live == 1)
+            await asyncio.sleep(0.2)
+            os.kill(pool.template_pid, signal.SIGKILL)
+            status, reply, _ = await asked
+            errors = [one["error"]["code"] for one in (reply if stream else [reply]) if "error" in one]
+            assert (status, errors) == (200 if stream else 500, ["rollout_broken"])
+            server.agent.policy = Script(tagged("print(6 * 7)"), DONE)
+            status, reply, _ = await server.post(stream=stream)
+            (choice,) = (reply[-1] if stream else reply)["vtcli"]["choices"]
+            assert [call["status"] for step in choice["steps"] for call in step["calls"]] == ["ok"]
+        assert pool.stats.templates == 3 and server.agent.rolling == 0
+        await until(lambda: pool.stats.live == 0, 1)
+
+    served(tmp_path, Script(slow, DONE), work, card=env_card("codev"))

@@ -43,6 +43,10 @@ def asked(answer: str, **truth: Any) -> Sample:
             "A good look shows: B",
             "$\\boxed{\\text{(B)}}$",
         ),
+        *("It's not A or C, it's B", "I don't think it's A; B", "The answer isn't A but B"),
+        *("A. red is wrong. B is right.", "The answer is not A. B", "The correct answer is B, not A."),
+        *("Final answer: B\nbecause A is wrong", "B because the other one is wrong", "answer: not A but B"),
+        *("\u7b54\u6848\u662fB", "\u7b54\u6848\uff1aB\u3002", "\u9009B", "\u7b54\u6848\u662fB\u9009\u9879"),
     ],
 )
 def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
@@ -52,12 +56,34 @@ def test_the_ways_in_which_models_choose_an_option(reply: str) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["", "COLOR", "BASED on this", "A red or blue car", "E", "Either A or B", "I cannot say.", "a car", "B2", "purple"],
+    [
+        "",
+        "COLOR",
+        "BASED on this",
+        "A red or blue car",
+        "E",
+        "Either A or B",
+        "I cannot say.",
+        "a car",
+        "B2",
+        "purple",
+        "Answer is not A",
+        "A or C? It can't be A.",
+    ],
 )
 def test_what_names_no_option_is_counted_and_not_guessed(reply: str) -> None:
     """lmms-eval's V* reads "COLOR" as C and "BASED" as B (``vstar_bench/utils.py``); VLMEvalKit draws at random."""
     assert letters.read(reply, COLOURS) is None
     assert SCORERS["choices"](asked("blue", choices=list(COLOURS)), reply) == Grade(0.0, 0, found=False)
+
+
+def test_an_option_that_says_wrong_is_not_taken_for_a_denial() -> None:
+    options = ["The clock is wrong", "The clock is right"]
+    assert (
+        letters.read("A. The clock is wrong", options)
+        == letters.read("The answer is A. The clock is wrong", options)
+        == 0
+    )
 
 
 def test_a_longer_option_is_not_the_shorter_one_within_it() -> None:
@@ -187,6 +213,8 @@ def test_mean_relative_accuracy_is_exact(wanted: str, given_text: str, paper: fl
     [
         *[("5", Grade(1.0, 1)), ("There are five birds.", Grade(1.0, 1)), ("5.0", Grade(1.0, 1))],
         *[("\\boxed{5} of 9", Grade(1.0, 1)), ("4", Grade(0.0, 0)), ("15", Grade(0.0, 0)), ("5.5", Grade(0.0, 0))],
+        *[("I count 5 (2 red + 3 blue)", Grade(1.0, 1)), ("There are 3 dogs and 2 cats, so 5", Grade(1.0, 1))],
+        *[("3 here, 2 there: the answer is five.", Grade(1.0, 1)), ("1, 5 ... so 5 or 6", Grade(0.0, 0, False))],
         *[("five or 6", Grade(0.0, 0)), ("5 or 6", Grade(0.0, 0, False)), ("many", Grade(0.0, 0, False))],
     ],
 )
@@ -272,6 +300,32 @@ def test_mmmu() -> None:
     assert SCORERS["mmmu"](asked("Joint"), "It is the joint.").correct == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "reply", "grade"),
+    [
+        *[("3", "The answer is 3", Grade(1.0, 1)), ("3", "The answer is 3.", Grade(1.0, 1))],
+        *[("3.5", "so the answer is: $3.5$. I checked.", Grade(1.0, 1)), ("12", "x = 12", Grade(1.0, 1))],
+        *[
+            ("\\frac{1}{2}", "0.5", Grade(1.0, 1)),
+            ("\\frac12", "1/2", Grade(1.0, 1)),
+            ("60^\\circ", "60", Grade(1.0, 1)),
+        ],
+        *[("1000", "1,000", Grade(1.0, 1)), ("[1,2]", "[1, 2]", Grade(1.0, 1)), ("[1,2]", "2", Grade(0.0, 0))],
+        *[("\\frac{1}{2}", "2", Grade(0.0, 0)), ("-\\frac{1}{2}", "-0.5", Grade(1.0, 1))],
+        *[("3", "I cannot see the triangle here", Grade(0.0, 0, False)), ("3", "\\boxed{}", Grade(0.0, 0, False))],
+        *[("3", "The answer is 3, because 5 - 2 = 3", Grade(1.0, 1)), ("5", "Therefore, x = 5.", Grade(1.0, 1))],
+        *[("3/4", "We multiply both sides and get $\\frac{3}{4}$.", Grade(1.0, 1))],
+        *[("4", "The answer is 3, so it is 4 less than 7", Grade(0.0, 0))],  # what is declared counts
+        ("yes", "Yes.", Grade(1.0, 1)),
+    ],
+)
+def test_a_plain_formula_is_read_without_a_process(
+    answer: str, reply: str, grade: Grade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formulas, "TIMEOUT_S", 0.0)  # who asks math-verify is told: not the same
+    assert SCORERS["formula"](asked(answer), reply) == grade
+
+
 @pytest.mark.slow
 def test_formulas_are_compared_and_never_hold_the_run() -> None:
     assert formulas.same_formula("\\frac{1}{2}", "0.5")
@@ -280,6 +334,64 @@ def test_formulas_are_compared_and_never_hold_the_run() -> None:
     assert not formulas.same_formula("9^{9^{9^{9}}}", "\\sqrt{8}")
     assert formulas.same_formula("\\frac{2}{4}", "\\frac{1}{2}")  # after a process that was killed
     assert SCORERS["formula"](asked("x^2", choices=["x", "x^2"]), "\\boxed{x \\cdot x}").correct == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "truth", "reply", "grade"),
+    [
+        *[("vlmblind", "2", {"task": "Nested Squares"}, "I count {2}", Grade(1.0, 1))],
+        *[("vlmblind", "1", {"task": "Olympic Counting - Circles"}, "{12}", Grade(0.0, 0))],
+        *[("vlmblind_kit", "1", {"task": "Olympic Counting - Circles"}, "12", Grade(1.0, 1))],  # a substring there
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "rows={3} columns={4}", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "(3, 4)", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "{3}{4}", Grade(1.0, 1))],
+        *[("vlmblind_kit", "3,4", {"task": "Counting Grid - Blank Grids"}, "Rows: {3}, Columns: {4}", Grade(1.0, 1))],
+        *[("vlmblind", "3,4", {"task": "Counting Grid - Blank Grids"}, "many", Grade(0.0, 0, False))],
+        *[("vlmblind", "l", {"task": "Circled Letter"}, "{l}", Grade(1.0, 1))],
+        *[("vlmblind", "Yes", {"task": "Touching Circles"}, "Yes, they touch", Grade(1.0, 1))],
+        *[("vlmblind", "Yes", {"task": "Touching Circles"}, "in yesterday's", Grade(0.0, 0, False))],
+        *[("vlmblind_kit", "Yes", {"task": "Touching Circles"}, "in yesterday's", Grade(1.0, 1))],
+        *[("tablevqa", "34.2%", {"split": "fintabnetqa"}, "0.342", Grade(1.0, 1))],
+        *[("tablevqa", "$3,852 million", {"split": "fintabnetqa"}, "$ 3852 Million.", Grade(1.0, 1))],
+        *[("tablevqa", "$3,852 million", {"split": "fintabnetqa"}, "3.852 billion", Grade(1.0, 1))],
+        *[("tablevqa", "October 31", {"split": "fintabnetqa"}, "October 31", Grade(1.0, 1))],
+        *[("tablevqa", "12 units", {"split": "fintabnetqa"}, "13", Grade(0.0, 0))],
+        *[("tablevqa", "a|2", {"split": "vwtq"}, "Answer: 2.0||A", Grade(1.0, 1))],
+        *[("tablevqa", "0", {"split": "vtabfact"}, "False", Grade(1.0, 1))],
+        *[
+            ("letter_set", "A, C", {}, "The answer is A and C.", Grade(1.0, 1)),
+            ("letter_set", "A, C", {}, "CA", Grade(1.0, 1)),
+        ],
+        *[("letter_set", "A, C", {}, "A", Grade(0.0, 0)), ("letter_set", "3", {}, "3", Grade(1.0, 1))],
+        *[
+            ("letter_set", "C", {}, "Option C fits", Grade(1.0, 1)),
+            ("letter_set", "A, C", {}, "I cannot tell at all here", Grade(0.0, 0, False)),
+        ],
+        *[
+            ("tir", "mobi", {"task": "ocr"}, "It says mobi", Grade(1.0, 1)),
+            ("tir", "mobi", {"task": "ocr"}, "MOBI", Grade(0.0, 0)),
+        ],
+        *[("tir", "[1, 2, 3, 4]", {"task": "jigsaw", "side": 2}, "I think: 1, 2, 4, 3", Grade(0.5, 0))],
+        *[("tir", "[1, 2, 3, 4]", {"task": "jigsaw", "side": 2}, "1, 2", Grade(0.0, 0, False))],
+        *[("tir", "[1, 2, 3]", {"task": "spot_difference"}, "2, 3, 4", Grade(0.5, 0))],
+        *[
+            ("tir", "3, 7", {"task": "word_search"}, "row 3,7", Grade(1.0, 1)),
+            ("tir", "3, 7", {"task": "word_search"}, "7, 3", Grade(0.0, 0)),
+        ],
+        *[
+            ("tir", "12", {"task": "math"}, "The answer is 12", Grade(1.0, 1)),
+            ("tir", "B", {"task": "maze"}, "**B**", Grade(1.0, 1)),
+        ],
+        *[
+            ("tir", "BD", {"task": "refcoco"}, "B, D", Grade(1.0, 1)),
+            ("tir", "B", {"task": "maze"}, "", Grade(0.0, 0, False)),
+        ],
+    ],
+)
+def test_rules_by_task(name: str, answer: str, truth: dict[str, Any], reply: str, grade: Grade) -> None:
+    """VLMEvalKit ``image_mcq.py`` (VLMBlind), ``utils/logicvista.py``; naver-ai/tablevqabench
+    ``evaluate_tablevqa_dataset.py``; agents-x-project/TIR-Bench ``calculate_score.py`` and ``tools.py``."""
+    assert SCORERS[name](asked(answer, **truth), reply) == grade
 
 
 def test_every_rule_of_rewards_has_one_meaning() -> None:

@@ -79,6 +79,14 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     page = (made.path / "report.md").read_text()
     assert "CodeV, table 3: CodeV-7B-RL" in page and "T 1, 2 a question" in page
     assert "Benchmarks beside printed numbers" in (made.path / "report.html").read_text()
+    again = ["benchmarks", "score", made.ref, "--home", str(shelf / "artifacts"), "--config-dir", str(shelf / "own")]
+    done = CliRunner().invoke(app, [*again, "--out", str(shelf / "again.json")], catch_exceptions=False)
+    assert done.exit_code == 0 and "Benchmarks beside printed numbers" in capsys.readouterr().err + done.stderr
+    scored = json.loads((shelf / "again.json").read_text())
+    values = [
+        [(f["score"], f["figure"], f["value"], f["low"]) for f in r["mine"]["figures"]] for r in (scored, figures)
+    ]
+    assert values[0] == values[1] and scored.keys() == figures.keys()
     assert stage.run(config(shelf, "benchmark=[vstar,mine]")).ref == made.ref  # the same files: nothing is made again
     tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
     assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,10 @@ def ids(kinds: str) -> list[str]:
 
 
 def config(**first: float) -> Config:
-    return Config(data="d", model="m", optim=Optim(), epochs=2, rows_per_step=3, first=First(**first))  # type: ignore[arg-type]
+    kept: dict[str, Any] = {"every": 200, "beside": True, "keep": 2, "best": None, "best_mode": "max"}
+    checkpoints = {f"checkpoint_{key}": value for key, value in kept.items()}
+    lessons = First(**first)  # type: ignore[arg-type]
+    return Config(data="d", model="m", optim=Optim(), epochs=2, rows_per_step=3, first=lessons, **checkpoints)
 
 
 def test_rows_of_the_first_kind_come_alone_and_then_every_row_in_every_epoch() -> None:

@@ -138,6 +138,7 @@ def served(
     bounds: Bounds = Bounds(),  # noqa: B008  frozen
     history: int = 8,
     card: EnvCard | None = None,
+    name: str = "tiny",
     **service: Any,
 ) -> None:
     """Runs ``work`` against a server of the native tools, or of ``card``."""
@@ -147,12 +148,12 @@ def served(
         worlds = Worlds(card or native_card(), PROMPT, store, PoolConfig(active=1))
         await worlds.start()
         tools = [tool.name for tool in worlds.card.tools]
-        metrics = Metrics("tiny", tools)
+        metrics = Metrics(name, tools)
         agent = Agent(
             policy, tiny_model.chat(), worlds, LeasedImages(store), Limits(), bounds, 1.0, History(history), metrics
         )
         about = {"loopback": True, "key": None, "limits": RequestLimits(), "agent": agent, "metrics": metrics} | service
-        told = Service(("tiny",), **about)
+        told = Service((name,), **about)
         bounded = connections.runner(application(told), told.connections)
         await bounded.setup()
         socket = await connections.listen(bounded, "127.0.0.1", 0, told.connections)

@@ -69,6 +69,7 @@ class Backend:
     batch_tokens: int = 16384
     offload: Literal["none", "optimizer", "weights"] = "none"  # to host memory: the optimiser's state; the weights, too
     activation_checkpointing: bool = False  # layers are computed again in the backward pass instead of kept
+    entropy: bool = False  # of trained tokens, as a metric: a pass more over each chunk of logits
     sleep: bool = False  # states are in host memory while the engine generates
 
     def __post_init__(self) -> None:

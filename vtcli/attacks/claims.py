@@ -14,7 +14,30 @@ def never_verified(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
     return ["a made-up picture came back as verified"] if lies else []
 
 
+def within_the_crop(seen: CaseRecord, facts: tuple[Facts, ...]) -> list[str]:
+    """No picture made of the crop (2, 3, 10, 9) may claim to show more of the question's picture than the crop did."""
+    boxes = [step.box for p in (*seen.run.images, *seen.then.images) for step in p.operations[-1:] if step.box]
+    wide = [b for b in boxes if b[0] < 2 or b[1] < 3 or b[2] > 10 or b[3] > 9]
+    return [f"a picture of a crop claims to show {wide[0]}"] if wide else []
+
+
 CASES: tuple[Attack, ...] = (
+    Attack(
+        "forge.wider_box",
+        "a crop that is wrapped, turned with growth or framed, to claim more of the picture than it showed",
+        """
+import cv2, numpy as np
+from PIL import Image, ImageOps
+crop = image_clue_0.crop((2, 3, 10, 9))
+wrapped = cv2.warpAffine(np.array(crop), np.float32([[1, 0, 6], [0, 1, 6]]), (20, 18), borderMode=cv2.BORDER_WRAP)
+Image.fromarray(wrapped).show()
+crop.rotate(45, expand=True).show()
+ImageOps.expand(crop, 20).show()
+crop.transform((20, 20), Image.EXTENT, (-9, -9, 20, 20)).show()
+crop.rotate(90, center=(40, 40)).show()
+""",
+        extra=within_the_crop,
+    ),
     forge(
         "false_operations",
         "a made-up picture with the chain of a real crop",

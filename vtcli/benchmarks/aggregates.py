@@ -6,6 +6,7 @@ statistic sum / count. Clusters of answers are drawn with replacement for its in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from vtcli.algo.clusters import Statistic
 from vtcli.algo.metrics import Floats
+from vtcli.errors import InputError
 from vtcli.schema import Json
 from vtcli.signals.scorers import yes_no as readings
 
@@ -156,35 +158,72 @@ def pope(outcomes: Sequence[GradedAnswer], *, key: str = "category") -> list[Fig
     ]
 
 
+_STEP = re.compile(r"(?:(\d+)steps_)?(\d+|multi)")
+
+
 def wemath(outcomes: Sequence[GradedAnswer], *, item: str = "item", step: str = "step") -> list[Figure]:
-    """We-Math's composites (arXiv 2407.01284): one multi-step problem (``step`` multi) with its two or three steps.
+    """We-Math's composites (arXiv 2407.01284): one multi-step problem with its two or three steps.
+
+    ``step`` is ``2steps_1`` … ``2steps_multi``, ``3steps_1`` … ``3steps_multi`` in the released data and in
+    VLMEvalKit's TSV; a bare ``multi`` is read as well. An id is one of two steps and one of three steps apart.
 
     ``strict`` = (CM + IG / 2) / N: CM has all steps and the composite right, IG all steps and not the composite.
     ``loose`` counts CM from one right step on. ``rote`` is RM / (RM + CM) by the strict reading, RM the composite
-    without all steps. Composites of which a part is missing are left out.
+    without all steps. N are whole composites; ``broken`` is the share of the others, which are in no score.
+
+    Raises:
+        InputError: a step that is written in another way.
     """
-    found: dict[str, dict[str, float]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    keys: list[tuple[str, str]] = []
     for o in outcomes:
-        found.setdefault(str(o.truth.get(item)), {})[str(o.truth.get(step))] = o.score
-    seen: set[str] = set()
+        match = _STEP.fullmatch(str(o.truth.get(step)).strip())
+        if match is None:
+            raise InputError(
+                f"We-Math: the step of {o.sample} is {o.truth.get(step)!r}; expected one like 2steps_1 or 2steps_multi."
+            )
+        keys.append((str(o.truth.get(item)), match[1] or ""))
+        found.setdefault(keys[-1], {})[match[2]] = o.score
+    bare = {key for key, steps in keys if not steps}  # its steps say how many there are, and its composite does not
+    if bare:
+        keys = [(key, "" if key in bare else steps) for key, steps in keys]
+        found = _merged(found, bare)
+    seen: set[tuple[str, str]] = set()
     terms = np.zeros((len(outcomes), 5))  # IG, CM strict, CM loose, RM strict, 1
-    for n, o in enumerate(outcomes):
-        key = str(o.truth.get(item))
-        parts = found[key]
-        steps = [score >= 1 for name, score in parts.items() if name != "multi"]
-        if key in seen or "multi" not in parts or len(steps) < 2:
+    broken = np.zeros((len(outcomes), 2))
+    for n, key in enumerate(keys):
+        if key in seen:
             continue
         seen.add(key)
-        right = parts["multi"] >= 1
-        terms[n] = all(steps) and not right, all(steps) and right, any(steps) and right, right and not all(steps), 1.0
+        parts = dict(found[key])
+        whole = parts.pop("multi", None)
+        steps = [score >= 1 for score in parts.values()]
+        complete = whole is not None and len(steps) >= 2 and len(steps) == int(key[1] or len(steps))
+        broken[n] = not complete, 1.0
+        if whole is not None and complete:
+            right = whole >= 1
+            both, some = all(steps), any(steps)
+            terms[n] = both and not right, both and right, some and right, right and not both, 1.0
 
     def score(column: int) -> Statistic:
         return lambda s: _ratio(np.stack([s[:, column] + s[:, 0] / 2, s[:, 4]], axis=1))
 
-    rote = Figure("rote", terms, lambda s: _ratio(np.stack([s[:, 3], s[:, 3] + s[:, 1]], axis=1)), count=len(seen))
+    count = int(terms[:, 4].sum())
+    rote = Figure("rote", terms, lambda s: _ratio(np.stack([s[:, 3], s[:, 3] + s[:, 1]], axis=1)), count=count)
     return [
-        Figure("strict", terms, score(1), count=len(seen)),
-        Figure("loose", terms, score(2), count=len(seen)),
+        Figure("strict", terms, score(1), count=count),
+        Figure("loose", terms, score(2), count=count),
         rote,
         *mean(outcomes),
+        Figure("broken", broken, _ratio, count=len(seen)),
     ]
+
+
+def _merged(
+    found: Mapping[tuple[str, str], Mapping[str, float]], bare: set[str]
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Parts of the composites whose number of steps is not in every key, under their id alone."""
+    merged: dict[tuple[str, str], dict[str, float]] = {}
+    for (key, steps), parts in found.items():
+        merged.setdefault((key, "" if key in bare else steps), {}).update(parts)
+    return merged

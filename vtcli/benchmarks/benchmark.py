@@ -13,10 +13,6 @@ from vtcli.schema import Sample
 from vtcli.signals.scorers.grade import Grade, Scorer
 from vtcli.signals.scorers.table import SCORERS
 
-RULES_BESIDE = ("judge",)
-"""Rules of ``signals.rules`` that are no scorer."""
-
-
 ROW = "__row__"
 """Column of a row's number, from 0, in rows without ids."""
 
@@ -32,7 +28,8 @@ class Format:
     files: str  # a name or a pattern, below the folder
     id: str = "index"  # ROW: the row's number stands for an id
     question: str = "question"
-    answer: str = "answer"  # a text, a number or a list
+    answer: str = "answer"  # a text, a number or a list of references
+    listed: bool = False  # a text such as ["a", "b"] is a list of references, and not one answer that is a list
     images: tuple[str, ...] = ("image",)  # columns, those without an image in a row left out
     video: str | None = None  # path below the folder with columns in braces: "{dataset}/{scene_name}.mp4"
     options: tuple[str, ...] = ()
@@ -40,7 +37,11 @@ class Format:
     flags: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict[str, Mapping[str, tuple[str, ...]]])
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # rows that are asked
     last: bool = False  # rows are conversations, as lists: the last question and its answer count
+    reads: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | None = (
+        None  # rows out of a row: benchmarks.forms
+    )
     md5: str | None = None  # of the one file, as VLMEvalKit states it
+    sha256: str | None = None  # of the one file, or of the sha256 of each of several in order
 
 
 Turn = Literal["rot90", "rot180", "rot270", "hflip", "vflip"]
@@ -50,13 +51,14 @@ Turn = Literal["rot90", "rot180", "rot270", "hflip", "vflip"]
 class Change:
     """Change of the images of a benchmark. ``share`` of the rows are turned by one of ``turns``, drawn by row and seed:
     a part of the rows keeps its turns. Images whose longer side is above ``above`` shrink to ``side``. ``only_large``
-    leaves the other rows out."""
+    leaves the other rows out. ``asked`` needs turns of all rows."""
 
     turns: tuple[Turn, ...] = ()
     share: float = 1.0
     above: int | None = None  # pixels
     side: int | None = None
     only_large: bool = False
+    asked: bool = False  # the question is which turn it was: the turns are the options, in this order
 
     def __post_init__(self) -> None:
         shares(self, "share")
@@ -135,6 +137,19 @@ class Benchmark:
 def own_rules(benchmarks: Mapping[str, Benchmark]) -> dict[str, Callable[[Sample, str], tuple[float, int]]]:
     """Scorers from outside, as rules for the signals."""
     return {name: _Pair(scorer) for b in benchmarks.values() for name, scorer in b.own.items()}
+
+
+OTHERS = "others"
+"""Key of ``eval.generation`` for benchmarks without one of their own."""
+
+
+def generation_of(
+    task: str | None, benchmarks: Mapping[str, Benchmark], by_recipe: Mapping[str, Generation]
+) -> Generation:
+    """Sampling of a task: as a recipe says for its benchmark or for others, else as the benchmark's file says."""
+    if task is None or task not in benchmarks:
+        return Generation()
+    return by_recipe.get(task) or by_recipe.get(OTHERS) or benchmarks[task].generation
 
 
 @dataclass(frozen=True, slots=True)

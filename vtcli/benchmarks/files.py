@@ -20,6 +20,12 @@ import pyarrow.parquet as pq
 from vtcli.benchmarks.benchmark import Benchmark, Format
 from vtcli.errors import InputError
 
+KEY = "__key__"
+"""Column with the key of a row in an object of rows."""
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""Endings of files that are a row each."""
+
 POINTER_CHARS = 64
 """A shorter image of VLMEvalKit's TSV is the index of the row that has the image."""
 
@@ -49,6 +55,8 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if path.suffix == ".parquet":
             for batch in pq.ParquetFile(path).iter_batches(batch_size=16):
                 yield from batch.to_pylist()
+        elif path.suffix.lower() in PICTURES:
+            yield {"image": path.name, "name": path.stem}
         elif path.suffix in (".tsv", ".csv"):
             csv.field_size_limit(sys.maxsize)
             with path.open(newline="", encoding="utf-8") as file:
@@ -64,11 +72,18 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     whole: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
     if whole is None:
         read: Any = json.loads(text)
-        whole = list(cast("Mapping[str, Any]", read).values()) if isinstance(read, dict) else read
+        whole = _objects(cast("Mapping[str, Any]", read)) if isinstance(read, dict) else read
     for row in whole:
         if not isinstance(row, dict):
             raise ValueError("expected an object for each row")
         yield cast("Mapping[str, Any]", row)
+
+
+def _objects(read: Mapping[str, Any]) -> list[Any]:
+    """The rows of an object of rows, each with its key; an object of plain values is one row."""
+    if not all(isinstance(row, dict) for row in read.values()):
+        return [read]
+    return [{KEY: key, **row} for key, row in read.items()]
 
 
 def empty(value: Any) -> bool:
@@ -102,8 +117,9 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
         return [value]
     if isinstance(value, list) or (isinstance(value, str) and value.startswith("[")):
         return [one for item in listed(value) for one in pictures(item, folder, where)]
-    if isinstance(value, str) and len(value) < 1024 and (folder / value).is_file():
-        return [(folder / value).read_bytes()]
+    for place in (folder, folder.parent) if isinstance(value, str) and 0 < len(value) < 1024 else ():
+        if (place / value).is_file():  # a few name the folder of the file itself: VisualProbe_Hard/data/1.jpg
+            return [(place / value).read_bytes()]
     if isinstance(value, str) and len(value) > POINTER_CHARS:
         try:
             return [base64.b64decode(value.partition(";base64,")[2] or value, validate=True)]
@@ -111,6 +127,15 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
             raise InputError(f"{where}: its image is no base64 ({error}). Fetch the file again.") from error
     shown = value[:60] if isinstance(value, str) else type(value).__name__
     raise InputError(f"{where}: its image is {shown!r}; expected bytes, base64 or a file below {folder}.")
+
+
+def sha256(paths: Sequence[Path]) -> str:
+    """The sha256 of one file; of several, that of their digests in order."""
+    each: list[str] = []
+    for path in paths:
+        with path.open("rb") as file:
+            each.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return each[0] if len(each) == 1 else hashlib.sha256("".join(each).encode()).hexdigest()
 
 
 def md5(path: Path) -> str:

@@ -17,6 +17,9 @@ from vtcli.signals.scorers.grade import NOTHING, Grade
 JUDGED = "judged"
 """The measure by the run's judge, beside the scorers'."""
 
+ORACLE = "oracle"
+"""``RunSetting.judge`` of a run without a model that judges: it has no judged figures."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
@@ -67,7 +70,8 @@ def result(
     for score, marks in grades.items():
         outcomes = [_outcome(s, g.score, benchmark) for s, g in zip(whole, marks, strict=True)]
         figures += _figures(name, score, benchmark.aggregate(outcomes), outcomes, seed)
-    judged = [(s, s.signals.values.get("answer_correct")) for s in whole] if benchmark.judged else []
+    asked = benchmark.judged and setting.judge != ORACLE  # the oracle compares texts, as a rule does
+    judged = [(s, s.signals.values.get("answer_correct")) for s in whole] if asked else []
     ruled = [_outcome(s, float(v), benchmark) for s, v in judged if isinstance(v, int | float)]
     if ruled:
         figures += _figures(name, JUDGED, benchmark.aggregate(ruled), ruled, seed)

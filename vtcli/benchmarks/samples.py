@@ -14,6 +14,7 @@ import numpy as np
 
 from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import ROW, Benchmark, Change, Format
+from vtcli.benchmarks.forms import FILE
 from vtcli.data.generators.film import Footage
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import InputError
@@ -24,6 +25,15 @@ from vtcli.store.images import ImageStore
 
 IMAGE = "image"
 """Cluster of rows that show the same picture."""
+
+TURN_NAMES = {
+    "rot90": "rotated by 90 degrees clockwise",
+    "rot180": "rotated by 180 degrees",
+    "rot270": "rotated by 270 degrees clockwise",
+    "hflip": "flipped horizontally",
+    "vflip": "flipped vertically",
+}
+"""Options of a question that asks how a picture was turned. Rotations are as ``TRANSFORMS`` does them."""
 
 _OWN_LETTER = r"^\s*\(?{}[).:]\s*"
 
@@ -55,7 +65,7 @@ def load(
     chosen, shown = (None, None) if limit is None else _spread(paths, form, limit)
     seen: dict[str, tuple[ImageRef, ...]] = {}
     used: set[str] = set()
-    for where, row, asked in _walk(paths, form, chosen):
+    for where, at, row, asked in _walk(paths, form, chosen):
         text = read_row(row, form, benchmark, where, seed)
         if text.key in used:
             raise BrokenRow(f"{where}: the id {text.key!r} is there twice. vtcli benchmarks check lists such rows.")
@@ -63,7 +73,7 @@ def load(
         if not asked and (shown is None or text.key not in shown):
             continue
         if text.pointer is None:
-            data = _pictures(row, form, paths[0].parent, where)
+            data = _pictures(row, form, at.parent, where)
             refs = _stored(data, benchmark.change, _drawn_turn(benchmark.change, text.key, seed), where, store)
         elif text.pointer in seen:
             refs = seen[text.pointer]
@@ -121,7 +131,7 @@ def _stored(
 
 def _spread(paths: Sequence[Path], form: Format, limit: int) -> tuple[set[int], set[str]]:
     """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
-    pointers = [_pointer(row, form) for path in paths for row in files.rows(path) if _wanted(row, form)]
+    pointers = [_pointer(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
     count = min(limit, len(pointers))
     chosen = {i * len(pointers) // count for i in range(count)} if count else set[int]()
     return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
@@ -131,23 +141,37 @@ def _wanted(row: Mapping[str, Any], form: Format) -> bool:
     return all(str(row.get(column)) in values for column, values in form.only.items())
 
 
+def _rows(raw: Mapping[str, Any], form: Format, path: Path) -> list[Mapping[str, Any]]:
+    """The wanted rows that a row of the file holds."""
+    try:
+        rows = [raw] if form.reads is None else form.reads({**raw, FILE: str(path)})
+    except KeyError as error:
+        raise InputError(f"A row of {path} has no column {error}; its columns are {', '.join(raw)}.") from error
+    return [row for row in rows if _wanted(row, form)]
+
+
 def _walk(
     paths: Sequence[Path], form: Format, chosen: set[int] | None
-) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+) -> Iterator[tuple[str, Path, Mapping[str, Any], bool]]:
+    """The wanted rows: a name for errors, the file, the row, and whether it is asked."""
     number = 0
     for path in paths:
-        for at, row in enumerate(files.rows(path)):
-            if _wanted(row, form):
-                yield f"row {at} of {path}", {**row, ROW: number}, chosen is None or number in chosen
+        for at, raw in enumerate(files.rows(path)):
+            for part, row in enumerate(rows := _rows(raw, form, path)):
+                where = f"row {at} of {path}" if len(rows) == 1 else f"row {at} of {path}, question {part + 1}"
+                yield where, path, {**row, ROW: number}, chosen is None or number in chosen
                 number += 1
 
 
 def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: str, seed: int = 0) -> RowText:
     """Question with its prompt, answers and truth of a row. Raises ``BrokenRow`` for what cannot be asked."""
-    _require_columns(row, form, where)
+    _require_columns(row, form, where, answered=benchmark.change is not None and benchmark.change.asked)
     key = str(row[form.id])
     options = _options(row, form)
-    given = [str(answer) for answer in files.listed(row[form.answer]) if not files.empty(answer)]
+    if benchmark.change is not None and benchmark.change.asked:
+        options = [TURN_NAMES[turn] for turn in benchmark.change.turns]
+        row = {**row, form.answer: TURN_NAMES[_drawn_turn(benchmark.change, key, seed)]}
+    given = [str(answer) for answer in _references(row[form.answer], form) if not files.empty(answer)]
     turns = [str(turn).strip() for turn in row[form.question]] if form.last else [str(row[form.question])]
     question = _conversation(turns, given) if turns else ""
     given = given[-1:] if form.last else given
@@ -181,6 +205,12 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     return RowText(key, asked.strip(), tuple(given), truth, _pointer(row, form))
 
 
+def _references(value: Any, form: Format) -> list[Any]:
+    """The reference answers of a field. A text that looks like a list is one answer, unless the form says otherwise:
+    MathVista asks for "[0, 2, 0, 2]"."""
+    return files.listed(value) if form.listed or not isinstance(value, str) else [value]
+
+
 def _conversation(turns: Sequence[str], answers: Sequence[str]) -> str:
     """The question; before it, of a conversation, the earlier questions with their answers."""
     before = [
@@ -189,9 +219,10 @@ def _conversation(turns: Sequence[str], answers: Sequence[str]) -> str:
     return "\n".join([*before, f"Q{len(turns)}: {turns[-1]}"]) if before else turns[-1].strip()
 
 
-def _require_columns(row: Mapping[str, Any], form: Format, where: str) -> None:
+def _require_columns(row: Mapping[str, Any], form: Format, where: str, *, answered: bool) -> None:
     single = form.options if len(form.options) == 1 else ()
-    needed = [form.id, form.question, form.answer, *form.images[:1], *form.truth.values(), *single]
+    needed = [form.id, form.question, *form.images[:1], *form.truth.values(), *single]
+    needed += [] if answered else [form.answer]
     if missing := [column for column in needed if column not in row]:
         raise InputError(f"{where} has no column {', '.join(missing)}; its columns are {', '.join(row)}.")
 
@@ -249,6 +280,7 @@ class Copy:
     rows: int = 0
     expected: int | None = None
     version: str = "unknown"  # "as stated", "another", "not stated"
+    sha256: str = ""  # of the copy, where no version is stated
     problems: tuple[str, ...] = field(default_factory=tuple[str, ...])
 
     @property
@@ -263,17 +295,21 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
     except InputError:
         return Copy(name, expected=benchmark.rows)
     found = Copy(name, tuple(paths), expected=benchmark.rows, version="not stated")
-    if form.md5 is not None and len(paths) == 1:
+    if form.sha256 is not None:
+        found = replace(found, version="as stated" if files.sha256(paths) == form.sha256 else "another")
+    elif form.md5 is not None and len(paths) == 1:
         found = replace(found, version="as stated" if files.md5(paths[0]) == form.md5 else "another")
+    else:
+        found = replace(found, sha256=files.sha256(paths))
     problems, ids, count = list[str](), Counter[str](), 0
     try:
-        for where, row, _ in _walk(paths, form, None):
+        for where, at, row, _ in _walk(paths, form, None):
             count += 1
             try:
                 text = read_row(row, form, benchmark, where)
                 ids[text.key] += 1
                 if text.pointer is None:
-                    _check_pictures(row, form, paths[0].parent, where)
+                    _check_pictures(row, form, at.parent, where)
                 elif text.pointer not in ids:
                     problems.append(
                         f"{where}: its image is that of row {text.pointer!r}, which does not come before it"

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vtcli.cli.artifacts import Home
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vtcli.benchmarks.benchmark import Benchmark
+    from vtcli.benchmarks.results import RunSetting
+    from vtcli.scoring.stored import TrajectorySource
 
-app = typer.Typer(help="List, show and check benchmarks and their local copies.", no_args_is_help=True)
+app = typer.Typer(help="List and show benchmarks, check local copies, score stored answers.", no_args_is_help=True)
 
 Own = Annotated[Path | None, typer.Option("--config-dir", help="A folder of your own, with benchmark/NAME.yaml.")]
 
@@ -80,9 +84,69 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         expected = "" if found.expected is None else f" of {found.expected}"
         verdict = "complete" if found.complete else "NOT complete"
         typer.echo(f"{one:<22} {verdict}: {found.rows}{expected} rows, version {found.version} ({found.files[0].name})")
+        if found.sha256:
+            typer.echo(f"{'':<22}   no digest of this form is known; the copy's is sha256: {found.sha256}")
         for problem in found.problems[:SHOWN_PROBLEMS]:
             typer.echo(f"{'':<22}   {problem}")
         if (more := len(found.problems) - SHOWN_PROBLEMS) > 0:
             typer.echo(f"{'':<22}   and {more} more")
         wrong |= not found.complete
     raise typer.Exit(INCOMPLETE if wrong else 0)
+
+
+@app.command("score")
+def score(
+    trajectories: str,
+    name: Annotated[list[str] | None, typer.Argument()] = None,
+    own: Own = None,
+    home: Home = Path("artifacts"),
+    out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+) -> None:
+    """Score the stored answers of a report, or of a JSONL file, by the rules of NAME… as they are now.
+
+    No model and no judge is asked, and no artifact is changed. Without NAME: every benchmark that was asked.
+    """
+    import json
+
+    from vtcli.benchmarks import results
+    from vtcli.benchmarks.benchmark import named
+    from vtcli.errors import InputError
+    from vtcli.report import printing, published
+    from vtcli.schema import Scored, Signals, Trajectory
+    from vtcli.scoring import stored
+    from vtcli.store import disk, records
+    from vtcli.store.artifacts import ArtifactStore
+
+    store = ArtifactStore(home)
+    source = stored.trajectories(store, stored.find(store, trajectories))
+    found = [
+        record if isinstance(record, Scored) else Scored(record, Signals({}), None)
+        for path in source.files
+        for record in records.read(path, Scored, Trajectory)
+    ]
+    tasks, known = {s.trajectory.sample.task for s in found}, _benchmarks(own)
+    asked = named(known, name) if name else sorted(tasks & known.keys())
+    if missing := [one for one in asked if one not in tasks] or (not asked and ["any benchmark"]):
+        raise InputError(
+            f"{trajectories} has no answers to {', '.join(missing)}; its tasks are "
+            f"{', '.join(sorted(tasks)) or 'none'}. Ask them first: vtcli eval benchmark=[NAME]."
+        )
+    setting = _setting(source, trajectories)
+    measured = {one: r for one in asked if (r := results.result(one, known[one], found, setting, seed=0))}
+    table = published.table(measured, known)
+    printing.print_all([table] if table else [])
+    if out is not None:
+        plain = {one: results.plain(r, known[one]) for one, r in measured.items()}
+        disk.write_atomic(out, json.dumps(plain, indent=1).encode())
+
+
+def _setting(source: TrajectorySource, label: str) -> RunSetting:
+    """Model, judge and sampling of a report, as its configuration has them."""
+    from vtcli.benchmarks.results import ORACLE, RunSetting
+
+    config = source.artifact.manifest.config if source.artifact else {}
+    settings, judge = config.get("eval") or {}, config.get("judge") or {}
+    if not settings:
+        return RunSetting(label, ORACLE, "not stated")
+    model, temperature = settings.get("label") or settings.get("model") or label, settings.get("temperature")
+    return RunSetting(str(model), str(judge.get("model") or ORACLE), f"T {temperature}, where no benchmark has its own")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from vtcli.config.binding import convert
 from vtcli.engines.policies import Engine
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
-from vtcli.plan.architecture import KNOWN, Architecture, from_folder, from_sizes, known
+from vtcli.families.table import find_family, model_type
+from vtcli.plan.architecture import KINDS, KNOWN, Architecture, from_folder, from_sizes, known
 from vtcli.plan.constants import ON_ANY_DEVICE, Constants
 from vtcli.plan.estimate import Plan
 from vtcli.plan.fit import advised, estimate
@@ -62,11 +63,13 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
         raise ConfigError("vtcli plan needs a cluster: cluster=NODESxGPUSxKIND, say cluster=4x8xH200.")
     found = read_measured(measured) if given or measured.is_file() else None
     cluster = parse_cluster(str(section["cluster"]), {"CPU": found.gpu} if found and found.gpu else {})
+    host = section["host_gib"]
+    cluster = replace(cluster, host=None if host is None else convert(host, float, "plan.host_gib"))
     constants = Constants()
     if found:
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
         constants = constants.with_measured(applies, found.where)
-    return estimate(architecture(values), workload(values), layout(values), cluster, constants)
+    return estimate(architecture(values), workload(values), layout(values, cluster.per_node), cluster, constants)
 
 
 def architecture(values: Mapping[str, Any]) -> Architecture:
@@ -77,16 +80,38 @@ def architecture(values: Mapping[str, Any]) -> Architecture:
         return from_sizes("tiny", model["architecture"], str(model.get("family")))
     name = str(name)
     if Path(name).is_dir() and not (Path(name) / "manifest.json").is_file():
-        return from_folder(Path(name))
+        return folder_sizes(Path(name), values.get("families") or {})
     if re.search(r":v\d+|@latest", name) or Path(name).is_dir():
-        return from_folder(source_model(ArtifactStore(Path(str(values["home"]))), name).path)
+        path = source_model(ArtifactStore(Path(str(values["home"]))), name).path
+        return folder_sizes(path, values.get("families") or {})
     found = known(name)
     if found is None:
         raise ConfigError(
             f"model={name}: neither a folder, an artifact, nor a model whose sizes are known: {', '.join(KNOWN)} and "
-            "what is named after them. For another Qwen-VL give a folder with its config.json."
+            "what is named after them. For another model give a folder with its config.json."
         )
     return found
+
+
+def folder_sizes(folder: Path, families: Mapping[str, str]) -> Architecture:
+    """The architecture of a model's folder, from its ``config.json``. Of a Qwen-VL no library is loaded; another family
+    is asked. ``families``: those from outside.
+
+    Raises:
+        InputError: the folder's files cannot be read, or lack a size.
+        ConfigError: no family has the model, or it does not say its sizes.
+    """
+    kind = model_type(folder)
+    if kind in KINDS and kind not in families:
+        return from_folder(folder)
+    family = find_family(kind, families)
+    ask: Callable[[Path], Architecture] | None = getattr(family, "planned", None)
+    if ask is None:
+        raise ConfigError(
+            f"families.{kind}: {family.__qualname__} does not say the sizes of {folder}. Add a class method "
+            "planned(folder) that returns a vtcli.plan.architecture.Architecture (docs/families.md)."
+        )
+    return ask(folder)
 
 
 def workload(values: Mapping[str, Any]) -> Workload:
@@ -129,13 +154,21 @@ def workload(values: Mapping[str, Any]) -> Workload:
     )
 
 
-def layout(values: Mapping[str, Any]) -> Layout:
-    """Layout from plan.layout. A null there takes the engine's value: what is planned is what runs."""
+def layout(values: Mapping[str, Any], gpus: int, ranks: int | None = None) -> Layout:
+    """Layout from plan.layout on machines of ``gpus`` GPUs. A null there takes the engine's value: what is planned is
+    what runs. ``ranks`` of a machine; None: as many as servers leave room for."""
     section, engine = dict(values["plan"]["layout"]), convert(values["engine"], Engine, "engine")
     servers = engine.name == "vllm_server"
+    serving, sharing = section["serving"], section["sharing"]
+    if serving is None:
+        ours = servers and not engine.urls
+        serving, shared = server_places(engine, gpus, ranks) if ours else (0, 0)
+        sharing = shared if sharing is None else sharing
     run = {
         "tensor_parallel": engine.tensor_parallel,
-        "serving": engine.servers * engine.tensor_parallel if servers else 0,
+        "serving": serving,
+        "sharing": sharing or 0,
+        "elsewhere": len(engine.urls) if servers else 0,
         "keep_weights": servers and engine.keep_weights,
         "ahead": values["rl"]["steps_ahead"] > 0,
         "live": engine.max_batch,
@@ -144,6 +177,21 @@ def layout(values: Mapping[str, Any]) -> Layout:
     }
     section |= {name: value for name, value in run.items() if section[name] is None}
     return convert(section, Layout, "plan.layout")
+
+
+def server_places(engine: Engine, gpus: int, ranks: int | None = None) -> tuple[int, int]:
+    """The GPUs of a machine that our servers have for themselves, and those that they share with ranks.
+
+    Raises:
+        ConfigError: there are not as many (``Engine.server_gpus``).
+    """
+    if ranks is None:  # one on each GPU before the servers' own; on all where the servers must share
+        first = min(engine.gpus) if engine.gpus else gpus - engine.servers * engine.tensor_parallel
+        last = engine.gpus is None or set(engine.gpus) == set(range(first, gpus))
+        ranks = first if first > 0 and last else gpus
+    places = engine.server_gpus(ranks, gpus)
+    sharing = sum(place < ranks for place in places)
+    return len(places) - sharing, sharing
 
 
 def read_measured(path: Path) -> Calibration:

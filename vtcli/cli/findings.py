@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from vtcli.config.machine import gpus, installed
+from vtcli.config.machine import gpus, installed, memory_gib
 
 State = Literal["ok", "absent", "broken"]
 _Found = TypeVar("_Found")
@@ -95,7 +95,7 @@ def examine(home: Path, starts: Callable[[str], None]) -> list[Finding]:
 
 def _machine(home: Path) -> list[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    memory = _memory_gib()
+    memory = memory_gib()
     found = [
         Finding(
             "python",
@@ -208,12 +208,3 @@ def _vllm() -> Finding:
 def _program(name: str) -> tuple[State, str]:
     path = shutil.which(name)
     return ("ok", path) if path else ("absent", "not installed")
-
-
-def _memory_gib() -> float:
-    """Physical memory, or the container's limit where that is smaller."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        if limit.is_file() and limit.read_text().strip().isdigit():
-            total = min(total, int(limit.read_text()) / 2**30)
-    return total

@@ -1,4 +1,5 @@
-"""Refusal of a run that a GPU's memory cannot hold, before a model is loaded; the arithmetic is vtcli plan's."""
+"""Refusal of a run that the memory of a GPU or of the machine cannot hold, before a model is loaded; the arithmetic is
+vtcli plan's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from vtcli.plan.estimate import evaluate
 from vtcli.plan.fit import advised
 from vtcli.plan.hardware import GPUS, Cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
-from vtcli.plan.memory import GIB, memory
+from vtcli.plan.memory import GIB, Memory, memory
 from vtcli.store.images import ImageLimits
 
 
@@ -41,25 +42,31 @@ def require_room(stage: str, values: Mapping[str, Any]) -> None:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     likeness = next((gpu for kind, gpu in GPUS.items() if kind.lower() in smallest.name.lower()), GPUS["H100"])
     gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
-    (_require_rl if stage == "rl" else _require_sft)(values, arch, Cluster(math.ceil(ranks / local), local, gpu))
+    cluster = Cluster(math.ceil(ranks / local), local, gpu, machine.memory_gib())
+    if stage == "rl":
+        layout = cost.layout(values, len(devices), local)
+        _require_rl(values, arch, layout, replace(cluster, per_node=local + layout.serving))
+    else:
+        _require_sft(values, arch, cluster)
 
 
-def _require_rl(values: Mapping[str, Any], arch: Architecture, cluster: Cluster) -> None:
-    layout = cost.layout(values)
-    cluster = replace(cluster, per_node=cluster.per_node + layout.serving)
+def _require_rl(values: Mapping[str, Any], arch: Architecture, layout: Layout, cluster: Cluster) -> None:
     plan = evaluate(arch, cost.workload(values), layout, cluster, Constants())
     m = plan.memory
     if m.fits:
         return
     phases = {"generating": m.generating, "new weights": m.syncing, "learning": m.learning}
     needed = ", ".join(f"{size / GIB:.1f} {name}" for name, size in phases.items())
+    needed = f"needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable"
+    if max(phases.values()) <= m.usable and m.live >= 1:
+        needed = _host(m)
     cache = "" if m.live >= 1 else ", and its cache does not hold one row of rl.limits.max_tokens"
     found = advised(plan).advice
     helps = (
         f"It would fit with: {' '.join(found)}." if found else "No layout of this model fits there: a smaller model."
     )
     raise ConfigError(
-        f"{_what(arch, cluster)} needs GiB on each GPU: {needed}, of {m.usable / GIB:.1f} usable{cache}. {helps} "
+        f"{_what(arch, cluster)} {needed}{cache}. {helps} "
         "`vtcli plan --fit` with the same arguments and cluster= says what each layout costs; plan.refuse=false starts "
         "in spite of it"
     )
@@ -70,33 +77,51 @@ def _require_sft(values: Mapping[str, Any], arch: Architecture, cluster: Cluster
     images = convert(values["images"], ImageLimits, "images")
     lengths = convert(values["plan"]["lengths"], Lengths, "plan.lengths")
     optim = convert(values["sft"]["optim"], Optim, "sft.optim")
-    work = Workload(1, 1, 1, 1, max_tokens=backend.batch_tokens, min_pixels=images.min_pixels,
+    beside = bool(values["sft"]["checkpoint_beside"])
+    work = Workload(1, 1, 1, 1, checkpoint_beside=beside, max_tokens=backend.batch_tokens, min_pixels=images.min_pixels,
                     max_pixels=images.max_pixels, lengths=lengths, freeze_vision=optim.freeze_vision,
                     lora_rank=optim.lora.rank, lora_targets=tuple(optim.lora.targets))  # fmt: skip
 
-    def needed(other: Backend) -> float:
+    def planned(other: Backend, beside: bool) -> Memory:
         learner = other.zero_stage, other.dtype, other.batch_tokens, other.activation_checkpointing
-        layout = Layout(*learner, other.offload)
-        m = memory(arch, work, layout, cluster, shape(arch, work), Constants())
-        return m.learning - m.asleep  # there is no engine
+        layout, asked = Layout(*learner, other.offload), replace(work, checkpoint_beside=beside)
+        return memory(arch, asked, layout, cluster, shape(arch, asked), Constants())
 
-    usable = cluster.gpu.memory * GIB * Constants().usable_memory
+    def fits(m: Memory) -> bool:
+        return m.learning - m.asleep <= m.usable and m.host_fits  # there is no engine
+
     try:
-        size = needed(backend)
+        m = planned(backend, beside)
     except ConfigError:  # micro-batches smaller than the mean row of plan.lengths, which SFT need not have
         return
-    if size <= usable:
+    if fits(m):
         return
-    found = next((keys for keys, other in _frugal(backend) if needed(other) <= usable), None)
+    size = m.learning - m.asleep
+    needed = f"needs {size / GIB:.1f} GiB on each GPU to learn, of {m.usable / GIB:.1f} usable"
+    copies = {True: [], False: ["sft.checkpoint_beside=false"]} if beside else {False: list[str]()}
+    tries = ((keys + more, planned(other, copy)) for copy, more in copies.items() for keys, other in _frugal(backend))
+    found = next((keys for keys, other in tries if fits(other)), None)
     helps = f"It would fit with: {' '.join(found)}" if found else "Lower sft.backend.batch_tokens or use more GPUs"
     raise ConfigError(
-        f"{_what(arch, cluster)} needs {size / GIB:.1f} GiB on each GPU to learn, of {usable / GIB:.1f} usable. "
+        f"{_what(arch, cluster)} {needed if size > m.usable else _host(m)}. "
         f"{helps}; plan.refuse=false starts in spite of it"
     )
 
 
+def _host(m: Memory) -> str:
+    """The words for a machine whose memory is too small."""
+    assert m.host_limit is not None
+    parts = {"offloaded, asleep and kept for servers": m.host, "copy of a checkpoint": m.host_checkpoint,
+             "images": m.host_images, "model gathered by each rank": m.host_gathered}  # fmt: skip
+    if m.host_loading > sum(parts.values()):
+        parts = {"the model as every rank reads it": m.host_loading}
+    said = ", ".join(f"{size / GIB:.1f} {name}" for name, size in parts.items() if size)
+    return f"needs GiB of each machine's memory: {said}, of {m.host_limit / GIB:.1f} usable"
+
+
 def _frugal(backend: Backend) -> Iterator[tuple[list[str], Backend]]:
     """Layouts that take less memory, the fastest first, each with the overrides that make it."""
+    yield [], backend
     for stage, offload in ((2, "none"), (3, "none"), (2, "optimizer"), (3, "optimizer"), (3, "weights")):
         other = replace(backend, dtype="bfloat16", zero_stage=stage, offload=offload, activation_checkpointing=True)
         named = {name: value for name, value in vars(other).items() if value != getattr(backend, name)}

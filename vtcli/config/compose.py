@@ -172,6 +172,8 @@ def _as_trained(overrides: Sequence[str], recipe: str | None) -> list[str]:
     if recipe is not None or "serve.as_trained" in given:
         return []
     left = [part for part, of in keys.items() if not any(key.startswith(of) for key in given)]
+    if "serve.policy=endpoint" in overrides:  # an endpoint was trained nowhere; without a world it is refused
+        left = [part for part in left if part == "env"]
     return [f"serve.as_trained=[{','.join(left)}]"]
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from vtcli.errors import ConfigError, EngineError
 
@@ -53,6 +54,35 @@ def gpus() -> tuple[CudaDevice, ...]:
     if wanted and not all(v.isdigit() for v in wanted):  # UUIDs or MIG slices: their number is what counts
         return tuple(found[: len(wanted)])
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))
+
+
+def memory_gib(root: Path = Path("/")) -> float:
+    """Memory of this machine, or the least limit of the control groups (v1 or v2) that this process is in, in GiB.
+
+    ``root`` is where ``proc`` and ``sys`` are. A job of Slurm or a container has a group of its own.
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    groups = root / "sys" / "fs" / "cgroup"
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = {groups / "memory.max", groups / "memory" / "memory.limit_in_bytes"}  # as a container sees its own
+    for line in lines:
+        _, controllers, place = line.split(":", 2)  # v2: 0::/a/b; v1: 4:memory:/a/b
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
+        inner = top / place.lstrip("/")
+        found |= {folder / name for folder in (inner, *inner.parents) if folder.is_relative_to(top)}
+    for limit in found:
+        try:
+            text = limit.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text) / 2**30)
+    return total
 
 
 def choose_scale() -> tuple[str, str]:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
@@ -52,15 +52,33 @@ class Learner(Protocol):
         ...
 
 
+def _peak_memory(phase: str) -> Mapping[str, float]:
+    from vtcli.engines.learner.throughput import peak_memory  # torch comes with it
+
+    return peak_memory(phase)
+
+
 class Phases:
     """Changes between the two turns. All ranks make the same changes together.
 
     It begins where the engine was opened beside a learner that slept: generating. A change that fails leaves neither
     turn: each further change is refused with its reason, and closing the policy is all that may follow.
+
+    ``measure`` is asked for the peak memory of "rollout" before any of it goes, and again after the change, which is
+    neither's. ``peaks`` is the answer to the first.
     """
 
-    def __init__(self, policy: Sleeper, learner: Learner, *, engine_sleeps: bool, learner_sleeps: bool) -> None:
-        self.policy, self.learner = policy, learner
+    def __init__(
+        self,
+        policy: Sleeper,
+        learner: Learner,
+        *,
+        engine_sleeps: bool,
+        learner_sleeps: bool,
+        measure: Callable[[str], Mapping[str, float]] = _peak_memory,
+    ) -> None:
+        self.policy, self.learner, self._measure = policy, learner, measure
+        self.peaks: Mapping[str, float] = {}
         self.engine_sleeps, self.learner_sleeps = engine_sleeps, learner_sleeps
         self.turn: Turn | None = "generating"  # None: in the middle of a change
         self._failed: BaseException | None = None
@@ -85,11 +103,13 @@ class Phases:
         """The learner's turn. Nothing happens if it has it already."""
         if self.turn == "learning":
             return
+        self.peaks = self._measure("rollout")
         with self._change("learning"):
             if self.engine_sleeps:
                 self.policy.sleep()
             if self.learner_sleeps:
                 self.learner.wake()
+        self._measure("change")
 
     @contextmanager
     def _change(self, to: Turn) -> Generator[None]:

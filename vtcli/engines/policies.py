@@ -22,6 +22,10 @@ ROOM, IMAGES = 512, 4
 """Tokens and images of a row that every policy has room for, whatever its limits: parity is tried with it."""
 
 
+HALF = 0.5
+"""Servers that take no more of a GPU's memory may share it with the learner without being told to."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """``conf/engine``: what samples, and its room. ``hf`` reads ``name`` and ``max_batch`` only; what follows
@@ -72,8 +76,33 @@ class Engine:
             )
         if bad := [url for url in self.urls if not url.startswith(("http://", "https://"))]:
             raise ConfigError(f"engine.urls: expected http://HOST:PORT, got {bad}")
+        if self.gpus is not None and (len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0):
+            raise ConfigError(f"engine.gpus: expected different GPUs of a node, counted from 0, got {self.gpus}")
         if len(set(self.urls)) < len(self.urls):
             raise ConfigError(f"engine.urls names a server twice: {self.urls}")
+
+    def server_gpus(self, ranks: int, gpus: int) -> list[int]:
+        """The GPUs of a node that our servers take, server by server, where ``ranks`` of its ``gpus`` learn.
+
+        They are those of ``engine.gpus``, or those that the learner leaves over. Where it leaves none, servers that
+        take at most ``HALF`` of a GPU's memory share the learner's.
+
+        Raises:
+            ConfigError: there are not as many.
+        """
+        needed = self.servers * self.tensor_parallel
+        free = self.gpus or list(range(ranks, gpus))
+        if not free and self.gpu_memory <= HALF:
+            free = list(range(gpus))
+        found = free[:needed]
+        if len(found) < needed or max(found) >= gpus:
+            raise ConfigError(
+                f"engine.servers={self.servers} with engine.tensor_parallel={self.tensor_parallel} need {needed} GPUs "
+                f"of this node, beside the learner's {ranks}; it has {gpus}, and engine.gpus is {self.gpus}. Start "
+                f"fewer ranks or servers, or set engine.gpus, or engine.gpu_memory to at most {HALF:g} to share the "
+                "learner's"
+            )
+        return found
 
     @property
     def sleeps(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from vtcli.data.importers import crops
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
 from vtcli.data.importers.problems import RowProblem
 from vtcli.families.calls import parse_answer, parse_calls
-from vtcli.protocols import DecodedTurn, Env, HasSyntax
+from vtcli.protocols import Call, DecodedTurn, Env, HasSyntax
 from vtcli.sandbox.types import Episode, Setup
 
 
@@ -26,12 +27,14 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
     ``Dialogue.question`` its own prompt takes the place of the row's.
 
     Raises:
-        RowProblem: a call that cannot be read or has no observation, or an observation without a call.
+        RowProblem: a call that cannot be read or has no observation, an observation without a call, or a crop that is
+            not the picture after it.
     """
     syntax = env.syntax if isinstance(env, HasSyntax) else None
     reply = syntax.reply if syntax else "tool"
     read = (syntax.read if syntax else None) or (lambda text: DecodedTurn(text, parse_calls(text), parse_answer(text)))
-    place, called = dialogue.place, False
+    place, called, shown = dialogue.place, False, 0
+    calls: Sequence[Call] = ()
     messages: list[Mapping[str, str]] = []
     for message in dialogue.messages:
         role = message["role"]
@@ -51,6 +54,10 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
             )
         elif called:
             role, called = reply, False
+        if role != "assistant" and dialogue.compared:
+            _require_crop(dialogue, calls, shown, message["content"].count(IMAGE))
+        calls = calls if role == "assistant" else ()
+        shown += message["content"].count(IMAGE)
         messages.append({"role": role, "content": message["content"]})
     if called:
         raise RowProblem(
@@ -62,3 +69,18 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
         head = {"role": "user", "content": IMAGE * dialogue.asked + question}
         messages = [{"role": "system", "content": system}, head, *messages[begin + 1 :]]
     return messages
+
+
+def _require_crop(dialogue: Dialogue, calls: Sequence[Call], shown: int, pictures: int) -> None:
+    """Raises ``RowProblem`` if the one picture that answers one call is not the crop that the call asks for."""
+    if len(calls) != 1 or pictures != 1 or (box := crops.asked_box(calls[0].arguments or {})) is None:
+        return
+    after = dialogue.images[shown]
+    if not crops.shows(box, dialogue.images[:shown], after):
+        high, wide = after.shape[:2]
+        raise RowProblem(
+            dialogue.place,
+            "a crop that is not the picture after it",
+            f"{dialogue.place}: its call crops {[round(v, 3) for v in box]}, and image {shown} of {wide} x {high} "
+            "pixels is no such part of an image before it. mapping.crops: any takes such rows.",
+        )

@@ -33,6 +33,18 @@ THROUGH_PROCESSOR: Mapping[str, str] = {
 }
 """Types of that kind which need no look into transformers' own table, or have names of their own for their parts."""
 
+_LINEAR = (
+    "most of its layers are linear attention, whose state runs through the whole row. Packed rows, shared prompts and "
+    "the policy's cache are made for keys and values"
+)
+_OMNI = "it hears, too, and its positions count seconds of sound"
+UNSUPPORTED: Mapping[str, str] = {
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _LINEAR),
+    "qwen4_exp": f"{_LINEAR}; it also looks up runs of ids, which embeddings do not show",
+    **dict.fromkeys(("qwen2_5_omni", "qwen2_5_omni_thinker", "qwen3_omni_moe", "qwen3_omni_moe_thinker"), _OMNI),
+}
+"""Relatives of Qwen-VL that transformers knows, and why they are another kind of model."""
+
 ENVIRONMENT = "VTCLI_FAMILIES"
 """The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
 
@@ -56,9 +68,15 @@ def find_family(model_type: str, families: Mapping[str, str] | None = None) -> t
     transformers knows, is read through its processor.
 
     Raises:
-        ConfigError: an unknown type, or a dotted path that leads to no family.
+        ConfigError: an unknown or unsupported type, or a dotted path that leads to no family.
     """
     known = {**FAMILIES, **THROUGH_PROCESSOR, **(families or {})}
+    if model_type not in known and (reason := UNSUPPORTED.get(model_type)):
+        raise ConfigError(
+            f"models of type {model_type!r} are not supported: {reason}. Take a model of another type "
+            f"({', '.join(sorted(known))}), or add a family of your own: +families.{model_type}=mypkg.family.MyFamily "
+            "(docs/families.md)."
+        )
     path = known.get(model_type) or (GENERIC if _transformers_knows(model_type) else None)
     if path is None:
         raise ConfigError(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vtcli.algo.metrics import wilson
-from vtcli.filters.applying import HASHED, MEASURED, PLAIN, Subset
+from vtcli.filters.applying import EXAMPLES, HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
 from vtcli.store import codec, disk
-
-EXAMPLES = 5
-"""Ids of rows that are listed for each rule."""
 
 RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
 """Names of rates in the account and of their files below ``facts``."""
@@ -32,6 +30,9 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
             "dropped": len(step.dropped),
             "kept": step.seen - len(step.dropped),
             "examples": [_dropped(row, reason) for row, reason in step.dropped[:EXAMPLES]],
+            "kept_examples": [_shown(row) for row in step.kept_examples],
+            "number": step.number or None,
+            "histogram": [asdict(bar) for bar in step.bars],
         }
         for step in found.steps
     ]
@@ -39,9 +40,13 @@ def account(found: Subset, facts: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {name: _rates(rates) for fact, name in RATES.items() if (rates := found.facts.get(fact))}
 
 
+def _shown(row: RowFacts) -> dict[str, Any]:
+    return {"file": row.file, "id": row.id}
+
+
 def _dropped(row: RowFacts, reason: Reason) -> dict[str, Any]:
     """A dropped row, why, and the row or question that it is like."""
-    said = {"file": row.file, "id": row.id, "why": str(reason)}
+    said = _shown(row) | {"why": str(reason)}
     return said | ({"as": {"source": reason.source, "id": reason.id}} if isinstance(reason, Match) else {})
 
 

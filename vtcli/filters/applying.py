@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from vtcli.errors import ConfigError
 from vtcli.filters.facts import Outcome, PassRate, Reason, RowFacts, Rule
+from vtcli.filters.numbers import Bar, histogram, numbers
 
 # Names of facts. A rule is given those that it has parameters for.
 MEASURED = "pass_rates"
@@ -34,6 +35,13 @@ class Step:
     name: str
     seen: int
     dropped: tuple[tuple[RowFacts, Reason], ...]
+    kept_examples: tuple[RowFacts, ...] = ()  # some rows that it kept, evenly spaced
+    number: str = ""  # that it looks at, with its unit; "" for none
+    bars: tuple[Bar, ...] = ()  # of the number
+
+
+EXAMPLES = 5
+"""Rows that are shown for each rule, of those that it kept and of those that it dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +82,11 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping
         if len(why) != len(kept):
             raise ConfigError(f"filter.rules.{name} answered for {len(why)} of {len(kept)} rows: expected one each")
         dropped = tuple((row, reason) for row, reason in zip(kept, why, strict=True) if reason is not None)
-        steps.append(Step(name, len(kept), dropped))
-        kept = [row for row, reason in zip(kept, why, strict=True) if reason is None]
+        seen, kept = kept, [row for row, reason in zip(kept, why, strict=True) if reason is None]
+        some = tuple(kept[:: max(1, len(kept) // EXAMPLES)][:EXAMPLES])
+        found = numbers(rule, seen, {fact: facts[fact] for fact in wanted})
+        bars = histogram(found.values, [reason is not None for reason in why]) if found else []
+        steps.append(Step(name, len(seen), dropped, some, found.name if found else "", tuple(bars)))
     return Subset(tuple(kept), tuple(steps), facts)
 
 

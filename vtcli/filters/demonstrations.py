@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from vtcli.config.bounds import at_least, shares
@@ -21,6 +22,9 @@ from vtcli.store.parquet import CHAT_MARKER
 
 OBSERVATION_TAGS = ("<tool_response>", "<interpreter>", "<sandbox_output>", "<observation>")
 """Tags of an environment's answers. A policy that writes one makes its answer up."""
+
+SLACK_PX = 2
+"""Pixels by which a crop may leave the one before it: boxes are rounded outwards."""
 
 _REFUSAL = re.compile(r"\b(sorry|can(?:no|')t|unable to|not able to|won't|as an ai)\b", re.IGNORECASE)
 
@@ -43,6 +47,7 @@ class Keep:
     )
     min_cover: float | None = 0.5  # of a true box, shown by the best crop; where the truth has boxes
     min_iou: float | None = None  # of the best crop and a true box
+    nested: bool = False  # of several crops each lies inside the one before (CodeVision 3.2: shrinking windows)
     least: dict[str, float] = field(default_factory=dict[str, float])  # further signals: a judge's, say
 
     def __post_init__(self) -> None:
@@ -59,6 +64,7 @@ def why_dropped(trajectory: Trajectory, signals: Signals, keep: Keep) -> str | N
         or _calls(trajectory, keep)
         or _unverified(signals, keep)
         or _elsewhere(signals, keep)
+        or (_unnested(signals) if keep.nested else None)
         or _below(signals, keep)
     )
 
@@ -183,6 +189,21 @@ def _elsewhere(signals: Signals, keep: Keep) -> str | None:
         return "no crop shows a true box"
     if keep.min_iou is not None and max(map(_iou, found), default=0.0) < keep.min_iou:
         return "no crop is close to a true box"
+    return None
+
+
+def _unnested(signals: Signals) -> str | None:
+    """A crop that leaves the one before it, or is no smaller."""
+    made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
+    boxes = [operation["box"] for operation in made if operation["name"] == "crop" and operation["image"] is not None]
+    if len(boxes) < 2:
+        return None
+    if any(box is None for box in boxes):
+        return "several crops, and the place of one is not known"
+    for (a1, b1, a2, b2), (x1, y1, x2, y2) in pairwise(boxes):
+        inside = min(x1 - a1, y1 - b1, a2 - x2, b2 - y2) >= -SLACK_PX
+        if not inside or (x2 - x1) * (y2 - y1) >= (a2 - a1) * (b2 - b1):
+            return "crops that are not nested"
     return None
 
 

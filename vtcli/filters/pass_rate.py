@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vtcli.filters.facts import PassRates, RowFacts
+from vtcli.filters.numbers import measured_by
 
 
+def _rate(row: RowFacts, pass_rates: PassRates) -> float | None:
+    return found.rate if (found := pass_rates.get(row.key)) else None
+
+
+def _plain_rate(row: RowFacts, plain_rates: PassRates) -> float | None:
+    return _rate(row, plain_rates)
+
+
+@measured_by("pass rate", _rate)
 def band(
     rows: Sequence[RowFacts], *, pass_rates: PassRates, min_rate: float = 0.0, max_rate: float = 1.0
 ) -> list[str | None]:
@@ -26,6 +36,7 @@ def band(
     return [problem(row) for row in rows]
 
 
+@measured_by("pass rate without tools", _plain_rate)
 def without_tools(
     rows: Sequence[RowFacts], *, plain_rates: PassRates, min_rate: float = 0.0, max_rate: float = 0.0
 ) -> list[str | None]:
@@ -37,6 +48,7 @@ def without_tools(
     return band(rows, pass_rates=plain_rates, min_rate=min_rate, max_rate=max_rate)
 
 
+@measured_by("pass rate", _rate)
 def mixed(rows: Sequence[RowFacts], *, pass_rates: PassRates) -> list[str | None]:
     """Drops questions on which all rollouts are right, or all wrong: DeepEyes and CodeVision."""
 

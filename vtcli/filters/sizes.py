@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vtcli.filters.facts import RowFacts
+from vtcli.filters.numbers import measured_by
 from vtcli.store.images import MAX_ASPECT_RATIO
 
 
+@measured_by("shortest side, px", lambda row: min(map(min, row.sizes), default=None))
 def images(
     rows: Sequence[RowFacts],
     *,

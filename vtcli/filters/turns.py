@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vtcli.filters.demonstrations import OBSERVATION_TAGS
 from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
+from vtcli.filters.numbers import NumberOf, measured_by
 from vtcli.filters.words import words
 
 FAILURE = (
@@ -37,6 +38,12 @@ def said(messages: Sequence[DemoMessage]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
+def _number(of: Callable[[Sequence[DemoMessage]], float | None]) -> NumberOf:
+    """The number of a row's messages; None for a row without."""
+    return lambda row, messages: of(texts) if (texts := messages.get(row.key)) else None
+
+
+@measured_by("tool turns", _number(lambda texts: len(observations(texts))))
 def tool_turns(
     rows: Sequence[RowFacts], *, messages: DemoMessages, min_turns: int = 1, max_turns: int | None = None
 ) -> list[str | None]:
@@ -51,14 +58,24 @@ def tool_turns(
     return _each(rows, messages, problem)
 
 
+def _failures(texts: Sequence[DemoMessage], failure: str) -> list[str]:
+    pattern = _compiled(failure)
+    return [text for text in observations(texts) if pattern.search(text)]
+
+
+def _failed(row: RowFacts, messages: DemoMessages, failure: str = FAILURE) -> float | None:
+    return len(_failures(texts, failure)) if (texts := messages.get(row.key)) else None
+
+
+@measured_by("failed calls", _failed)
 def failed_calls(
     rows: Sequence[RowFacts], *, messages: DemoMessages, max_failed: int = 0, failure: str = FAILURE
 ) -> list[str | None]:
     """Drops demonstrations with more observations that report a failure, found by the regular expression."""
-    pattern = _compiled(failure)
+    _compiled(failure)  # or it is refused here
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
-        found = [text for text in observations(texts) if pattern.search(text)]
+        found = _failures(texts, failure)
         if len(found) <= max_failed:
             return None
         return f"{len(found)} failed calls, above {max_failed}: {found[0].strip()[:80]!r}"
@@ -66,6 +83,7 @@ def failed_calls(
     return _each(rows, messages, problem)
 
 
+@measured_by("characters of the policy's turns", _number(lambda texts: sum(len(t.strip()) for t in said(texts))))
 def length(
     rows: Sequence[RowFacts], *, messages: DemoMessages, min_chars: int = 1, max_chars: int | None = None
 ) -> list[str | None]:
@@ -80,6 +98,15 @@ def length(
     return _each(rows, messages, problem)
 
 
+def _own_script(texts: Sequence[DemoMessage]) -> tuple[str, float] | None:
+    """The script of the question, and its share of the letters of the policy's turns; None without letters."""
+    asked = next((message["content"] for message in texts if message["role"] == "user"), "")
+    wanted = scripts(asked).most_common(1)
+    found = scripts(re.sub(r"(?s)<(code|tool_call)>.*?</\1>|```.*?```", " ", "\n".join(said(texts))))
+    return (wanted[0][0], found[wanted[0][0]] / found.total()) if wanted and found else None
+
+
+@measured_by("share of the question's script", _number(lambda texts: own[1] if (own := _own_script(texts)) else None))
 def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: float = 0.5) -> list[str | None]:
     """Drops demonstrations that are not thought in the question's script, the one of most of its letters. Fewer than
     ``min_share`` of the letters of the policy's turns are of it; code and calls do not count."""
@@ -87,12 +114,9 @@ def language(rows: Sequence[RowFacts], *, messages: DemoMessages, min_share: flo
         raise ValueError(f"min_share={min_share}: expected 0 to 1")
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
-        asked = next((message["content"] for message in texts if message["role"] == "user"), "")
-        wanted = scripts(asked).most_common(1)
-        found = scripts(re.sub(r"(?s)<(code|tool_call)>.*?</\1>|```.*?```", " ", "\n".join(said(texts))))
-        if not wanted or not found:
+        if (own := _own_script(texts)) is None:
             return None
-        (script, _), share = wanted[0], found[wanted[0][0]] / found.total()
+        script, share = own
         return None if share >= min_share else f"{share:.0%} of its letters are {script.title()}, as the question is"
 
     return _each(rows, messages, problem)
@@ -130,6 +154,17 @@ def form(rows: Sequence[RowFacts], *, messages: DemoMessages, answered: bool = T
     return _each(rows, messages, problem)
 
 
+def _repeated(texts: Sequence[DemoMessage], gram: int) -> float:
+    found = words("\n".join(said(texts))[-TAIL:])
+    grams = [found[n : n + gram] for n in range(len(found) - gram + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def _repetition(row: RowFacts, messages: DemoMessages, gram: int = 6) -> float | None:
+    return _repeated(texts, gram) if (texts := messages.get(row.key)) else None
+
+
+@measured_by("share of repeated words", _repetition)
 def repetition(
     rows: Sequence[RowFacts], *, messages: DemoMessages, max_share: float = 0.3, gram: int = 6
 ) -> list[str | None]:
@@ -139,9 +174,7 @@ def repetition(
         raise ValueError(f"max_share={max_share}, gram={gram}: expected a share from 0 to 1 and words from 1")
 
     def problem(texts: Sequence[DemoMessage]) -> str | None:
-        found = words("\n".join(said(texts))[-TAIL:])
-        grams = [found[n : n + gram] for n in range(len(found) - gram + 1)]
-        share = 1 - len(set(grams)) / len(grams) if grams else 0.0
+        share = _repeated(texts, gram)
         return f"{share:.0%} of its last words repeat, above {max_share:.0%}" if share > max_share else None
 
     return _each(rows, messages, problem)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,7 @@ class Architecture:
     name: str
     text: Text
     vision: Vision
+    packs: bool = field(default=True, kw_only=True)  # False: rows are computed one by one, and no prompt is shared
 
     @property
     def parameters(self) -> int:

@@ -36,7 +36,8 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """The plan as plain values; memory in GiB, time in seconds."""
-        m = {k: v if k == "live" else v / GIB for k, v in vars(self.memory).items() if k != "layout"}
+        known = {k: v for k, v in vars(self.memory).items() if k != "layout"}
+        m = {k: v if k == "live" or v is None else v / GIB for k, v in known.items()}
         m |= {name: getattr(self.memory, name) / GIB for name in ("learning", "syncing", "generating")}
         return {
             "model": self.arch.name,
@@ -63,7 +64,7 @@ class Plan:
 
 def check(arch: Architecture, layout: Layout, cluster: Cluster) -> None:
     """Refuse a layout whose engines cannot be cut that way, with ``ConfigError``."""
-    parallel, generating = layout.tensor_parallel, layout.serving or cluster.per_node
+    parallel, generating = layout.tensor_parallel, layout.serving + layout.sharing or cluster.per_node
     if layout.serving >= cluster.per_node:
         raise ConfigError(
             f"{layout.serving} of the {cluster.per_node} GPUs of a machine are for engines alone (plan.layout.serving, "

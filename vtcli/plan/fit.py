@@ -83,8 +83,12 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
     old, new = plan.layout, then.layout
     if (old.serving, old.tensor_parallel) != (new.serving, new.tensor_parallel):
         yield "engine=vllm_server"
+        if old.sharing:
+            yield "engine.gpus=null"
         yield f"engine.servers={new.serving // new.tensor_parallel}"
         yield f"engine.tensor_parallel={new.tensor_parallel}"
+    if then.work.checkpoint_beside != plan.work.checkpoint_beside:
+        yield "rl.checkpoint_beside=false"
     if then.work.max_tokens != plan.work.max_tokens:
         yield f"rl.limits.max_tokens={then.work.max_tokens}"
     if then.cluster != plan.cluster:
@@ -92,9 +96,13 @@ def changes(plan: Plan, then: Plan) -> Iterator[str]:
 
 
 def _roomier(plan: Plan) -> Iterator[tuple[Workload, int]]:
-    """Yields the given limits and machines, then shorter limits above the usual trajectory, then more machines."""
+    """Yields the given limits and machines, then checkpoints that need no copy, then shorter limits above the usual
+    trajectory, then more machines."""
     work, nodes, mean = plan.work, plan.cluster.nodes, plan.shape.total
     yield work, nodes
+    if work.checkpoint_beside and not plan.memory.host_fits:
+        work = replace(work, checkpoint_beside=False)
+        yield work, nodes
     shorter = work
     while shorter.max_tokens // 2 >= max(2 * mean, 1024):
         shorter = replace(shorter, max_tokens=shorter.max_tokens // 2)
@@ -131,15 +139,21 @@ def _engines(arch: Architecture, learner: Layout, cluster: Cluster) -> Iterator[
     """Engines for a learner: beside it, asleep or awake, and on GPUs of their own."""
     sleeps = (False, True) if learner.zero_stage in (1, 2) and not learner.ahead else (False,)
     shares = sorted({learner.gpu_memory, *SHARES})
-    if learner.serving == 0:
+    if learner.elsewhere:
+        yield learner
+        return
+    if learner.serving == 0 or learner.sharing:
         levels = (0,) if learner.ahead else (0, 2) if learner.sleep < 2 else (2, 0)
+        parallel = learner.tensor_parallel if learner.sharing else 1
+        if learner.sharing:  # more than the half only where engine.gpus was given
+            shares = [share for share in shares if share <= max(0.5, learner.gpu_memory)]
         for level, rest, share in itertools.product(levels, sleeps, shares):
-            yield replace(learner, sleep=level, learner_sleep=rest, gpu_memory=share, tensor_parallel=1)
+            yield replace(learner, sleep=level, learner_sleep=rest, gpu_memory=share, tensor_parallel=parallel)
     for serving, parallel in itertools.product((1, 2, 4, 6), (1, 2, 4, 8)):
         possible = serving < cluster.per_node and serving % parallel == 0 and arch.text.heads % parallel == 0
         if possible:
             own: dict[str, Any] = {"serving": serving, "tensor_parallel": parallel, "gpu_memory": 0.9}
-            yield replace(learner, sleep=0, learner_sleep=False, **own)
+            yield replace(learner, sharing=0, sleep=0, learner_sleep=False, **own)
     if learner.serving and cluster.per_node > learner.serving:
         yield learner
 

@@ -52,6 +52,7 @@ class Cluster:
     nodes: int
     per_node: int
     gpu: Gpu
+    host: float | None = None  # GiB of memory of each machine; None: unknown
 
     @property
     def gpus(self) -> int:

@@ -70,7 +70,7 @@ class Workload:
 @dataclass(frozen=True)
 class Layout:
     """The sharing of GPUs between learner and policy, as the run's own keys have it. Both live on every GPU and take
-    turns; with ``serving`` each has its own."""
+    turns. With ``serving`` or ``elsewhere`` alone each has its own; with ``sharing`` servers live beside ranks."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -84,17 +84,24 @@ class Layout:
     learner_sleep: bool = False  # the learner's states wait on the host while the engine generates
     shared_prompts: bool = True  # the learner computes a group's prompt once per micro-batch
     serving: int = 0  # GPUs of each machine that only generate; 0: all of them learn and generate
-    keep_weights: bool = False  # with ``serving``: each machine holds the last weights for a server that comes back
-    ahead: bool = False  # with ``serving``: the next step's rollouts go on beside the learner
+    sharing: int = 0  # GPUs of each machine on which a server lives beside a rank of the learner
+    elsewhere: int = 0  # servers that run already, on GPUs that are not counted (``engine.urls``)
+    keep_weights: bool = False  # with servers: each machine holds the last weights for one that comes back
+    ahead: bool = False  # with servers: the next step's rollouts go on beside the learner
 
     def __post_init__(self) -> None:
         at_least(1, self, "batch_tokens", "tensor_parallel", "live")
-        at_least(0, self, "serving")
+        at_least(0, self, "serving", "sharing", "elsewhere")
+
+    @property
+    def apart(self) -> bool:
+        """True if no GPU has both the learner and an engine."""
+        return (self.serving > 0 and self.sharing == 0) or self.elsewhere > 0
 
     @property
     def learner_away(self) -> bool:
         """True if the learner's states leave the engine's GPUs while it generates."""
-        return self.learner_sleep or self.serving > 0
+        return self.learner_sleep or self.apart
 
     def learners(self, cluster: Cluster) -> int:
         """The number of GPUs that learn: the ranks."""
@@ -102,7 +109,8 @@ class Layout:
 
     def engines(self, cluster: Cluster) -> float:
         """The number of generating engines."""
-        return cluster.nodes * (self.serving or cluster.per_node) / self.tensor_parallel
+        here = cluster.nodes * (self.serving + self.sharing or cluster.per_node) / self.tensor_parallel
+        return self.elsewhere or here
 
     @property
     def bytes(self) -> int:

@@ -41,9 +41,11 @@ class Memory:
     context: float  # CUDA's context, NCCL's buffers, workspaces of libraries
     live: float  # trajectories whose cache fits in it at a time
     usable: float
+    host_limit: float | None  # of a machine, for all its processes; None: unknown, and nothing is refused for it
     host: float
     host_checkpoint: float  # copies of states that are being written
     host_images: float  # decoded, and prepared for the learner
+    host_gathered: float  # ZeRO-3: every rank gathers the whole model for the engine
     host_loading: float  # every rank reads the whole model at the start, before it is sharded
     layout: Layout
 
@@ -59,8 +61,7 @@ class Memory:
 
     @property
     def learning(self) -> float:
-        away = self.layout.serving > 0
-        engine = 0.0 if away else self.asleep if self.layout.sleep else self.engine
+        engine = 0.0 if self.layout.apart else self.asleep if self.layout.sleep else self.engine
         kept = self.activations + self.vision + self.features
         return self.context + self.states + self.gradients + kept + self.working + engine
 
@@ -71,15 +72,26 @@ class Memory:
     @property
     def syncing(self) -> float:
         """The learner's weights beside the engine's (``vtcli/engines/phases.py``)."""
-        if self.layout.serving:
+        if self.layout.apart:
             return self.context + self.states + self.merged
         learner = self.merged + (self.weights if self.layout.learner_sleep else self.states)
         return self.context + learner + (self.asleep + self.engine_weights if self.layout.sleep else self.engine)
 
     @property
     def fits(self) -> bool:
-        """True if every phase has room, and the cache holds at least one of the longest trajectories."""
-        return max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
+        """True if every phase has room, the cache holds at least one of the longest trajectories, and so does the
+        host its part."""
+        room = max(self.learning, self.syncing, self.generating) <= self.usable and self.live >= 1
+        return room and self.host_fits
+
+    @property
+    def host_needed(self) -> float:
+        """The most of a machine's memory: at the start, or while a checkpoint is written."""
+        return max(self.host_loading, self.host + self.host_checkpoint + self.host_images + self.host_gathered)
+
+    @property
+    def host_fits(self) -> bool:
+        return self.host_limit is None or self.host_needed <= self.host_limit
 
 
 def trained(arch: Architecture, work: Workload) -> float:
@@ -153,9 +165,9 @@ def _stack(units: float, layers: int, hidden: int, values: float, layout: Layout
 
 
 def longest_patches(arch: Architecture, work: Workload, tokens: float, shape: Shape) -> float:
-    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, or of mean
-    rows; never more than its tokens have room for."""
-    largest = max(shape.image_patches, arch.patches(*work.lengths.observation_image, work.min_pixels, work.max_pixels))
+    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, each as
+    large as ``images.max_pixels`` allows, or of mean rows; never more than its tokens have room for."""
+    largest = arch.patches(10**5, 10**5, work.min_pixels, work.max_pixels)
     rows = max(1.0, tokens / work.max_tokens)
     found = max(rows * work.max_images * largest, tokens / shape.total * shape.patches)
     return min(found, tokens * arch.vision.merge**2)
@@ -202,11 +214,15 @@ def memory(
     live = min(layout.live, share, cache / (row * shape.total))
     if cache < row * work.max_tokens:
         live = 0.0  # not even one of the longest kind
+    encoder = layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens)
+    if layout.elsewhere:  # on GPUs that nobody describes
+        policy, cache, encoder, live = 0.0, 0.0, 0.0, min(layout.live, share)
     asleep = 0.0
-    if not layout.serving:  # else both have their own memory
+    if not layout.apart:  # else both have their own memory
         asleep = engine_weights if layout.sleep == 1 else 0.0
         asleep += weights + optimizer + reference if layout.learner_sleep else 0.0
-    held = layout.bytes * arch.parameters if layout.serving and layout.keep_weights else 0.0
+    servers = layout.serving + layout.sharing + layout.elsewhere
+    held = layout.bytes * arch.parameters if servers and layout.keep_weights else 0.0
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -218,16 +234,18 @@ def memory(
         features=features(arch, work, layout, cluster, shape),
         policy=policy,
         cache=cache,
-        encoder=layout.bytes * arch.text.hidden * min(max(STEP_TOKENS, image), work.max_tokens),
-        asleep=constants.asleep_gib * GIB,
+        encoder=encoder,
+        asleep=0.0 if layout.elsewhere else constants.asleep_gib * GIB,
         engine_weights=engine_weights,
         merged=layout.bytes * targeted(arch, work) if layout.zero_stage < 3 else 0.0,  # ZeRO-3: on the host
         context=constants.context_gib * GIB,
         live=live,
         usable=cluster.gpu.memory * GIB * constants.usable_memory,
+        host_limit=None if cluster.host is None else cluster.host * GIB * constants.usable_memory,
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         host_checkpoint=checkpoint_copy(parameters, learnt, layout, cluster) if work.checkpoint_beside else 0.0,
         host_images=(PREPARED + CACHED) * (cluster.per_node - layout.serving),
+        host_gathered=layout.bytes * arch.parameters * (cluster.per_node - layout.serving) * (layout.zero_stage == 3),
         host_loading=layout.bytes * arch.parameters * (cluster.per_node - layout.serving),
         layout=layout,
     )

@@ -9,7 +9,7 @@ from vtcli.plan.architecture import Architecture
 from vtcli.plan.constants import Constants
 from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Shape, Workload
-from vtcli.plan.memory import Memory
+from vtcli.plan.memory import Memory, trained
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def forward_flops(s: StepInputs) -> float:
 
 def sharing(s: StepInputs) -> float:
     """Trajectories of a group that share one computed prompt: as many as a micro-batch has room for (or 1)."""
-    if not s.layout.shared_prompts:
+    if not (s.layout.shared_prompts and s.arch.packs):
         return 1.0
     own = s.shape.total - s.shape.prompt
     return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))
@@ -120,11 +120,12 @@ def learner_pass(s: StepInputs, passes: int, trajectories: float, traffic: float
 def learner(s: StepInputs) -> float:
     """The update: forward, backward (twice the forward), forward again with checkpointing; collectives; AdamW.
 
-    Per micro-batch ZeRO-2 and 3 reduce the gradients once, ZeRO-3 gathers the weights for forward and backward; ZeRO-0
-    and 1 reduce once per update (twice the bytes: reduce and gather).
+    Per micro-batch ZeRO-2 sums the trained gradients over ranks in fp32 (an all-reduce: each byte goes twice over a
+    link; counted in tests/engines/learner/test_deepspeed.py). ZeRO-3 reduces them and gathers the weights for forward
+    and backward; ZeRO-0 and 1 reduce once per update (twice the bytes: reduce and gather).
     """
     size = s.layout.bytes * s.arch.parameters if s.learners > 1 else 0.0
-    traffic = {0: 0.0, 1: 0.0, 2: size, 3: 3 * size}[s.layout.zero_stage]
+    traffic = {0: 0.0, 1: 0.0, 2: 8 * trained(s.arch, s.work) if size else 0.0, 3: 3 * size}[s.layout.zero_stage]
     passes = 4 if s.layout.activation_checkpointing else 3
     work = learner_pass(s, passes, s.work.learnt * s.work.group_size, traffic)
     once = 0.0 if s.layout.zero_stage == 3 else 2 * size / s.link_bytes_per_s
@@ -194,8 +195,8 @@ def sync(s: StepInputs, states: float) -> float:
     moves its ``states`` (bytes) to the host and back, an engine at level 1 its weights."""
     size = s.layout.bytes * s.arch.parameters
     gathered = size / s.link_bytes_per_s if s.cluster.gpus > 1 else 0.0
-    moved = 2 * states if s.layout.learner_sleep and not s.layout.serving else 0.0
-    moved += 2 * size / s.layout.tensor_parallel if s.layout.sleep == 1 and not s.layout.serving else 0.0
+    moved = 2 * states if s.layout.learner_sleep and not s.layout.apart else 0.0
+    moved += 2 * size / s.layout.tensor_parallel if s.layout.sleep == 1 and not s.layout.apart else 0.0
     return gathered + 2 * size / s.bytes_per_s + moved / s.host_bytes_per_s
 
 
@@ -204,6 +205,6 @@ def step_time(s: StepInputs, memory: Memory) -> StepTime:
     generating = generation(s, memory.live)
     rollouts = (images(s), generating, tools(s, generating))
     learning = (logprobs(s), learner(s))
-    overlap = -min(sum(rollouts), sum(learning)) if s.layout.serving and s.layout.ahead else 0.0
+    overlap = -min(sum(rollouts), sum(learning)) if s.layout.apart and s.layout.ahead else 0.0
     parts = (*rollouts, *learning, sync(s, memory.states))
     return StepTime(*parts, rest=s.constants.rest_share * (sum(parts) + overlap), overlap=overlap)

@@ -9,6 +9,7 @@ from vtcli.engines.openai.ledger import Price
 from vtcli.engines.teachers.distil import Distillation
 from vtcli.engines.teachers.estimate import CostEstimate
 from vtcli.filters.account import RATES
+from vtcli.filters.numbers import sparkline
 from vtcli.report.printing import Cell, Table
 
 BAR = 24
@@ -23,9 +24,20 @@ def filtered(said: Mapping[str, Any]) -> Iterator[Table]:
     ]
     title = f"{said['data']}: {said['kept']} of {said['rows']} rows kept"
     yield Table(title, "", ("rule", "seen", "dropped", "kept"), tuple(lines))
+    numbers = tuple(_sparks(rule) for rule in said["rules"] if rule.get("histogram"))
+    if numbers:
+        yield Table("rows by the number of each rule, lowest first", "", ("rule", "number", "kept", "dropped"), numbers)
     for name in RATES.values():
         if rates := said.get(name):
             yield _histogram(rates, name.replace("_", " "), said["policy"])
+
+
+def _sparks(rule: Mapping[str, Any]) -> tuple[Cell, ...]:
+    """A rule's number with its range, and its histograms of kept and of dropped rows."""
+    bars = rule["histogram"]
+    number = f"{rule['number']}: {bars[0]['low']:g} to {bars[-1]['high']:g}"
+    drawn = (sparkline([bar[which] for bar in bars]) for which in ("kept", "dropped"))
+    return Cell(rule["rule"], head=True), Cell(number, words=True), *map(Cell, drawn)
 
 
 def _histogram(rates: Mapping[str, Any], name: str, policy: str) -> Table:

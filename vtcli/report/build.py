@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -43,7 +44,15 @@ def build(folder: Path, data: ReportData, images: ImageStore) -> tuple[Path, Pat
     return page, text
 
 
-def inline(found: Sequence[Scored], images: Images) -> tuple[viewer.Album, list[viewer.Card]] | None:
+@dataclass(frozen=True, slots=True)
+class InlineCards:
+    """The trajectories of a self-contained page, and their pictures."""
+
+    album: viewer.Album
+    cards: Sequence[viewer.Card]
+
+
+def inline(found: Sequence[Scored], images: Images) -> InlineCards | None:
     """The cards of a self-contained page and their pictures; None where they are too large for one."""
     album, cards, spent = viewer.Album(images), list[viewer.Card](), 0
     for scored in found:
@@ -52,7 +61,7 @@ def inline(found: Sequence[Scored], images: Images) -> tuple[viewer.Album, list[
         if album.size + spent > MAX_BYTES * 0.8:
             return None
         cards.append(card)
-    return album, cards
+    return InlineCards(album, cards)
 
 
 def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
@@ -71,10 +80,9 @@ def _kept(folder: Path, images: ImageStore) -> Callable[[str], Path | None]:
     return find
 
 
-def html(data: ReportData, found: Sequence[Table], inside: tuple[viewer.Album, list[viewer.Card]] | None) -> str:
+def html(data: ReportData, found: Sequence[Table], inside: InlineCards | None) -> str:
     """The page; without ``inside`` it lists what ``pages.write`` wrote. Everything that a model or a data set wrote is
     escaped by the template."""
-    album, cards = inside or (None, [])
     headline = [t for t in found if t.title in ("Before and after", "Paired differences")]
     curves = _curves(data)
     sections = [("result", "Result"), ("training", "Training"), ("tables", "Tables")]
@@ -87,13 +95,13 @@ def html(data: ReportData, found: Sequence[Table], inside: tuple[viewer.Album, l
         policy="default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
         f"img-src data:{beside}; script-src {templates.digest(templates.asset('browse.js'))}{beside}",
         paged=inside is None,
-        album=album.uris if album else {},
+        album=inside.album.uris if inside else {},
         sections=[s for s in sections if not hidden.get(s[0])],
         figures=_figures(data),
         headline=[*headline, *data.extra],
         rest=[t for t in found if t not in headline],
         curves=curves,
-        cards=cards,
+        cards=inside.cards if inside else (),
     )
 
 

@@ -37,6 +37,11 @@ def body(card: viewer.Card) -> str:
     return templates.render("body.html.j2", card=card)
 
 
+def turns(steps: Sequence[viewer.ViewerStep]) -> str:
+    """The HTML of turns, as in an open card."""
+    return templates.render("turns.html.j2", steps=steps)
+
+
 def beside(cards: Sequence[tuple[str, viewer.Card | None]]) -> str:
     """The HTML of the cards of several models on one question; None: it was not asked."""
     return templates.render("beside.html.j2", cards=cards)

@@ -63,6 +63,8 @@ def _head(plan: Plan) -> str:
         f"{_yes(on.activation_checkpointing)}, offload {on.offload}, engine.gpu_memory {on.gpu_memory:g}, sleep of the "
         f"engine {on.sleep} and of the learner {_yes(on.learner_sleep)}, tensor parallel {on.tensor_parallel}"
         + (f"; of each machine {on.serving} GPUs only generate" if on.serving else "")
+        + (f"; on {on.sharing} GPUs of each machine a server lives beside the learner" if on.sharing else "")
+        + (f"; {on.elsewhere} servers elsewhere generate" if on.elsewhere else "")
     )
 
 
@@ -73,7 +75,7 @@ def _yes(value: bool) -> str:
 def _memory(plan: Plan) -> Table:
     memory = plan.memory
     lines: list[tuple[Cell, ...]] = []
-    shared, sleeps = memory.layout.serving == 0, memory.layout.sleep > 0
+    shared, sleeps = not memory.layout.apart, memory.layout.sleep > 0
     stays = not memory.layout.learner_away
     for name, what in PHASES.items():
         in_phase = {
@@ -91,9 +93,11 @@ def _memory(plan: Plan) -> Table:
             lines.append(_line(name, *sizes, what))
     total = [f"{m / GIB:.3g}" for m in (memory.generating, memory.syncing, memory.learning)]
     lines.append(_line("total", *total, f"of {memory.usable / GIB:.1f} usable", style="bold"))
-    lines.append(_line("on each host", f"{memory.host / GIB:.0f}", "", "", "offloaded, asleep, kept for servers"))
-    beside = memory.host_checkpoint + memory.host_images
-    most = "a checkpoint being written, images of the ranks"
+    limit = "" if memory.host_limit is None else f"; of {memory.host_limit / GIB:.0f} usable"
+    kept = f"offloaded, asleep, kept for servers{limit}"
+    lines.append(_line("on each host", f"{memory.host / GIB:.0f}", "", "", kept))
+    beside = memory.host_checkpoint + memory.host_images + memory.host_gathered
+    most = "a checkpoint being written, images of the ranks, at ZeRO-3 the model gathered by each"
     lines.append(_line("... and at most", f"{beside / GIB:.0f}", "", "", most))
     loading = f"{memory.host_loading / GIB:.0f}"
     lines.append(_line("... at the start", loading, "", "", "every rank reads the whole model"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vtcli.algo.metrics import Estimate
 from vtcli.benchmarks.benchmark import Benchmark
-from vtcli.benchmarks.results import BenchmarkResult, beside, differs
+from vtcli.benchmarks.results import ORACLE, BenchmarkResult, beside, differs
 from vtcli.report.printing import Cell, Table
 
 COLUMNS = ("benchmark", "figure", "score", "ours, %", "printed, %", "where", "what differs (ours / theirs)")
@@ -27,6 +27,8 @@ def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Bench
             printed = Cell(f"{paper.values[figure.name]:g}")
             lines.append((*head, ours, printed, where, Cell(differs(result, figure, paper), words=True)))
     note = " ".join(_left_out(result) for result in results.values())
+    unasked = [r.title for name, r in results.items() if benchmarks[name].judged and r.setting.judge == ORACLE]
+    note += f" No judge was asked (judge=oracle) for {', '.join(unasked)}: only rules." if unasked else ""
     return Table("Benchmarks beside printed numbers", note, COLUMNS, tuple(lines)) if lines else None
 
 

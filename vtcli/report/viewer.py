@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -18,7 +18,7 @@ from vtcli.protocols import Images
 from vtcli.report import overlay
 from vtcli.report.listing import ListEntry, entry
 from vtcli.report.tables import number, short
-from vtcli.schema import CallResult, EnvTurn, ImageRef, Scored
+from vtcli.schema import CallResult, EnvTurn, ImageRef, Observation, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.store.images import ImageStore, image_file
 
 SHOWN_PX = 336
@@ -157,6 +157,15 @@ def card(scored: Scored, pictures: Pictures) -> Card:
         start=tuple(start),
         steps=tuple(_steps(scored, pictures, truth)),
     )
+
+
+def world_steps(
+    sample: Sample, images: Sequence[ImageRef], observation: Observation, pictures: Pictures
+) -> list[ViewerStep]:
+    """One turn of the world, of a rollout that is not over; ``images`` were there before it."""
+    asked = replace(sample, images=tuple(images))
+    t = Trajectory("", asked, (), (*images, *observation.images), (EnvTurn(observation, ()),), Stop.ANSWERED, 0)
+    return _steps(Scored(t, Signals({}), None), pictures, overlay.draw_truth(asked))
 
 
 def _steps(scored: Scored, pictures: Pictures, truth: str) -> list[ViewerStep]:

@@ -86,7 +86,7 @@ def strategic(
     plays = [None if broken(signals) else play(signals) for signals in signals_G]
     gain = necessity([p for p in plays if p is not None], rules)
     return [
-        None if p is None else verdict(_terms(p, float(need(signals, "format_codevision")), gain, (weights, rules)))
+        None if p is None else verdict(_terms(p, float(need(signals, "format_codevision")), gain, weights, rules))
         for signals, p in zip(signals_G, plays, strict=True)
     ]
 
@@ -124,8 +124,7 @@ def necessity(plays: Sequence[Play], rules: Rules = RULES) -> float:
     return max(0.0, plus_accuracy - minus_accuracy)
 
 
-def _terms(p: Play, kept: float, gain: float, how: tuple[CodevisionWeights, Rules]) -> dict[str, float | None]:
-    weights, rules = how
+def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules: Rules) -> dict[str, float | None]:
     scaled = rules.poor == "scale" and "crop" in p.required and p.must_use < rules.negligible
     poor = rules.poor == "penalty" and "crop" in p.required and "crop" in p.used and p.iou < rules.negligible
     suggested = gain if _compared(p, rules) and not scaled else 0.0

@@ -38,15 +38,19 @@ RUNTIME_KEYS = ("home", "reuse", "make_missing", "shipped", "tracker", "hydra", 
 REPEATED_KEYS = ("scale", "model")
 """Top-level keys that stand for values elsewhere: what a stage takes of them is in its own section."""
 
-MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep")
-"""Keys of a learner's ``backend`` that set the place and the portions of its computation. Results agree up to
-rounding."""
+MEMORY_KEYS = ("batch_tokens", "offload", "activation_checkpointing", "sleep", "entropy")
+"""Keys of a learner's ``backend`` that set the place and the portions of its computation, and what it measures beside.
+Results agree up to rounding."""
 
 SANDBOX_KEYS = ("active", "live", "minimum_tier", "outer_boundary", "tier", "start_timeout_s")
 """Keys of ``sandbox`` that set the confinement of code, not its results."""
 
 HASHES = "hashes.json"  # in .work: what is known of files outside the store
+FEW_KEYS = 3
+"""Interrupted runs that differ in more keys are not named at the start of another."""
+
 _IDENTITY_FILE = "identity.json"
+_KEYS_FILE = "keys.json"  # in a work folder: the configuration that the identity counts
 _RUN_ID_FILE = "mlflow_run_id"
 _log = logging.getLogger(__name__)
 
@@ -175,7 +179,10 @@ def open_run(
             shutil.rmtree(work, ignore_errors=True)  # there is one when the earlier run was killed after its commit
             yield StageRun(store, work, track.NullTracker(), identity, done)
             return
+        keys = json.dumps({"name": settings.name, "seed": settings.seed, **counted})
+        _say_what_differs(work, stage, keys)
         _begin(work, identity, scope.when_changed)
+        disk.write_atomic(work / _KEYS_FILE, keys.encode())
         _say_why_anew(store, settings, identity)
         above = (*parents, *scope.lineage)
         tracker = _open_tracker(settings, stage, work, config, above)
@@ -219,6 +226,20 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
     with disk.checked(work, "make the folder"):
         work.mkdir(parents=True, exist_ok=True)
     disk.write_atomic(memory, json.dumps(identity.plain).encode())
+
+
+def _say_what_differs(work: Path, stage: str, text: str) -> None:
+    """Warns at the start of a run if one that was interrupted differs from it in a few keys, as ``zero_stage``."""
+    now = dict(track.flatten(json.loads(text)))
+    for memory in sorted(work.parent.glob(f"{stage}-*/{_KEYS_FILE}")) if not work.exists() else []:
+        with disk.checked(memory, "read"):
+            earlier = dict(track.flatten(json.loads(memory.read_text())))
+        keys = sorted(key for key in {*earlier, *now} if earlier.get(key) != now.get(key))
+        if earlier["name"] == now["name"] and 0 < len(keys) <= FEW_KEYS:
+            there = ", ".join(f"{key}={earlier.get(key)}" for key in keys)
+            _log.warning(
+                "This run begins anew. The one in %s had %s: give that again to go on with it.", memory.parent, there
+            )
 
 
 def _say_why_anew(store: ArtifactStore, settings: RunSettings, identity: Identity) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 from vtcli.config.bounds import at_least
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
-from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Policy, Sampling, Syntax
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
-from vtcli.serve.history import History
+from vtcli.serve.history import History, step_card
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
@@ -89,6 +89,7 @@ class Agent:
     temperature: float
     history: History
     metrics: Metrics
+    stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
@@ -200,7 +201,8 @@ class Agent:
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index))
+                drawn_as = partial(step_card, sample, self.images) if question.asked.include_cards else None
+                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), drawn_as)
 
             try:
                 found = await rollout(drawn, self.policy, self.chat, open_env, self.limits, question.deadline)
@@ -214,7 +216,7 @@ class Agent:
         now = time.perf_counter()
         self._took.append(now - begin)
         self.metrics.ended(found, answers.finish(found), begin - came, now - came)
-        self.history.add(found, lease)
+        self.history.add(self.stored(found), lease)
         return found
 
     def cut(self, text: str, tokens: int) -> str:
@@ -227,7 +229,9 @@ class Agent:
         return len(self._ids(text))
 
     def _ids(self, text: str) -> Sequence[int]:
-        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids]
+        end = self.chat.thought_end if isinstance(self.chat, HasThoughts) else None
+        empty = 0 if end is None or end.tag in text else len(end.token_ids)  # a thinking model's turn begins with it
+        return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids][empty:]
 
 
 def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:
@@ -235,10 +239,19 @@ def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = No
 
 
 class _WatchedEnv:
-    """A world whose turns are told as they come, with the client's system text after its own."""
+    """A world whose turns are told as they come, with the client's system text after its own.
 
-    def __init__(self, env: Env, system: str, tell: Callable[..., None]) -> None:
-        self._env, self._system, self._tell = env, system, tell
+    ``drawn_as`` makes the HTML of what the world answered, for a client that wants it.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        system: str,
+        tell: Callable[..., None],
+        drawn_as: Callable[[Sequence[ImageRef], Observation], str] | None,
+    ) -> None:
+        self._env, self._system, self._tell, self._drawn_as = env, system, tell, drawn_as
         self._turns = 0
 
     @property
@@ -255,7 +268,10 @@ class _WatchedEnv:
         observation = await self._env.step(turn, images)
         if observation is not None:
             number, shown = 2 * self._turns + 1, (*images, *observation.images)
-            self._tell(answers.seen(observation), answers.step(number, observation, shown, len(images)))
+            step = answers.step(number, observation, shown, len(images))
+            if self._drawn_as is not None:
+                step["html"] = self._drawn_as(images, observation)
+            self._tell(answers.seen(observation), step)
         self._turns += 1
         return observation
 

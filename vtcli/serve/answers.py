@@ -12,7 +12,8 @@ from vtcli.schema import CallResult, EnvTurn, Finish, ImageRef, Observation, Pol
 from vtcli.serve.requests import ChatRequest, Format
 from vtcli.store import codec
 
-_TAGGED = re.compile(r"<(think|tool_call|code)>.*?(?:</\1>|\Z)", re.DOTALL)
+_TAGGED = re.compile(r"\A(?:(?!<think>).)*</think>|<(think|tool_call|code)>.*?(?:</\1>|\Z)", re.DOTALL)
+"""Parts of a turn that are no answer. A thinking model's turn begins inside its thought."""
 _ANSWER = re.compile(r"</?answer>")
 
 Cut = Callable[[str, int], str]

@@ -19,12 +19,15 @@ from aiohttp import web
 
 from vtcli import __version__
 from vtcli.errors import EngineError
+from vtcli.schema import Trajectory
 from vtcli.serve import answers, history
 from vtcli.serve.agent import Agent
 from vtcli.serve.answers import Head
 from vtcli.serve.connections import Bodies, ConnectionLimits
+from vtcli.serve.fetching import Fetcher
 from vtcli.serve.hosts import is_loopback
 from vtcli.serve.metrics import CONTENT_TYPE, GONE, Metrics
+from vtcli.serve.neighbour import PREFIX, Neighbour
 from vtcli.serve.page import page
 from vtcli.serve.requests import RequestError, RequestLimits, parse
 from vtcli.serve.response import REQUEST_ID, STATUS, Response
@@ -56,6 +59,7 @@ class Service:
     limits: RequestLimits
     metrics: Metrics
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    fetcher: Fetcher | None = None  # None: one for public addresses
     timeout_s: float = 540.0  # of a request, from its body's end; then its rollouts end as they stand
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = ""
@@ -63,6 +67,7 @@ class Service:
     agent: Agent | None = None
     draining: bool = False
     failed: asyncio.Future[EngineError] | None = None
+    beside: str | None = None  # address of a second server, which the page asks as well
 
     def head(self) -> Head:
         """The head of a new response."""
@@ -107,9 +112,13 @@ def application(service: Service) -> web.Application:
     app.router.add_get("/v1/models/{id}", routes.model)
     app.router.add_get("/version", routes.version)
     app.router.add_get("/metrics", routes.metrics)
+    app.router.add_get("/v1/trajectories", routes.trajectories)
+    app.router.add_get("/v1/trajectories/{id:.+}/card", routes.card)
     app.router.add_get("/v1/trajectories/{id:.+}", routes.trajectory)
     app.router.add_get("/v1/images/{sha:.+}", routes.image)
     app.router.add_post(CHAT, routes.chat)
+    if service.beside is not None:
+        app.router.add_route("*", PREFIX + "/{path:.+}", Neighbour(service.beside, routes.bodies, service.timeout_s))
     return app
 
 
@@ -171,11 +180,13 @@ class _Routes:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.bodies = Bodies(service.connections, int(service.limits.max_body_mb * 1_000_000))
+        self.fetcher = service.fetcher or Fetcher(service.limits)
 
     async def page(self, request: web.Request) -> web.Response:
         """The page to try the model."""
         del request
-        return web.Response(text=page().text, content_type="text/html", headers=page().headers)
+        made = page(PREFIX if self.service.beside else None)
+        return web.Response(text=made.text, content_type="text/html", headers=made.headers)
 
     async def health(self, request: web.Request) -> web.Response:
         """The process and its event loop are alive."""
@@ -203,13 +214,27 @@ class _Routes:
             raise RequestError(503, "the model is loading", "not_ready", retry_after_s=NOT_YET_S)
         return self.service.agent
 
+    async def trajectories(self, request: web.Request) -> web.Response:
+        """The list of those that are kept, the newest first."""
+        del request
+        listed = [history.listed(found) for found in reversed(self._agent().history.newest)]
+        return web.json_response({"object": "list", "data": listed}, headers=PRIVATE)
+
     async def trajectory(self, request: web.Request) -> web.Response:
         """One of the newest trajectories, whole."""
+        return web.json_response(await asyncio.to_thread(history.shown, self._kept(request)), headers=PRIVATE)
+
+    async def card(self, request: web.Request) -> web.Response:
+        """The same as the report's viewer shows it, for the page."""
+        text = await asyncio.to_thread(history.card, self._kept(request), self._agent().images)
+        return web.Response(text=text, content_type="text/html", headers={**page().headers, **PRIVATE})
+
+    def _kept(self, request: web.Request) -> Trajectory:
         name = request.match_info["id"]
         found = self._agent().history.find(name) if history.ID.fullmatch(name) else None
         if found is None:
             raise RequestError(404, "no such trajectory; serve.history of the newest are kept", "not_found")
-        return web.json_response(await asyncio.to_thread(history.shown, found), headers=PRIVATE)
+        return found
 
     async def image(self, request: web.Request) -> web.StreamResponse:
         """An image of a kept trajectory or of one under way, by its sha256; a path is never made of anything else."""
@@ -251,6 +276,7 @@ class _Routes:
                 asked = await asyncio.to_thread(parse, body, service.names, service.limits)
                 request[WHAT] = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
                 room = stack.enter_context(agent.room(asked.n))
-                question = await agent.question(asked, service.limits, room, service.timeout_s)
+                async with self.fetcher.whole(asked) as whole:
+                    question = await agent.question(whole, service.limits, room, service.timeout_s)
             reply = Response(service.head(), room, question, request, service.refusal)
             return await (reply.streamed() if asked.stream else reply.whole())

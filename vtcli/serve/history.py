@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from vtcli.errors import InputError
-from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Scored, Signals, Trajectory
+from vtcli.report import pages, viewer
+from vtcli.report.listing import LISTED
+from vtcli.schema import SCHEMA_VERSION, EnvTurn, ImageRef, Observation, Sample, Scored, Signals, Trajectory
 from vtcli.serve import answers
 from vtcli.store import codec, records
 from vtcli.store.images import ImageStore
-from vtcli.store.leases import Lease
+from vtcli.store.leases import Lease, LeasedImages
 from vtcli.store.videos import portable
 
 ID = re.compile(r"chat-[0-9a-f]{24}/answer/[0-9a-f]{16}")
@@ -100,6 +105,45 @@ class History:
         """A trajectory by id; None for one that is not kept."""
         kept = self._kept.get(name)
         return kept[0] if kept else None
+
+
+def listed(found: Trajectory) -> dict[str, Any]:
+    """The line of a trajectory in a list."""
+    return {
+        "id": found.id,
+        "object": "vtcli.trajectory",
+        "url": f"/v1/trajectories/{found.id}",
+        "question": found.sample.question[:LISTED],
+        "stop": str(found.stop),
+        "answered": found.answer is not None,
+        "turns": len(found.policy_turns),
+        "calls": len(found.results),
+        "seed": found.seed,
+    }
+
+
+def card(found: Trajectory, images: LeasedImages) -> str:
+    """A trajectory as report and ``vtcli view`` show it: HTML in which nothing of a client or a model is markup."""
+    return pages.body(viewer.card(Scored(found, Signals({}), None), ServedPictures(images.held)))
+
+
+def step_card(sample: Sample, leased: LeasedImages, images: Sequence[ImageRef], observation: Observation) -> str:
+    """One turn of the world in the same way, while its rollout goes on; ``images`` were there before it."""
+    return pages.turns(viewer.world_steps(sample, images, observation, ServedPictures(leased.held)))
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPictures:
+    """Pictures by their address on the server, which the page asks for with its key. ``held``: those that there are."""
+
+    held: Callable[[str], bool]
+
+    def element(self, ref: ImageRef) -> Markup | None:
+        if not self.held(ref.view):
+            return None
+        size = Markup('width="{}" height="{}"').format(ref.view_width, ref.view_height)
+        address = answers.picture(ref)["url"]
+        return Markup('<image {} preserveAspectRatio="none" data-href="{}"/>').format(size, address)
 
 
 def shown(found: Trajectory) -> dict[str, Any]:

@@ -1,8 +1,16 @@
-"""Hosts that a server on loopback answers to. A page of somebody could else ask through a name of its own (DNS)."""
+"""Hosts: those that a server on loopback answers to, and those that images may be fetched from. Pure.
+
+A page of somebody could else ask a server on loopback through a name of its own (DNS). And a client could have a server
+fetch from the network behind it.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Sequence
+
+from yarl import URL
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -10,3 +18,44 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def is_loopback(host: str) -> bool:
     """Returns True if a ``Host`` header names this machine, with or without a port."""
     return re.sub(r":\d+$", "", host).strip("[]").lower().removesuffix(".") in LOOPBACK
+
+
+def is_allowed(url: str, hosts: Sequence[str]) -> bool:
+    """Returns True for an http(s) address at one of ``hosts``: a name as it stands, with the port where it is none of
+    the usual ones. An address with a user, a backslash or a space is none."""
+    if re.search(r"[\\\s\x00-\x1f\x7f]", url):
+        return False
+    try:
+        found = URL(url)
+        port = found.explicit_port
+    except ValueError:
+        return False
+    if found.scheme not in ("http", "https") or found.user is not None or found.password is not None or not found.host:
+        return False
+    usual = port is None or port == {"http": 80, "https": 443}[found.scheme]
+    return (found.host if usual else f"{found.host}:{port}") in hosts
+
+
+NOT_PUBLIC = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23")))
+"""Networks of IANA's registries of special addresses that Python 3.11 takes for global ones."""
+
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""Addresses that stand for those of IPv4, in their last 32 bits."""
+
+
+def is_public(address: str) -> bool:
+    """Returns True for a network address that anybody reaches: none of this machine, of a private or reserved network,
+    of a link or a group, and none of IPv6 that stands for such a one."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        if found in NAT64:
+            return is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
+        if found.ipv4_mapped is not None:
+            return is_public(str(found.ipv4_mapped))
+        if found.sixtofour is not None or found.teredo is not None or found.is_site_local:
+            return False
+    bad = found.is_multicast or found.is_reserved or found.is_unspecified or found.is_loopback or found.is_link_local
+    return found.is_global and not bad and not any(found in network for network in NOT_PUBLIC)

@@ -69,6 +69,17 @@ class Metrics:
         else:
             self._responses.labels(**self._label, status=str(status)).inc()
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """All counters for a tracker, such as ``generation_tokens``, ``responses.200`` and ``tool_calls.crop.ok``."""
+        found = dict[str, float]()
+        for sample in (sample for family in self._registry.collect() for sample in family.samples):
+            if sample.name.endswith("_total"):
+                name = sample.name.removesuffix("_total").rpartition(":")[2]
+                labels = [value for key, value in sample.labels.items() if key not in self._label]
+                found[".".join((name, *labels))] = sample.value
+        return found
+
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)

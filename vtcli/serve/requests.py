@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from vtcli.config.bounds import at_least
+from vtcli.serve.hosts import is_allowed
 
 Format = Literal["answer", "text", "boxed", "full"]
 FORMATS: tuple[Format, ...] = ("answer", "text", "boxed", "full")
 """Formats of an answer: the bare answer; the last turn as written; in a box; every turn. ``ID@FORMAT`` asks for one."""
+
+MAX_ADDRESS = 2000
+"""Characters of an image's address."""
 
 MAX_STOPS = 4
 SERVERS_OWN = (None, 1.0, 0, 0.0)
@@ -57,6 +61,7 @@ class RequestLimits:
     max_pixels: int = 50_000_000  # of all its images together
     max_chars: int = 200_000  # of all its texts together
     max_n: int = 8
+    allow_hosts: tuple[str, ...] = ()  # images may be fetched from these, each NAME or NAME:PORT
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_images", "max_pixels", "max_chars", "max_n", "max_body_mb")
@@ -69,7 +74,8 @@ class ChatRequest:
     format: Format
     system: str  # goes after the environment's own
     question: str
-    images: tuple[bytes, ...]  # encoded
+    images: tuple[bytes, ...]  # encoded; empty for one that is to be fetched
+    addresses: Mapping[int, str]  # of those
     n: int
     temperature: float | None  # None: the server's own
     top_p: float
@@ -80,6 +86,7 @@ class ChatRequest:
     stop: tuple[str, ...]  # cut the answer
     stream: bool
     include_usage: bool
+    include_cards: bool  # each step of the stream also as the report's viewer shows it, for the page
 
     @property
     def id(self) -> str:
@@ -108,6 +115,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
     if top_p == 0:
         raise _wrong("top_p", "a number above 0, at most 1", 0)
     system, question, images = _conversation(given.get("messages"), limits)
+    addresses = {number: image for number, image in enumerate(images) if isinstance(image, str)}
     options = given.get("stream_options") or {}
     if not isinstance(options, dict):
         raise _wrong("stream_options", "an object", options)
@@ -115,7 +123,8 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         format=_format(given.get("model"), names),
         system=system,
         question=question,
-        images=images,
+        images=tuple(b"" if isinstance(image, str) else image for image in images),
+        addresses=addresses,
         n=_integer(given, "n", 1, limits.max_n) or 1,
         temperature=_number(given, "temperature", 0, 2),
         top_p=1.0 if top_p is None else top_p,
@@ -126,6 +135,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         stop=_stops(given.get("stop")),
         stream=_flag(given, "stream"),
         include_usage=_flag(cast("dict[str, Any]", options), "include_usage"),
+        include_cards=_flag(cast("dict[str, Any]", options), "include_cards"),
     )
 
 
@@ -164,11 +174,12 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise _unsupported("response_format", 'response_format: only {"type": "text"} is supported')
 
 
-def _conversation(messages: Any, limits: RequestLimits) -> tuple[str, str, tuple[bytes, ...]]:
-    """System text, question, and images. Earlier turns are quoted in the question, as the policy was trained on one."""
+def _conversation(messages: Any, limits: RequestLimits) -> tuple[str, str, list[bytes | str]]:
+    """System text, question, and images or their addresses. Earlier turns are quoted in the question, as the policy
+    was trained on one."""
     if not isinstance(messages, list) or not messages:
         raise _wrong("messages", "a list of messages", messages)
-    system, turns, images = list[str](), list[tuple[str, str]](), list[bytes]()
+    system, turns, images = list[str](), list[tuple[str, str]](), list[bytes | str]()
     for number, message in enumerate(cast("list[Any]", messages)):
         where = f"messages[{number}]"
         if not isinstance(message, dict):
@@ -188,10 +199,10 @@ def _conversation(messages: Any, limits: RequestLimits) -> tuple[str, str, tuple
             400, f"messages: at most {limits.max_chars} characters", "context_length_exceeded", "messages"
         )
     earlier = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in turns[:-1])
-    return "\n\n".join(system), earlier + turns[-1][1], tuple(images)
+    return "\n\n".join(system), earlier + turns[-1][1], images
 
 
-def _content(message: Mapping[str, Any], where: str, images: list[bytes] | None, limits: RequestLimits) -> str:
+def _content(message: Mapping[str, Any], where: str, images: list[bytes | str] | None, limits: RequestLimits) -> str:
     content = message.get("content")
     if content is None and message.get("role") == "assistant":
         return ""
@@ -206,7 +217,7 @@ def _content(message: Mapping[str, Any], where: str, images: list[bytes] | None,
         if kind in ("text", "input_text") and isinstance(part.get("text"), str):
             texts.append(_harmless(part["text"], here))
         elif kind in ("image_url", "input_image") and images is not None:
-            images.append(_image(part, here))
+            images.append(_image(part, here, limits.allow_hosts))
             if len(images) > limits.max_images:
                 raise RequestError(400, f"messages: at most {limits.max_images} images", "invalid_image", "messages")
         else:
@@ -224,13 +235,15 @@ def _harmless(text: str, where: str) -> str:
     return text
 
 
-def _image(part: Mapping[str, Any], where: str) -> bytes:
+def _image(part: Mapping[str, Any], where: str, hosts: Sequence[str]) -> bytes | str:
     url: Any = part.get("image_url")
     url = cast("dict[str, Any]", url).get("url") if isinstance(url, dict) else url
+    if isinstance(url, str) and len(url) <= MAX_ADDRESS and is_allowed(url, hosts):
+        return url
     if not isinstance(url, str) or not (head := _DATA_URL.match(url)):
         raise RequestError(
             400,
-            f"{where}: expected a data URL, data:image/png;base64,…; other addresses are not fetched",
+            f"{where}: expected a data URL, data:image/png;base64,…; only hosts of serve.request.allow_hosts are asked",
             "invalid_image",
             where,
         )

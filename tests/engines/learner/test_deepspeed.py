@@ -360,3 +360,39 @@ def test_rows_with_the_same_id_are_not_mixed():
     same(found.weights(), copy(expected.weights()), 0)
     found, expected = learner(), learner()
     assert found.update([[twins[0]], [twins[1]]], loss) == expected.update([[first], [second]], loss)
+
+
+COUNTED = """
+import torch.distributed as dist
+seen = dict.fromkeys(("all_reduce", "all_gather_into_tensor"), 0)
+
+def counted(name, place):
+    real = getattr(dist, name)
+    def call(*args, **kwargs):
+        tensor = [*args, *kwargs.values()][place]
+        if tensor.is_floating_point():
+            seen[name] += tensor.numel() * tensor.element_size()
+        return real(*args, **kwargs)
+    setattr(dist, name, call)
+
+for name in seen:
+    counted(name, 0)
+for stage, dtype in ((2, "bfloat16"), (1, "float32")):
+    for budget in (4000, 150):
+        made = t.learner(batch_tokens=budget, zero_stage=stage, dtype=dtype)
+        rows, before = t.rl_rows()[:8], made.engine.micro_steps
+        seen.update(dict.fromkeys(seen, 0))
+        made.step(rows)
+        size = sum(p.numel() for p in made.module.parameters())
+        out[stage, budget] = made.engine.micro_steps - before, *(round(n / size, 2) for n in seen.values())
+"""
+
+
+@pytest.mark.slow
+def test_bytes_between_ranks_are_those_of_the_plan(tmp_path):
+    """Bytes per parameter: ZeRO-2 sums gradients in fp32 at each micro-batch, ZeRO-1 once (docs/plan.md)."""
+    for found in two_ranks(tmp_path, COUNTED):
+        assert found[2, 4000] == (1, 4.0, 2.0)
+        assert found[2, 150] == (2, 8.0, 2.0)
+        assert found[1, 4000] == (1, 4.0, 4.0)
+        assert found[1, 150] == (2, 4.0, 4.0)

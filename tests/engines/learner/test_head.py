@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_learner import learner, rl_rows
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -102,3 +103,10 @@ def test_memory_at_the_shapes_of_7b_does_not_grow_with_the_tokens() -> None:
             peaks.append(peak - 2 * weights - 2 * weights - 2 * hidden)  # weight, its fp32 and bf16 gradient, states
     chunk = 4 * 152064 * head.CHUNK_TOKENS
     assert max(peaks) < 4 * chunk, [p / 2**30 for p in peaks]
+
+
+def test_a_step_measures_the_entropy_only_where_it_is_asked() -> None:
+    rows = rl_rows()
+    one, two = (learner(entropy=asked).step(rows) for asked in (True, False))
+    assert one.pop("entropy") > 0
+    assert two == one

@@ -175,6 +175,54 @@ distributed.gather(rank, "rollouts")
     assert "rank 0: rank 1 gave no sign of life for 2 s while rank 0 waited for rollouts" in text
 
 
+@pytest.mark.slow
+def test_a_rank_that_stops_in_the_circle_of_servers_is_named_soon(tmp_path: Path) -> None:
+    body = """
+import asyncio, signal
+from vtcli.engines.learner.ranks import Circle
+circle = Circle(600)
+async def work():
+    return rank
+assert asyncio.run(circle.share(work())) == [0, 1]
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+asyncio.run(circle.share(None))
+"""
+    ((code, text),) = ranks(tmp_path, body, waited_for=1)
+    assert code == 2, text
+    assert "rank 1 gave no sign of life for 2 s while rank 0 waited for what the ranks do with vLLM servers" in text
+
+
+@pytest.mark.slow
+def test_a_rank_that_writes_its_part_of_a_checkpoint_is_waited_for_and_one_that_stops_is_named(tmp_path: Path) -> None:
+    body = """
+import signal
+from pathlib import Path
+from vtcli.engines.learner.saving import Saver
+from vtcli.store.checkpoints import Checkpoints
+
+class Learner:
+    world = 2
+    def __init__(self): self.rank, self.part = rank, lambda: time.sleep(6 * rank)  # three times the limit for silence
+    def snapshot(self, folder): return self.part
+
+learner = Learner()
+saver = Saver(learner, Checkpoints(Path(HERE) / "points", [], 2))
+saver.save(1)
+saver.finish()
+assert (Path(HERE) / "points").is_dir()
+if rank == 1:
+    learner.part = lambda: os.kill(os.getpid(), signal.SIGSTOP)
+saver.save(2)
+while True:
+    saver.check()
+    time.sleep(0.1)
+""".replace("HERE", repr(str(tmp_path)))
+    ((code, text),) = ranks(tmp_path, body, waited_for=1)
+    assert code == 2, text
+    assert "rank 0: rank 1 gave no sign of life for 2 s while rank 0 waited for its part of" in text
+
+
 def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
     body = """
 if rank == 1:

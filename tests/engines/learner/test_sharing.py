@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_model
 import torch
 from tiny_learner import copy, learner, rl_rows, same, two_ranks
 
+from vtcli.engines.learner import sharing
 from vtcli.engines.learner.sharing import share_out
+from vtcli.schema import TrainRow
 
 
 def grouped() -> list:
@@ -25,6 +31,46 @@ def grouped() -> list:
 def test_one_rank_keeps_its_rows() -> None:
     rows = [tiny_model.rows(), []]
     assert share_out(rows, lambda _: True, 1, tiny_model.family()) is rows  # what is too long is told by the step
+
+
+def as_ranks(monkeypatch: pytest.MonkeyPatch, held: list[list[TrainRow]]) -> list[Any]:
+    """``share_out`` of every rank's rows, one rank a thread; what they tell each other goes through a list."""
+    world, barrier, slots, me = len(held), threading.Barrier(len(held)), dict[int, Any](), threading.local()
+
+    def gather(value: Any, what: str) -> list[Any]:
+        barrier.wait(20)
+        slots[me.rank] = value
+        barrier.wait(20)
+        return [slots[rank] for rank in range(world)]
+
+    def run(rank: int) -> Any:
+        me.rank = rank
+        return share_out([held[rank]], lambda _: True, 4000, tiny_model.family())[0]
+
+    monkeypatch.setattr(sharing, "init_distributed", lambda: (me.rank, world))
+    monkeypatch.setattr(sharing, "gather", gather)
+    monkeypatch.setattr(sharing, "exchange", lambda sent, what: [told[me.rank] for told in gather(sent, what)])
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(run, range(world)))
+
+
+def test_demonstrations_of_a_heavy_tail_are_shared_out_by_computed_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [min(3000, round(60 * random.Random(seed).paretovariate(1.1))) for seed in range(256)]
+    rows = [
+        TrainRow(f"{nth:03}", (nth % 50 + 10, *range(100, 100 + n)), (0, *(1,) * n), ())
+        for nth, n in enumerate(lengths)
+    ]
+    held = [rows[rank::8] for rank in range(8)]  # as stages/sft.py reads them
+
+    def spread(found: list[list[TrainRow]]) -> float:
+        tokens = [sum(len(row.token_ids) for row in part) for part in found]
+        return max(tokens) / (sum(tokens) / len(tokens))
+
+    found = as_ranks(monkeypatch, held)
+    assert spread(held) > 1.2
+    assert spread(found) < 1.1
+    assert sorted(row.id for part in found for row in part) == [row.id for row in rows]
+    assert as_ranks(monkeypatch, held) == found
 
 
 SHARES = """

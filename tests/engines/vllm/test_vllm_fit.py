@@ -41,6 +41,18 @@ def test_a_server_that_does_not_fit_says_why(server: StandIn, facts: Any, said: 
         pass
 
 
+def test_the_room_of_servers_is_shared_by_their_ranks(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    with policy(server) as opened:
+        assert opened.cache_tokens is None  # it does not say: it queues what does not fit
+    server.facts["cache_tokens"] = 1000
+    with StandIn(tiny_model.folder(), tiny_model.chat()) as second:
+        second.facts["cache_tokens"] = 501
+        with policy(server, second) as opened:
+            assert opened.cache_tokens == 1501
+            monkeypatch.setattr(opened._fleet.circle, "world", 2)
+            assert opened.cache_tokens == 750
+
+
 def test_what_is_no_server_of_ours_is_named(server: StandIn) -> None:
     server.refuse = {"/vtcli"}
     with pytest.raises(EngineError, match="is no server for engine=vllm_server: HTTP 500"), policy(server):

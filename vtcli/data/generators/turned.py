@@ -62,7 +62,7 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
         truth={
             "rule": "choices",
             "transform": transform,
-            "boxes": [{"label": tag["label"], "box": moved_box(tag["box"], transform, side)}],
+            "boxes": [{"label": tag["label"], "box": moved_box(tag["box"], transform, side, side)}],
             "label": tag["label"],
             "lattice": size.scene.lattice,
             "choices": list(CORNERS),
@@ -71,20 +71,20 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
     )
 
 
-def moved_box(box: list[float], transform: str, side: float) -> list[float]:
-    """The box to which a transform moves a box of a square picture.
+def moved_box(box: list[float], transform: str, width: float, height: float) -> list[float]:
+    """The box to which a transform moves a box of a picture of ``width`` x ``height`` pixels.
 
-    >>> moved_box([0, 0, 10, 20], "rot90", 100)
+    >>> moved_box([0, 0, 10, 20], "rot90", 200, 100)
     [80, 0, 100, 10]
     """
     x1, y1, x2, y2 = box
     return {
         "none": [x1, y1, x2, y2],
-        "rot90": [side - y2, x1, side - y1, x2],
-        "rot180": [side - x2, side - y2, side - x1, side - y1],
-        "rot270": [y1, side - x2, y2, side - x1],
-        "hflip": [side - x2, y1, side - x1, y2],
-        "vflip": [x1, side - y2, x2, side - y1],
+        "rot90": [height - y2, x1, height - y1, x2],
+        "rot180": [width - x2, height - y2, width - x1, height - y1],
+        "rot270": [y1, width - x2, y2, width - x1],
+        "hflip": [width - x2, y1, width - x1, y2],
+        "vflip": [x1, height - y2, x2, height - y1],
     }[transform]
 
 
@@ -101,7 +101,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
     if chosen is not None:
         calls.append(chosen)
         change = str(chosen[1].get("direction", ""))[:1] + "flip" if chosen[0] == FLIP else f"rot{chosen[1]['angle']}"
-        box, mark = moved_box(box, change, side), moved(mark, change)
+        box, mark = moved_box(box, change, side, side), moved(mark, change)
     found = bool(rng.random() < teacher.skill)
     where = box if found else _elsewhere(item, rng, box)
     crop = grown(where, rng.uniform(*teacher.margin, 4), side, side)

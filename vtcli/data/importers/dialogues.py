@@ -35,6 +35,7 @@ class Dialogue:
     tools: tuple[Mapping[str, Json], ...]  # function schemas, if the row has any
     place: Place
     question: str | None = None  # without its wrapping, where the environment's prompt takes the row's place
+    compared: bool = True  # whether crops must be the pictures that follow them
 
     @property
     def asked(self) -> int:
@@ -74,7 +75,7 @@ def read(row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, plac
     if mapping.prompt == "card":
         question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
-    return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question)
+    return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question, mapping.crops == "equal")
 
 
 def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:

@@ -95,7 +95,7 @@ class TableRows:
         return self._table[row : row + 1].to_pylist()[0]
 
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """What such a set names besides lies in its folder, see ``saved_files``."""
+        """Columns without bytes. Files that such a set names lie in its folder, see ``saved_files``."""
         import pyarrow as pa
 
         kinds = {field.name: field.type for field in self._table.features.arrow_schema}

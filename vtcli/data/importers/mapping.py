@@ -71,6 +71,7 @@ class RowMapping:
     system: Paths = ()
     tools: Paths = ()  # function schemas
     inline: str | None = None  # the tag in which observations stand inside of the assistant's text
+    crops: Literal["equal", "any"] = "equal"  # whether a crop must be the picture that follows it
     prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
     strict: bool = False  # refuse columns whose names look like slips
 

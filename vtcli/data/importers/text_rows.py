@@ -236,7 +236,7 @@ def _records(file: Path, fields: Any) -> Spans:
 
 
 def _closed(opened: BinaryIO, record: bytes, fields: Any) -> int | None:
-    """Where a record ends whose first line leaves a quote open; None if its next quote closes nothing."""
+    """End of a record whose first line leaves a quote open; None if its next quote closes nothing."""
     pieces = [record]
     while line := opened.readline():
         pieces.append(line)
@@ -323,7 +323,7 @@ def _lists(file: Path) -> dict[str, int]:
 
 
 def _list_of(file: Path, name: str, rows: str) -> int:
-    """Where the list ``rows`` of the one object in a file begins.
+    """Start of the list ``rows`` of the one object in a file, in bytes.
 
     Raises:
         InputError: no such list.

@@ -206,7 +206,7 @@ class DeepSpeedLearner:
         counts, rounds, imitates, _ = zip(*everyone, strict=True)
         return _StepPlan(chunks, list(counts), max(rounds), any(imitates))
 
-    def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
+    def update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig | None = None) -> dict[str, float]:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
 
         From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
@@ -214,7 +214,7 @@ class DeepSpeedLearner:
         or not. Features of a vision tower that is not trained are computed once. Ranks exchange rows first where one
         has more to compute than others (``sharing``).
         """
-        budget = self.backend.batch_tokens
+        budget, loss = self.backend.batch_tokens, loss or LossConfig()
         minibatches = share_out(minibatches, lambda row: self._is_computed(row, loss), budget, self.family)
         with nullcontext() if self.module.features is None else self.module.features.kept():
             return self._update(minibatches, loss)
@@ -328,10 +328,12 @@ class DeepSpeedLearner:
         return found[: len(chunks)]
 
     def _micro_loss(self, batch: MicroBatch, config: LossConfig, sums: StepSums) -> Tensor:
-        logp, entropy = self.engine(batch.packed, entropy=True)
+        logp, entropy = self.engine(batch.packed, entropy=self.backend.entropy)
         weight = batch.weight
         real = (weight > 0).float()
-        sums.add(tokens=real.sum(), entropy=(entropy * real).sum(), nll=-(logp.detach() * real).sum())
+        sums.add(tokens=real.sum(), nll=-(logp.detach() * real).sum())
+        if entropy is not None:
+            sums.add(entropy=(entropy * real).sum())
         if batch.sampled is None or batch.advantage is None:
             value = -(weight * logp).sum()
             sums.add_loss(value)
@@ -441,6 +443,8 @@ def _anchored(row: TrainRow, known: Sequence[float]) -> TrainRow:
 
 def _joined(done: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The metrics of several updates: means by tokens, which one that was skipped has none of."""
+    if len(done) == 1:
+        return dict(done[0])
     tokens = sum(metrics["tokens"] for metrics in done)
     counted = [metrics for metrics in done if metrics["tokens"] > 0] or done
     out = {

@@ -71,12 +71,15 @@ def _keep_from_compiling() -> None:
 
 
 class Messages:
-    """Python values between ranks. All ranks make one at the same time."""
+    """Python values between ranks, in a group of gloo. All ranks make one at the same time; a process has one heart."""
 
-    def __init__(self, rank: int, world: int) -> None:
+    def __init__(self, rank: int, world: int, heart: Heart | None = None) -> None:
         limit = timedelta(seconds=2 * heartbeat.LIMIT_S)  # ours, which names a rank, comes first
         self._group: Any = dist.new_group(backend="gloo", timeout=limit)
         self._world = world
+        if heart is not None:
+            self.heart = heart
+            return
         store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented as public
         host, port = os.environ.get("MASTER_ADDR", "localhost"), [0]
         first = store(host, 0, is_master=True, wait_for_workers=False) if rank == 0 else None
@@ -86,12 +89,13 @@ class Messages:
         self.heart = Heart(first or store(host, port[0], is_master=False, wait_for_workers=False), rank, world)
         self.heart.start(heartbeat.PERIOD_S)
 
-    def gather(self, value: Any, what: str) -> list[Any]:
-        """The value of every rank, in rank order. ``what`` names it for the error."""
+    def gather(self, value: Any, what: str, limit_s: float | None = None) -> list[Any]:
+        """The value of every rank, in rank order. ``what`` names it for the error, ``limit_s`` is for a rank that
+        lives."""
         self.heart.begun += 1
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world)]
-        self._finish(dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group, async_op=True), what)
+        self._finish(dist.all_gather(sizes, torch.tensor([len(data)]), group=self._group, async_op=True), what, limit_s)
         longest = max(int(size) for size in sizes)
         found = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
         padded = torch.cat([data, torch.zeros(longest - len(data), dtype=torch.uint8)])
@@ -112,8 +116,8 @@ class Messages:
         self._finish(work, what)
         return [pickle.loads(part.numpy().tobytes()) for part in found.split(mine)]  # noqa: S301  # as in gather
 
-    def _finish(self, work: Any, what: str) -> None:
-        patience = self.patience(what)
+    def _finish(self, work: Any, what: str, limit_s: float | None = None) -> None:
+        patience = self.patience(what, limit_s=limit_s)
         while True:
             try:
                 work.wait(timedelta(seconds=patience.period_s))
@@ -125,10 +129,10 @@ class Messages:
                     ) from error
                 patience.check()
 
-    def patience(self, what: str, ranks: Sequence[int] | None = None) -> RankWait:
-        """A wait for some ranks, or for all others."""
+    def patience(self, what: str, ranks: Sequence[int] | None = None, limit_s: float | None = None) -> RankWait:
+        """A wait for some ranks, or for all others. ``limit_s``: of ranks that live; None: hours."""
         others = [rank for rank in range(self._world) if rank != self.heart.rank] if ranks is None else ranks
-        limits = heartbeat.PERIOD_S, heartbeat.SILENT_S, heartbeat.LIMIT_S
+        limits = heartbeat.PERIOD_S, heartbeat.SILENT_S, limit_s or heartbeat.LIMIT_S
         return RankWait(self.heart, what, others, *limits)
 
 
@@ -138,13 +142,23 @@ def _messages() -> Messages:
     return Messages(dist.get_rank(), dist.get_world_size())
 
 
-def first_rank_alive(what: str) -> Callable[[], None]:
-    """A check to be made again and again while ``what`` of the first rank is waited for.
+def more_messages() -> Messages:
+    """A group beside the first, for messages that another thread sends; all ranks make one at the same time."""
+    return Messages(*init_distributed(), _messages().heart)
+
+
+def rank_alive(rank: int, what: str) -> Callable[[], None]:
+    """A check to be made again and again, from any thread, while ``what`` of a rank is waited for.
 
     It raises ``EngineError`` once that rank gives no sign of life.
     """
     _, world = init_distributed()
-    return (lambda: None) if world == 1 else _messages().patience(what, [0]).check
+    return (lambda: None) if world == 1 else _messages().patience(what, [rank]).check
+
+
+def first_rank_alive(what: str) -> Callable[[], None]:
+    """``rank_alive`` of the first rank."""
+    return rank_alive(0, what)
 
 
 def barrier(what: str = "all ranks") -> None:

@@ -20,8 +20,9 @@ T = TypeVar("T")
 PERIOD_S = 5.0
 """Time between two beats, and between two looks of a rank that waits."""
 
-SILENT_S = 120.0
-"""A rank without a beat for so long counts as dead. Longer than any call that keeps other threads from running."""
+SILENT_S = 110.0
+"""A rank without a beat for so long counts as dead. Longer than any call that keeps other threads from running. With
+the two periods that a look may be late it is named within two minutes."""
 
 LIMIT_S = 6 * 3600.0
 """A rank that beats and still does not come for so long counts as hanging."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
-from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vtcli.errors import EngineError, VtcliError
+
+if TYPE_CHECKING:
+    from vtcli.engines.learner.distributed import Messages
 
 
 class Circle:
@@ -24,14 +26,12 @@ class Circle:
         self.local_world = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world))) if self.world > 1 else 1
         self.gpus = torch.cuda.device_count()
         self.limit_s = limit_s
-        self._group: Any = None
+        self._messages: Messages | None = None
         if self.world > 1:
-            import torch.distributed as dist
-
-            from vtcli.engines.learner.distributed import init_distributed
+            from vtcli.engines.learner.distributed import init_distributed, more_messages
 
             init_distributed()
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit_s + 60))
+            self._messages = more_messages()
 
     async def share(self, work: Coroutine[Any, Any, Any] | None) -> list[Any]:
         """Share the results of every rank's work, by rank, on every rank. A rank without work waits for the others.
@@ -45,7 +45,7 @@ class Circle:
             value = await work if work is not None else None
         except Exception as error:
             problem = error
-        if self._group is None:
+        if self._messages is None:
             if problem is not None:
                 raise problem
             return [value]
@@ -54,19 +54,10 @@ class Circle:
             if problem is None
             else f"{'' if isinstance(problem, VtcliError) else type(problem).__name__ + ': '}{problem}"
         )
-        everyone = await asyncio.to_thread(self._gather, (value, told))
+        what, limit_s = "what the ranks do with vLLM servers", self.limit_s + 60
+        everyone = await asyncio.to_thread(self._messages.gather, (value, told), what, limit_s)
         if problem is not None:
             raise problem
         if failed := {text: rank for rank, (_, text) in enumerate(everyone) if text is not None}:
             raise EngineError("; ".join(f"on rank {rank}: {text}" for text, rank in failed.items()))
         return [value for value, _ in everyone]
-
-    def _gather(self, value: Any) -> list[Any]:
-        import torch.distributed as dist
-
-        everyone: list[Any] = [None] * self.world
-        try:
-            dist.all_gather_object(everyone, value, group=self._group)
-        except RuntimeError as error:
-            raise EngineError(f"rank {self.rank}: not all {self.world} ranks came: {str(error)[:300]}") from error
-        return everyone

@@ -18,14 +18,10 @@ import torch
 from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from torch import Tensor
 
-from vtcli.engines.learner.distributed import barrier, gather
+from vtcli.engines.learner.distributed import barrier, gather, rank_alive
 from vtcli.errors import InputError
 from vtcli.store import disk
 from vtcli.store.checkpoints import Checkpoints, Interval
-
-MARKER_LIMIT_S = 600.0
-"""Time that the first rank, done with its own files, gives the others for theirs."""
-
 
 EVERY_STEP = Interval(steps=1)
 
@@ -170,15 +166,11 @@ class Saver:
             self.finish()
 
     def _await_others(self, draft: Path) -> None:
-        deadline = time.monotonic() + MARKER_LIMIT_S
+        """Waits as long as they live: a part of a checkpoint takes what the storage takes."""
         for rank in range(1, self._learner.world):
-            marker = draft / f"rank-{rank}"
+            marker, alive = draft / f"rank-{rank}", rank_alive(rank, f"its part of {draft}")
             while not marker.exists():
-                if time.monotonic() > deadline:
-                    raise InputError(
-                        f"rank {rank} has not written its part of {draft} within {MARKER_LIMIT_S:.0f} s: see its "
-                        "messages. The checkpoint before is whole; the same command goes on from there."
-                    )
+                alive()
                 time.sleep(0.05)
             if text := marker.read_text():
                 raise InputError(f"rank {rank}: {text}")

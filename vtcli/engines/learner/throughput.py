@@ -64,18 +64,23 @@ def device_peak(dtype: str) -> float | None:
 
 
 def peak_memory(phase: str) -> dict[str, float]:
-    """The most memory that torch held on this rank's device since the last call, in GiB; empty without a GPU."""
+    """The most memory in use on this rank's device since the last call, in GiB; empty without a GPU.
+
+    What is in use now is the driver's count, as vLLM takes it: an engine that sleeps has unmapped pages that torch
+    still counts as its own. Servers on the device count too. Added is what torch has held more since the last call.
+    """
     if not torch.cuda.is_available():
         return {}
-    most = torch.cuda.max_memory_reserved() / 2**30
+    free, total = torch.cuda.mem_get_info()
+    more = torch.cuda.max_memory_reserved() - torch.cuda.memory_reserved()
     torch.cuda.reset_peak_memory_stats()
-    return {f"memory/{phase}_gib": most}
+    return {f"memory/{phase}_gib": (total - free + more) / 2**30}
 
 
 def timed_update(learner: DeepSpeedLearner, rows: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
-    """The learner's update, whose metrics it returns with its speed and the peak memory before and in it."""
-    begin, before = time.perf_counter(), peak_memory("rollout")
+    """The learner's update, whose metrics it returns with its speed and the peak memory in it."""
+    begin = time.perf_counter()
     metrics = learner.update(rows, loss)
     seconds, peak = time.perf_counter() - begin, device_peak(learner.backend.dtype)
     speed = throughput(metrics["row_tokens"], seconds, learner.weight_count, learner.world, peak)
-    return metrics | speed | before | peak_memory("learn") | {"time/learn_s": seconds}
+    return metrics | speed | peak_memory("learn") | {"time/learn_s": seconds}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Budget, Ledger, Price
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
-from vtcli.engines.openai.replies import open_replies
+from vtcli.engines.openai.replies import StoredReplies
 from vtcli.envs.card import EnvCard
 from vtcli.errors import ConfigError
 from vtcli.families.calls import format_call
@@ -19,18 +18,19 @@ from vtcli.protocols import Images
 from vtcli.schema import EnvTurn, Json, PolicyTurn, Sample, Trajectory
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
 
-SECTION = "eval.endpoint"
-RUNTIME_KEYS = tuple(f"{SECTION}.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
+RUNTIME_KEYS = tuple(f"eval.endpoint.{key}" for key in ("url", "key_env", "cache", "price", "budget", "patience"))
 """Keys about the place and the manner of asking, which change no reply."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """``eval.endpoint``. The name of the model is ``eval.model``.
+    """``eval.endpoint``, or ``serve.endpoint``. The name of the model is ``eval.model``.
 
     ``calls=native`` offers the tools beside the messages, in OpenAI's form, and answers with ``tool`` messages.
     ``calls=text`` shows the environment's own prompt and reads calls and code in the text, as of a model of ours.
     """
+
+    stage: ClassVar[str] = "eval"
 
     url: str | None = None  # base URL of the API, usually ends in /v1
     calls: Literal["native", "text"] = "native"
@@ -45,40 +45,52 @@ class Baseline:
     patience: Patience = field(default_factory=lambda: Patience(16, 300.0, 1800.0, 20, 1.0, 32))
     prompt: dict[str, Any] = field(default_factory=dict[str, Any])  # with native calls, in place of conf/prompt
 
+    @property
+    def section(self) -> str:
+        """The part of the configuration that it is from, for messages."""
+        return f"{self.stage}.endpoint"
+
     def require(self, card: EnvCard, *, offered: bool) -> None:
         """Raises ``ConfigError`` without a URL, or for native calls of an environment that has none."""
         if self.url is None:
             raise ConfigError(
-                f"eval.policy=endpoint needs {SECTION}.url, the base URL of an OpenAI-compatible API, and the model's "
-                "name there as eval.model"
+                f"{self.stage}.policy=endpoint needs {self.section}.url, the base URL of an OpenAI-compatible API, "
+                f"and the model's name there as {self.stage}.model"
             )
         hermes = isinstance(card.dialect, Calls) and card.dialect.write is format_call
         if self.calls == "native" and offered and not (card.tools and hermes):
             raise ConfigError(
-                f"{SECTION}.calls=native: the environment {card.name} has no native tools that OpenAI's format can "
-                f"describe; its calls are text. Set {SECTION}.calls=text, or ask without tools: eval.tools=none"
+                f"{self.section}.calls=native: the environment {card.name} has no native tools that OpenAI's format "
+                f"can describe; its calls are text. Set {self.section}.calls=text"
+                + (", or ask without tools: eval.tools=none" if self.stage == "eval" else "")
             )
         _ = self.settings("checked", None)
-        Endpoint(self.url, self.key_env, self.patience, SECTION)
+        Endpoint(self.url, self.key_env, self.patience, self.section)
 
     def settings(self, model: str, tools: Callable[[int], Sequence[Json]] | None) -> EndpointSettings:
         """The form of the requests."""
         form = (self.limit_key, self.send_stop, self.send_seed)
-        return EndpointSettings(model, self.parameters, *form, tools if self.calls == "native" else None, SECTION)
+        return EndpointSettings(model, self.parameters, *form, tools if self.calls == "native" else None, self.section)
 
     def open(
-        self, model: str, images: Images, home: Path, card: EnvCard, samples: Mapping[int, Sample]
+        self, model: str, images: Images, replies: StoredReplies, card: EnvCard, asked: Callable[[int], Sample]
     ) -> OpenBaseline:
-        """Opens the endpoint on the running event loop. ``samples`` by the seeds of their rollouts, which say what
-        tools are offered."""
+        """Opens the endpoint on the running event loop. ``asked`` finds the sample of a rollout by its seed: it says
+        what tools are offered."""
         assert self.url is not None, "require() comes first"
-        replies = open_replies(self.cache, home, model)
-        endpoint = Endpoint(self.url, self.key_env, self.patience, SECTION)
+        endpoint = Endpoint(self.url, self.key_env, self.patience, self.section)
         endpoint.open()
         ledger = Ledger(self.price, self.budget, count_stored=False)
-        settings = self.settings(model, lambda rollout: card.schemas(samples[rollout]))
+        settings = self.settings(model, lambda rollout: card.schemas(asked(rollout)))
         write = card.dialect.write if isinstance(card.dialect, Calls) else format_call
         return OpenBaseline(EndpointPolicy(endpoint, settings, images, replies, ledger, write), endpoint, ledger)
+
+
+@dataclass(frozen=True)
+class ServedEndpoint(Baseline):
+    """``serve.endpoint``. No reply is kept where ``cache`` names no file: what clients ask is theirs."""
+
+    stage: ClassVar[str] = "serve"
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Ledger:
 
     With ``count_stored``, replies from the file of replies count towards the budget as well. They were paid for by this
     run before it was interrupted, or by another. A run that its budget stopped needs a larger one then. Without
-    ``count_stored`` they are summed apart.
+    ``count_stored`` they are summed apart, and nothing is kept by rollout.
     """
 
     price: Price = field(default_factory=Price)
@@ -97,7 +97,8 @@ class Ledger:
             self.stored += usage
         else:
             self.spent += usage
-        self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
+        if self.count_stored:  # a server's rollouts have no end
+            self.by_rollout[rollout] = self.by_rollout.get(rollout, TokenUsage()) + usage
 
     def learn(self, estimated: int, counted: int) -> None:
         """Notes what a server counted of a prompt, for the requests that are open and to come."""

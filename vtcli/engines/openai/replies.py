@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,16 @@ class StoredReplies:
         with disk.locked(self.path.with_suffix(".lock"), LOCK_S, f"the replies in {self.path}"):
             records.append(self.path, [reply])
         self._known[reply.key] = reply
+
+
+class NoReplies(StoredReplies):
+    """Keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull, "none"))
+
+    def put(self, reply: StoredReply) -> None:
+        """Dropped."""
 
 
 def open_replies(cache: str | None, home: Path, model: str) -> StoredReplies:

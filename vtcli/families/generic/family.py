@@ -16,6 +16,7 @@ import numpy.typing as npt
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Batch, Messages
 from vtcli.families.generic.serving import GenericVllm
+from vtcli.plan.architecture import Architecture as ModelSizes
 from vtcli.protocols import Pixels, View
 from vtcli.schema import ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, Sizing, smart_resize
@@ -81,6 +82,25 @@ class GenericVL:
     @classmethod
     def sizing(cls, limits: ImageLimits) -> Sizing:
         return partial(smart_resize, factor=1, min_pixels=limits.min_pixels, max_pixels=limits.max_pixels)
+
+    @classmethod
+    def planned(cls, folder: Path) -> ModelSizes:
+        """Sizes for ``vtcli plan``, from ``config.json``. The folder's processor, if it has one, cuts views to tiles.
+
+        Raises:
+            InputError: as ``open``, or a size is missing.
+        """
+        import torch
+        from transformers import AutoModelForImageTextToText
+
+        from vtcli.families.generic import checks, sizes
+
+        whole = any((folder / f"{name}_config.json").is_file() for name in ("preprocessor", "processor"))
+        reader = cls.open(folder).chat.reader if whole else None
+        config = checks.config(folder)
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config)
+        return sizes.counted(folder, config, model, cls.language_model, reader)
 
     @classmethod
     def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:

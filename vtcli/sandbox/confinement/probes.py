@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vtcli.sandbox.confinement import landlock
 from vtcli.sandbox.confinement.kernel import MACHINE, ConfinementError
+from vtcli.sandbox.waits import PROBE_S
 
 if TYPE_CHECKING:
     from vtcli.sandbox.types import Tier
 
 ORDER: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")
-TIMEOUT_S = 30.0
 
 _LIMITED = ("memory", "open_files", "file_size")
 _FILTERED = (
@@ -99,11 +99,11 @@ def _tried(tier: Tier) -> dict[str, Any]:
             env={},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=TIMEOUT_S,
+            timeout=PROBE_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"the probes did not end within {TIMEOUT_S:.0f} s"}
+        return {"error": f"the probes did not end within {PROBE_S:.0f} s"}
     try:
         answer = json.loads(done.stdout)
     except ValueError:

@@ -15,11 +15,11 @@ from vtcli.sandbox.confinement import confine
 from vtcli.sandbox.confinement.attempts import ATTEMPTS, LIMITS, GotThrough, Ground
 from vtcli.sandbox.confinement.gate import ForkGate
 from vtcli.sandbox.confinement.kernel import LIBC, MACHINE, ConfinementError
+from vtcli.sandbox.waits import LIFETIME_S
 
 if TYPE_CHECKING:
     from vtcli.sandbox.types import Tier
 
-LIFETIME_S = 20
 ONLY_LIMITS = ("memory", "open_files", "file_size")
 _KEPT = "CAP_DAC_READ_SEARCH stays, for the user that root became cannot reach Python otherwise; Landlock bounds it"
 X32_GETPID = 0x40000000 | 39

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from vtcli.sandbox.waits import CLEAR_S
+
 MAX_DEPTH = 64
-CLEAR_S = 20.0  # for removing everything, while something may still write
 READ_ONLY = 0o444
 COPIED = frozenset({stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK})
 LEAST = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o400}  # the rights that an owner needs to look into it

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from vtcli.errors import ConfigError
-from vtcli.sandbox.processes.waits import GRACE_S
 from vtcli.sandbox.protocol import arena, frames, replies
 from vtcli.sandbox.types import (
     LEAST_OPEN_FILES,
@@ -24,6 +23,7 @@ from vtcli.sandbox.types import (
     Setup,
     Status,
 )
+from vtcli.sandbox.waits import GRACE_S
 from vtcli.schema import Json
 
 CLOSED = "it was closed"

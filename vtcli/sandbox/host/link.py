@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.sandbox.processes import template
-from vtcli.sandbox.processes.waits import END_S
 from vtcli.sandbox.protocol import frames
+from vtcli.sandbox.waits import END_S
 from vtcli.schema import Json
 
 

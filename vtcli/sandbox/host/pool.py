@@ -21,9 +21,9 @@ from vtcli.errors import ConfigError, EngineError
 from vtcli.sandbox.host import verifier
 from vtcli.sandbox.host.episode import CLOSED, Descriptors, PooledEpisode, Surroundings, validate
 from vtcli.sandbox.host.link import Link
-from vtcli.sandbox.processes.waits import GONE_S
 from vtcli.sandbox.protocol import arena, frames
 from vtcli.sandbox.types import TIERS, EpisodeLostError, OutputImage, Picture, Setup, Status, Tier
+from vtcli.sandbox.waits import GONE_S
 from vtcli.schema import Json
 
 FILES = 2  # descriptors of one episode: its channel, its arena

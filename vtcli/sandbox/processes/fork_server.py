@@ -9,8 +9,9 @@ import signal
 import socket
 from typing import NoReturn
 
+from vtcli.sandbox import waits
 from vtcli.sandbox.confinement import confine
-from vtcli.sandbox.processes import guard, proc, waits
+from vtcli.sandbox.processes import guard, proc
 from vtcli.sandbox.protocol import frames
 
 

@@ -24,10 +24,10 @@ from vtcli.sandbox.confinement.workspace import Entry, Workspace, WorkspaceLimit
 from vtcli.sandbox.harness.harness import WorkerSetup
 from vtcli.sandbox.processes import proc, worker
 from vtcli.sandbox.processes.run import KEEPS, EpisodeOver, HostGone, Outcome, Process, Run
-from vtcli.sandbox.processes.waits import ANSWER_S, CLEAN_S, COPY_S, START_S
 from vtcli.sandbox.protocol import arena, frames, replies
 from vtcli.sandbox.protocol.replies import GuardAnswer
 from vtcli.sandbox.types import Help, RunLimits, Status
+from vtcli.sandbox.waits import ANSWER_S, CLEAN_S, COPY_S, START_S
 
 
 @dataclass(frozen=True, slots=True)

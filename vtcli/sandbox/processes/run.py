@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from vtcli.sandbox.confinement.workspace import Entry, WorkspaceLimit
 from vtcli.sandbox.processes import proc
-from vtcli.sandbox.processes.waits import CLEAN_S, CLOSE_S, COPY_S, TICK_S
 from vtcli.sandbox.protocol import frames, replies
 from vtcli.sandbox.protocol.frames import ProtocolError
 from vtcli.sandbox.types import Status
+from vtcli.sandbox.waits import CLEAN_S, CLOSE_S, COPY_S, TICK_S
 
 if TYPE_CHECKING:
     from vtcli.sandbox.processes.guard import Guard

@@ -84,11 +84,14 @@ SPATIAL = frozenset({"crop", "flip", "rotate", "resize", "warp"})
 
 def _shown(before: Trace, step: Map | None, size: tuple[int, int]) -> Box | None:
     """The part of the picture that an image of ``size`` shows, made by ``step`` from the image before. It is clipped to
-    that image first: beyond its edges, where a border is repeated or filled, nothing more of the picture is seen."""
+    that image first: beyond its edges, where a border is repeated or filled, nothing more of the picture is seen. None
+    where it is not known, or no part at all."""
     if step is None or before.back is None or before.box is None:
         return None
     seen = _clipped(_around(step, (0.0, 0.0, *size)), (0.0, 0.0, *before.size))
     left, top, right, bottom = _clipped(_around(before.back, seen), before.box)
+    if right <= left or bottom <= top:
+        return None  # nothing of the picture is in it
     return round(left, 3), round(top, 3), round(right, 3), round(bottom, 3)
 
 

@@ -23,8 +23,7 @@ from av.video.frame import VideoFrame
 
 from vtcli.protocols import Pixels
 from vtcli.sandbox.video.decoding import Decoder, File, Index, Indices, VideoError, display_matrix
-
-BUSY_S = 30.0  # longest wait for another thread that reads from the same video
+from vtcli.sandbox.waits import BUSY_S
 
 
 class Frames(np.ndarray[Any, np.dtype[np.uint8]]):

@@ -1,9 +1,10 @@
 // The page at /: asks /v1/chat/completions as any client does, and draws what the stream tells.
 // Text of a model or of a tool goes through textContent only.
-const SVG = "http://www.w3.org/2000/svg", SHOWN_PX = 336;
 const $ = (id) => document.getElementById(id);
 const images = []; // {name, url}: data URLs of the question's images
-let model = "", running = null;
+const servers = [{ path: "", model: "" }]; // a second one below data-beside
+if (document.body.dataset.beside) servers.push({ path: document.body.dataset.beside, model: "" });
+let running = null;
 
 function make(tag, properties = {}, ...children) {
   const node = Object.assign(document.createElement(tag), properties);
@@ -51,26 +52,26 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
 }
 
 // What was asked, and the same for other clients.
-function body(asked) {
+function body(asked, model) {
   const parts = asked.images.map((image) => ({ type: "image_url", image_url: { url: image.url } }));
   const messages = [{ role: "user", content: [...parts, { type: "text", text: asked.question }] }];
   return { model, messages, seed: asked.seed, temperature: asked.temperature };
 }
-function asCurl(asked) {
+function asCurl(asked, { path, model }) {
   const place = `image ${draw()} ${draw()}`; // where an image comes in; no question holds it
-  const text = JSON.stringify(body({ ...asked, images: asked.images.map(() => ({ url: `data:image/png;base64,${place}` })) }));
+  const text = JSON.stringify(body({ ...asked, images: asked.images.map(() => ({ url: `data:image/png;base64,${place}` })) }, model));
   const format = text.replaceAll("\\", "\\\\").replaceAll("%", "%%").replaceAll("'", "'\\''").replaceAll(place, "%s");
   const files = asked.images.map((image) => ` "$(base64 -w0 '${image.name.replaceAll("'", "'\\''")}')"`).join("");
   const key = $("key").value ? ` -H "Authorization: Bearer $VTCLI_API_KEY"` : "";
-  return `printf '${format}'${files} |\n  curl -s ${location.origin}/v1/chat/completions -H 'Content-Type: application/json'${key} -d @-\n`;
+  return `printf '${format}'${files} |\n  curl -s ${location.origin}${path}/v1/chat/completions -H 'Content-Type: application/json'${key} -d @-\n`;
 }
-function asPython(asked) {
+function asPython(asked, { path, model }) {
   const names = asked.images.map((image) => JSON.stringify(image.name)).join(", ");
   return `import base64, os
 from pathlib import Path
 from openai import OpenAI
 
-client = OpenAI(base_url="${location.origin}/v1", api_key=os.environ.get("VTCLI_API_KEY", "none"))
+client = OpenAI(base_url="${location.origin}${path}/v1", api_key=os.environ.get("VTCLI_API_KEY", "none"))
 images = [base64.b64encode(Path(name).read_bytes()).decode() for name in [${names}]]
 content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}} for image in images]
 content.append({"type": "text", "text": ${JSON.stringify(asked.question)}})
@@ -89,51 +90,74 @@ async function copy(text, what) {
 function row(who, ...children) {
   return make("div", { className: "row" }, make("div", { className: "who", textContent: who }), make("div", {}, ...children));
 }
-async function picture(image, drawing, label) {
-  const [w, h] = [image.view_width, image.view_height], scale = Math.min(3, SHOWN_PX / Math.max(w, h));
-  const svg = document.createElementNS(SVG, "svg");
-  const set = (node, values) => Object.entries(values).forEach(([name, value]) => node.setAttribute(name, value));
-  set(svg, { class: "picture", viewBox: `0 0 ${w} ${h}`, width: Math.round(w * scale), height: Math.round(h * scale) });
-  set(svg, { role: "img", "aria-label": label });
-  const reply = await fetch(image.url, { headers: headers() });
-  if (reply.ok) {
-    const shown = document.createElementNS(SVG, "image");
-    set(shown, { width: w, height: h, href: URL.createObjectURL(await reply.blob()) });
-    svg.append(shown);
-  }
-  const drawn = new DOMParser().parseFromString(`<svg xmlns="${SVG}">${drawing}</svg>`, "image/svg+xml");
-  svg.append(...[...drawn.documentElement.childNodes].map((node) => document.importNode(node, true)));
-  return svg;
+// What the report's viewer drew on the server: its texts are escaped, and scripts of such a document never run.
+async function drawn(server, html) {
+  const made = new DOMParser().parseFromString(html, "text/html");
+  await Promise.all([...made.querySelectorAll("image[data-href]")].map(async (image) => {
+    const reply = await fetch(server.path + image.dataset.href, { headers: headers() });
+    if (reply.ok) image.setAttribute("href", URL.createObjectURL(await reply.blob()));
+  }));
+  return [...made.body.childNodes].map((node) => document.importNode(node, true));
 }
-async function figure(image, drawing, caption) {
-  const text = `${caption}, ${image.view_width} × ${image.view_height}`;
-  return make("figure", {}, await picture(image, drawing, text), make("figcaption", { textContent: text }));
-}
-async function world(call) {
-  const title = make("div", { className: "title" }, make("span", { className: `badge ${call.status}`, textContent: call.status }));
-  title.append(` ${call.name ?? "unreadable call"} ${call.arguments ? JSON.stringify(call.arguments).slice(0, 200) : ""}`);
-  const shots = [];
-  if (call.on && (call.drawing || call.images.length)) shots.push(await figure(call.on, call.drawing, `image ${call.on.index}, the call on it`));
-  for (const image of call.images) shots.push(await figure(image, "", `came back: image ${image.index}`));
-  const note = call.status === "ok" ? [] : [make("div", { className: "note", textContent: call.message })];
-  const found = row("world", title, ...note, make("div", { className: "shots" }, ...shots));
-  found.classList.add("world");
-  return found;
-}
-function card(asked) {
+function button(textContent, onclick) { return make("button", { type: "button", textContent, onclick }); }
+function column(asked, server) { // of one model
   const badge = make("span", { className: "badge", textContent: "asking" });
   const facts = make("span", { className: "soft", textContent: `seed ${asked.seed}` });
-  const summary = make("summary", {}, badge, make("span", { className: "q", textContent: asked.question }), facts);
-  const inside = make("div", { className: "inside" });
-  const actions = make("div", { className: "actions" });
-  const button = (textContent, onclick) => actions.append(make("button", { type: "button", textContent, onclick }));
-  button("Ask again with another seed", () => ask({ ...asked, seed: draw() }));
-  button("Copy as curl", () => copy(asCurl(asked), "curl"));
-  button("Copy as Python", () => copy(asPython(asked), "Python"));
-  const node = make("details", { className: "card", open: true }, summary, inside);
-  $("answers").prepend(node);
-  return { badge, facts, inside, actions, node };
+  const inside = make("div", { className: "inside" }), actions = make("div", { className: "actions" });
+  actions.append(button("Copy as curl", () => copy(asCurl(asked, server), "curl")));
+  actions.append(button("Copy as Python", () => copy(asPython(asked, server), "Python")));
+  return { server, badge, facts, inside, actions };
 }
+function card(asked) {
+  const columns = servers.map((server) => column(asked, server)), [own] = columns;
+  own.actions.prepend(button("Ask again with another seed", () => ask({ ...asked, seed: draw() })));
+  const question = make("span", { className: "q", textContent: asked.question });
+  const node = make("details", { className: "card", open: true });
+  if (columns.length === 1) node.append(make("summary", {}, own.badge, question, own.facts), own.inside);
+  else {
+    node.append(make("summary", {}, question), make("div", { className: "beside" }, ...columns.map((one) => {
+      const title = make("h4", {}, `${one.server.model} `, one.badge, " ", one.facts);
+      return make("section", { ariaLabel: one.server.model }, title, one.inside);
+    })));
+  }
+  $("answers").prepend(node);
+  return columns;
+}
+
+// The newest trajectories, drawn by the report's viewer on the server when one is opened.
+async function look() {
+  const lists = await Promise.all(servers.map(async (server) => {
+    const reply = await fetch(`${server.path}/v1/trajectories`, { headers: headers() }).catch(() => null);
+    return reply?.ok ? (await reply.json()).data.map((found) => ({ ...found, server })) : [];
+  }));
+  const known = new Map([...$("kept").children].map((node) => [node.id, node]));
+  $("kept").replaceChildren(...lists.flat().map((found) => known.get(found.server.path + found.id) ?? kept(found)));
+}
+function kept(found) {
+  const badge = make("span", { className: `badge ${found.answered ? "ok" : "no_output"}`, textContent: found.stop.replaceAll("_", " ") });
+  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"} · seed ${found.seed}`;
+  const summary = make("summary", {}, badge, make("span", { className: "q", textContent: found.question }));
+  summary.append(make("span", { className: "soft", textContent: facts }));
+  const node = make("details", { className: "card", id: found.server.path + found.id }, summary);
+  node.ontoggle = () => node.open && node.children.length === 1 && fill(node, found);
+  return node;
+}
+async function fill(node, { server, url }) {
+  const told = make("div", { className: "inside note", textContent: "Loading…" });
+  node.append(told);
+  const reply = await fetch(`${server.path}${url}/card`, { headers: headers() });
+  if (!reply.ok) { told.textContent = await problem(reply); return; }
+  told.replaceWith(...(await drawn(server, await reply.text())));
+  for (const link of node.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(node.id)}`);
+}
+function follow() {
+  let id = location.hash.slice(1);
+  try { id = decodeURIComponent(id); } catch { /* as it is */ }
+  const node = [...$("kept").children].find((one) => one.id === id);
+  if (node) { node.open = true; node.scrollIntoView(); }
+}
+$("again").onclick = look;
+addEventListener("hashchange", follow);
 async function* events(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
@@ -151,7 +175,7 @@ async function* events(reply) {
 async function show(told, shown) {
   if (told.error) throw new Error(told.error.message);
   const choice = told.choices[0], delta = choice?.delta ?? {}, step = told.vtcli?.step;
-  if (step) for (const call of step.calls) shown.inside.append(await world(call));
+  if (step) shown.inside.append(...(await drawn(shown.server, step.html)));
   else if (delta.reasoning_content) shown.inside.append(row("policy", make("pre", { textContent: delta.reasoning_content.trim() })));
   if (delta.content) shown.inside.append(row("answer", make("b", { textContent: delta.content })));
   if (!choice?.finish_reason) return;
@@ -160,32 +184,42 @@ async function show(told, shown) {
   shown.badge.classList.add(found.answered ? "ok" : "no_output");
   shown.facts.textContent = `seed ${told.vtcli.seed} · ${found.turns} turn${found.turns === 1 ? "" : "s"}`;
   if (!found.answered) shown.inside.append(row("answer", make("span", { className: "soft", textContent: `none: ${found.stop.replaceAll("_", " ")}` })));
-  shown.inside.append(row("facts", make("code", { textContent: found.trajectory })));
+  const href = `#${encodeURIComponent(shown.server.path + found.trajectory)}`;
+  shown.inside.append(row("facts", make("a", { className: "mono", href, textContent: found.trajectory })));
 }
 
 function draw() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
-async function ask(asked) {
-  running?.abort();
-  const mine = (running = new AbortController()), shown = card(asked);
-  $("stop").disabled = false;
-  say("The policy is at work.");
+async function answer(asked, shown, signal) { // returns what went wrong
   try {
-    const sent = JSON.stringify({ ...body(asked), stream: true });
-    const about = { method: "POST", signal: mine.signal, headers: { "Content-Type": "application/json", ...headers() } };
-    const reply = await fetch("/v1/chat/completions", { ...about, body: sent });
+    const sent = JSON.stringify({ ...body(asked, shown.server.model), stream: true, stream_options: { include_cards: true } });
+    const about = { method: "POST", signal, headers: { "Content-Type": "application/json", ...headers() } };
+    const reply = await fetch(`${shown.server.path}/v1/chat/completions`, { ...about, body: sent });
     if (!reply.ok) throw new Error(await problem(reply));
     for await (const told of events(reply)) await show(told, shown);
-    say("Answered.");
+    return null;
   } catch (error) {
-    const stopped = mine.signal.aborted;
+    const stopped = signal.aborted;
     shown.badge.textContent = stopped ? "stopped" : "failed";
     shown.badge.classList.add(stopped ? "no_output" : "error");
     if (!stopped) shown.inside.append(row("error", make("span", { textContent: error.message })));
-    say(stopped ? "Stopped." : error.message, !stopped);
+    return error.message;
   } finally {
     shown.inside.append(shown.actions);
-    if (running === mine) { running = null; $("stop").disabled = true; }
   }
+}
+async function ask(asked) {
+  running?.abort();
+  const mine = (running = new AbortController());
+  $("stop").disabled = false;
+  say("The policy is at work.");
+  const problems = await Promise.all(card(asked).map((shown) => answer(asked, shown, mine.signal)));
+  if (running !== mine) return; // another question was asked meanwhile
+  running = null;
+  $("stop").disabled = true;
+  const failed = problems.find((one) => one !== null);
+  await look();
+  if (mine.signal.aborted) say("Stopped.");
+  else say(failed ?? "Answered.", failed !== undefined);
 }
 $("ask").onsubmit = (event) => {
   event.preventDefault();
@@ -205,10 +239,14 @@ addEventListener("keydown", (event) => {
 });
 
 async function begin() {
-  const reply = await fetch("/v1/models", { headers: headers() }).catch(() => null);
-  if (!reply?.ok) { say(reply ? await problem(reply) : "The server does not answer.", true); return; }
-  model = (await reply.json()).data[0].id;
-  document.title = $("model").textContent = model;
+  for (const server of servers) {
+    const reply = await fetch(`${server.path}/v1/models`, { headers: headers() }).catch(() => null);
+    if (!reply?.ok) { say(reply ? await problem(reply) : "The server does not answer.", true); return; }
+    server.model = (await reply.json()).data[0].id;
+  }
+  document.title = $("model").textContent = servers.map((server) => server.model).join(" beside ");
   say("");
+  await look();
+  follow();
 }
 begin();

@@ -11,7 +11,8 @@ import logging
 import multiprocessing
 import re
 from collections.abc import Callable
-from functools import cache
+from fractions import Fraction
+from functools import cache, lru_cache
 from multiprocessing.pool import Pool
 from typing import Any, cast
 
@@ -24,25 +25,81 @@ from vtcli.signals.scorers.texts import boxed, same_words
 MAX_CHARS = 500
 TIMEOUT_S = 5.0
 START_S = 60.0
+SENTENCE_WORDS = 4  # words of three letters and more that make a reply a sentence
 DYNAMATH_ERROR = 0.001
+
+_DECLARES = re.compile(
+    r"(?:answer|result|value|solution)\b(?:\s+(?:is|equals|would be|must be)|\s*[:=])\s*:?", re.IGNORECASE
+)
+_CONCLUDES = re.compile(
+    r"\b(?:therefore|thus|hence|so|get|have|obtain|is|are|equals)\b[,:]?\s*(?=[-+\d\\$(\[]|[a-zA-Z]\s*=)", re.IGNORECASE
+)
+_TAIL = re.compile(r"(?<=[^\d])\.(?=\s|$)|\.(?=\s)|\n|,?\s+(?:because|since|so|which|where)\b")
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}\b")
+_MARKS = re.compile(r"\\(?:left|right|displaystyle|[,;!()\[\] ])|\$|\*\*|\^\s*(?:\\circ|\{\s*\\circ\s*\})|[\s\u00b0]+")
+_WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"([-+]?)(?:\\[dt]?frac\{(-?[\d.]+)\}\{([\d.]+)\}|\\[dt]?frac(\d)(\d)|(\d[\d.]*)/(\d[\d.]*))")
+_VARIABLE = re.compile(r"[A-Za-z]=")
 
 
 def same_formula(text: str, answer: str) -> bool:
-    """True if both are the same by words, as numbers, or by math-verify; False where it takes more than 5 s."""
+    """True if both are the same by words, as numbers, or by math-verify; False where it takes more than 5 s.
+
+    Plain sides never reach math-verify, which needs 15 ms: equal texts, two numbers or fractions, words for a number.
+    """
     text, answer = (boxed(t) or t for t in (text, answer))
     if same_words(text, answer):
         return True
-    given, wanted = numerals.fraction(text), numerals.fraction(answer)
+    sides = [_flat(side) for side in (text, answer)]
+    if sides[0] == sides[1]:
+        return True
+    given, wanted = (_plain(side) for side in sides)
     if given is not None and wanted is not None:
         return given == wanted
-    if max(len(text), len(answer)) > MAX_CHARS:
+    if max(len(text), len(answer)) > MAX_CHARS or not all(map(_mathematical, (text, answer))):
         return False
+    return _asked(text, answer)
+
+
+def _flat(text: str) -> str:
+    """The formula without spaces, dollars, degrees and ``\\left``; ``x = 5`` is ``5``."""
+    flat = _MARKS.sub("", _WRAPPED.sub(r"\1", text)).rstrip(".").replace("\\%", "%")
+    return _VARIABLE.sub("", flat, count=1) if _VARIABLE.match(flat) else flat
+
+
+def _plain(flat: str) -> Fraction | None:
+    """The number that a flat formula is: ``1,200``, ``-0.5``, ``\\frac{1}{2}``, ``3/4``; None for another."""
+    if match := _FRACTION.fullmatch(flat):
+        above, below = (numerals.fraction(part) for part in (p for p in match.groups()[1:] if p is not None))
+        return None if above is None or not below else (-1 if match[1] == "-" else 1) * above / below
+    return numerals.fraction(numerals.without_thousands(flat))
+
+
+def _mathematical(text: str) -> bool:
+    """True for what may be a formula: a digit, a command of LaTeX, or at most two letters in a row."""
+    return bool(re.search(r"[\d\\]", text)) or not _PROSE.search(text)
+
+
+@lru_cache(maxsize=65536)
+def _asked(text: str, answer: str) -> bool:
     try:
         return _process().apply_async(_verify, (text, answer)).get(TIMEOUT_S)
     except multiprocessing.TimeoutError:
         _process().terminate()
         _process.cache_clear()
         return False
+
+
+def stated(text: str) -> str | None:
+    """The formula that a reply gives: what is boxed, what follows the last "answer is", or the last "so", "get" or "is"
+    before a number or a formula, or the reply if it is no sentence; else None."""
+    if (found := boxed(text)) is not None:
+        return found or None
+    text = text.strip()
+    for says in (_DECLARES, _CONCLUDES):
+        if told := [match.end() for match in says.finditer(text)]:
+            return _TAIL.split(text[told[-1] :], maxsplit=1)[0].strip().rstrip(".") or None
+    return text if text and len(_PROSE.findall(_WRAPPED.sub("", text))) < SENTENCE_WORDS else None
 
 
 @cache
@@ -74,9 +131,10 @@ def formula(sample: Sample, text: str) -> Grade:
     if re.fullmatch("[A-H]", sample.answer):  # the options are in the question
         found = letters.read(text, [letters.letter(k) for k in range(8)])
         return NOTHING if found is None else Grade.of(letters.letter(found) == sample.answer)
-    if not text.strip():
-        return NOTHING
-    return Grade.of(any(same_formula(text, answer) for answer in references(sample)))
+    if any(same_words(text, answer) for answer in references(sample)):
+        return Grade.of(True)
+    said = stated(text)
+    return NOTHING if said is None else Grade.of(any(same_formula(said, answer) for answer in references(sample)))
 
 
 def mathvista(sample: Sample, text: str) -> Grade:

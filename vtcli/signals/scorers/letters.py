@@ -19,8 +19,21 @@ _MARKUP = re.compile(r"\*\*|__|[`$]|\\(?:text|mathrm|mathbf|textbf)\s*(?=\{)|\\[
 _OPEN, _CLOSE = r"[(\[{\"'<]*", r"[)\]}.:,;!\"'>]*"
 _SAYS = r"(?:(?:the|my|so|thus|therefore|hence|final|correct|best|right|is|option|choice|answer|letter)\b[\s:,]*)*"
 
-_ANSWER = r"(?i:answer)(?:\s+(?i:is|would be|must be))?\s*:?\s*(?i:option\s*)?"
-_CHOOSES = r"(?i:choose|choosing|pick|select|go with)\s+(?i:option\s*)?"
+_ANSWER = (
+    r"(?:(?i:answer)(?:\s+(?i:is|would be|should be|must be))?\s*:?\s*(?i:option\s*)?"
+    r"|\u7b54\u6848\s*[\u662f\u4e3a\u9009]?\s*[:\uff1a]?\s*)"  # Chinese: the answer is
+)
+_CHOOSES = (
+    r"(?:(?i:choose|choosing|pick|select|go with)\s+(?i:option\s*)?|\u9009(?:\u62e9|\u9879)?\s*)"  # Chinese: choose
+)
+_END = r"(?![A-Za-z0-9_])"  # Chinese letters may follow
+_DENIED = (
+    r"(?i:\b(?:not|nor|neither|cannot|\w+n't)\s+(?:(?:be|say|show|option|choice|choose|pick|select|think|it's|it|is|both)\s+)*)"
+    r"[(\[]?[A-{last}][)\]]?(?:\s*(?:,|\bor|\bnor)\s*[(\[]?[A-{last}][)\]]?(?![\w']))*(?![\w'])"
+    r"|(?<![\w'])[(\[]?[A-{last}][)\].:]*"
+    r"(?:[ \t]+(?!(?:[A-{last}]|because|since|as|and|but|while|others?|rest)\b)[^\s.!?,;]+){{0,4}}?\s+(?i:is|are)\s+"
+    r"(?i:wrong|incorrect|false|not (?:right|correct|true|it|the answer))\b"
+)
 _STOP = r"(?:[)\].:]+(?=\s|$)|\s+[-\u2013\u2014]\s)"
 _NO_ARTICLE = (
     r"(?!(?:(?<=^)|(?<=[.!?:] )|(?<=\n))A +(?!is\b|or\b|and\b)[a-z])"  # "A dog": no letter, "I see A and B": two
@@ -50,6 +63,7 @@ def read(text: str, options: Sequence[str]) -> int | None:
     found = boxed(text)
     text = _MARKUP.sub("", found if found is not None else text).strip()
     last = letter(min(len(options), MAX_OPTIONS) - 1)
+    text = _without_denials(text, last, options)
     alone = re.fullmatch(rf"{_SAYS}{_OPEN}([A-{last}]){_CLOSE}", text, re.IGNORECASE)
     if alone:
         return _index(alone[1])
@@ -57,7 +71,7 @@ def read(text: str, options: Sequence[str]) -> int | None:
     if len(same) == 1:
         return same[0]
     for says in (_ANSWER, _CHOOSES):
-        if told := re.findall(rf"{says}{_OPEN}([A-{last}])(?!\w)", text):
+        if told := re.findall(rf"{says}{_OPEN}([A-{last}]){_END}", text):
             return _index(told[-1])
     if ends := re.search(rf"(?i:so|thus|therefore|hence|is|be),?\s+{_OPEN}([A-{last}]){_CLOSE}$", text):
         return _index(ends[1])
@@ -72,6 +86,17 @@ def read(text: str, options: Sequence[str]) -> int | None:
         if letters:
             return None
     return _only_named(text, options)
+
+
+def _without_denials(text: str, last: str, options: Sequence[str]) -> str:
+    """The reply without the letters that it rules out: "not B", "A. red is wrong". Words of an option stay."""
+
+    def kept(match: re.Match[str]) -> str:
+        said = " ".join(re.sub(r"^[(\[]?[A-Z][)\].:]+\s*", "", match.group()).casefold().split())
+        own = any(said in " ".join(option.casefold().split()) for option in options)
+        return match.group() if own else " "
+
+    return re.sub(_DENIED.format(last=last), kept, text).strip()
 
 
 def _index(found: str) -> int:

@@ -20,6 +20,15 @@ _WORDS = (
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
 )
 _SPELLED = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
+_ASIDE = re.compile(r"\([^()]*\)")
+_CONCLUDES = re.compile(
+    r"\b(?:answer|total|so|thus|therefore|hence|altogether|overall)\b[\s:,=*$]*"
+    r"(?:(?:the|final|number|count|answer|total|is|are|of|there|was|be)\b[\s:,=*$]*)*",
+    re.IGNORECASE,
+)
+_STATED = re.compile(  # a number there, and no second one that is as good
+    rf"({_NUMBER.pattern}|\b(?:{'|'.join(_WORDS)})\b)(?!\s*(?:or|to|and|[-+*/\u2013])\s*\w)", re.IGNORECASE
+)
 
 
 def fraction(text: str) -> Fraction | None:
@@ -32,17 +41,30 @@ def fraction(text: str) -> Fraction | None:
 
 
 def read(text: str) -> Fraction | None:
-    """The one number of a reply, in digits or as a word up to twenty; None for none, or for two different ones.
+    """The number of a reply, in digits or as a word up to twenty; None for none, or for several without a decision.
 
-    What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number.
+    What is in the last ``\\boxed{}`` counts alone. ``1,200`` is one number. Of several, the one after the last "answer
+    is", "so" or "total of" counts, else the only one outside brackets: ``5 (2 red + 3 blue)`` is 5.
     """
     found = boxed(text)
     text = (found if found is not None else text).replace("\u2212", "-")
-    text = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+    text = without_thousands(text)
+    concluded = [text[match.end() :] for match in _CONCLUDES.finditer(text)]
+    stated = [found[1] for part in reversed(concluded) if (found := _STATED.match(part))]
+    for part in (text, *stated[:1], _ASIDE.sub(" ", text)):
+        if len(numbers := _numbers(part)) == 1:
+            return numbers.pop()
+    return None
+
+
+def without_thousands(text: str) -> str:
+    """``1,200`` as ``1200``; other commas stay."""
+    return _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
+
+
+def _numbers(text: str) -> set[Fraction]:
     numbers = {n for part in _NUMBER.findall(text) if (n := fraction(part)) is not None}
-    if not numbers:
-        numbers = {Fraction(_WORDS.index(word.lower())) for word in _SPELLED.findall(text)}
-    return numbers.pop() if len(numbers) == 1 else None
+    return numbers or {Fraction(_WORDS.index(word.lower())) for word in _SPELLED.findall(text)}
 
 
 def relaxed(text: str, answer: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vtcli.signals.scorers import formulas, letters, lists, numerals, texts, yes_no
+from vtcli.signals.scorers import by_task, formulas, letters, lists, numerals, texts, yes_no
 from vtcli.signals.scorers.grade import Scorer
 
 SCORERS: Mapping[str, Scorer] = {
@@ -28,4 +28,9 @@ SCORERS: Mapping[str, Scorer] = {
     "mathvista": formulas.mathvista,
     "dynamath": formulas.dynamath,
     "mmmu": formulas.mmmu,
+    "vlmblind": by_task.vlmblind,
+    "vlmblind_kit": by_task.vlmblind_kit,
+    "tablevqa": by_task.tablevqa,
+    "letter_set": by_task.letter_set,
+    "tir": by_task.tir,
 }

@@ -24,10 +24,6 @@ LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCH
 """A server is no rank of the learner: variables that begin so are not handed on."""
 
 
-HALF = 0.5
-"""Servers that take no more of a GPU's memory may share it with the learner."""
-
-
 @dataclass(frozen=True)
 class ServerPlan:
     """Plan by which one of our servers is started, and restarted."""
@@ -105,23 +101,16 @@ def gpus_of(number: int, options: Engine, circle: Circle) -> list[str]:
         ConfigError: there are not as many.
     """
     each = options.tensor_parallel
-    free = options.gpus or list(range(circle.local_world, circle.gpus))
-    if not free and options.gpu_memory <= HALF:
-        free = list(range(circle.gpus))
-    mine = free[number * each : (number + 1) * each]
-    if len(mine) < each or max(mine) >= circle.gpus:
-        if 0 < circle.gpus < circle.local_world:
-            raise ConfigError(
-                f"engine.servers={options.servers}: each of the {circle.local_world} ranks of this node is shown "
-                f"{circle.gpus} GPU(s) alone, as by srun --gpus-per-task, so none is left to see for a server. Give "
-                "the node's GPUs to all of its ranks: --gpus-per-node in place of --gpus-per-task"
-            )
+    try:
+        mine = options.server_gpus(circle.local_world, circle.gpus)[number * each : (number + 1) * each]
+    except ConfigError as error:
+        if circle.gpus >= circle.local_world:
+            raise
         raise ConfigError(
-            f"engine.servers={options.servers} with engine.tensor_parallel={each} need {options.servers * each} GPUs "
-            f"of this node, beside the learner's {circle.local_world}; it has {circle.gpus}, and engine.gpus is "
-            f"{options.gpus}. Start fewer ranks or servers, or set engine.gpus, or engine.gpu_memory to at most "
-            f"{HALF:g} to share the learner's"
-        )
+            f"engine.servers={options.servers}: each of the {circle.local_world} ranks of this node is shown "
+            f"{circle.gpus} GPU(s) alone, as by srun --gpus-per-task, so none is left to see for a server. Give "
+            "the node's GPUs to all of its ranks: --gpus-per-node in place of --gpus-per-task"
+        ) from error
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = shown.split(",") if shown else [str(n) for n in range(circle.gpus)]
     return [names[n] for n in mine]

@@ -81,6 +81,13 @@ class Fleet:
         self._busy = False
         self._probes = [asyncio.create_task(self._probe(server)) for server in self.servers]
 
+    @property
+    def cache_tokens(self) -> int | None:
+        """This rank's share of the room that all its servers have for keys and values; None if one does not say."""
+        sharing = self.circle.world if self.options.urls else self.circle.local_world
+        rooms = [server.cache_tokens for server in self.servers]
+        return None if None in rooms else sum(room or 0 for room in rooms) // sharing
+
     async def _lead(self) -> tuple[list[str], str, str]:
         self._session = open_session(self._key)
         options, label = self.options, self._name(0)

@@ -48,7 +48,6 @@ class ServerPolicy:
     def __init__(self, engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> None:
         self.version = 0
         self.clock: Clock | None = None  # it computes in other processes
-        self.cache_tokens: int | None = None  # servers queue what does not fit
         self.family, self.view, self.options = family, view, engine
         self._names = tensors(family)
         self._vocabulary = next(shape[0] for name, shape in self._names.items() if name.endswith("embed_tokens.weight"))
@@ -72,6 +71,11 @@ class ServerPolicy:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """Tokens whose keys and values this rank's share of the servers has room for; None if one does not say."""
+        return self._fleet.cache_tokens
 
     async def complete(self, request: Request) -> Completion:
         """One completion.

@@ -57,6 +57,7 @@ class Remote:
     troubled: bool = False  # its log is worth keeping
     open: int = 0  # requests
     moved: float = 0.0  # time.monotonic() of its last completion
+    cache_tokens: int | None = None  # room of its cache; None: it does not say
     rollouts: int = 0  # that were given to it since the last update
     known: set[str] = field(default_factory=set[str])  # views that it has
     failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -193,6 +194,7 @@ async def introduce(server: Remote, wanted: Mapping[str, Any], limit_s: float) -
     try:
         facts = await server.ask("GET", "/vtcli", limit_s)
         faults = unfit(facts, wanted)
+        server.cache_tokens = facts.get("cache_tokens")
     except RefusalError as error:
         what = "the key differs: set VTCLI_SERVER_KEY to the server's" if error.status == 401 else str(error)
         raise EngineError(

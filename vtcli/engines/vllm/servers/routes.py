@@ -72,6 +72,7 @@ def facts(state: Any) -> dict[str, Any]:
         "model": str(model.model),
         "dtype": str(model.dtype).removeprefix("torch."),
         "max_model_len": model.max_model_len,
+        "cache_tokens": config.cache_config.kv_cache_size_tokens,
         "sleep": model.enable_sleep_mode,
         "images": model.multimodal_config.get_limit_per_prompt("image"),
         "tensors": _tensors(str(model.model)),

@@ -1,5 +1,4 @@
-"""Every wait of the sandbox has a limit, and stands here or in the configuration (``docs/sandbox.md`` has the
-table)."""
+"""Limits of every wait of the sandbox that the configuration does not set; ``docs/sandbox.md`` has the table of all."""
 
 from __future__ import annotations
 
@@ -18,3 +17,9 @@ CLEAN_S = 2.0  # for killed processes to be gone
 CLOSE_S = 1.0  # for a worker that closed its channel to die
 TICK_S = 0.5  # between looks at CPU time, output and workspace
 ANSWER_S = 30.0  # for the host to make room for an answer
+CLEAR_S = 20.0  # for the workspace to be cleared, while something may still write
+# In the worker.
+BUSY_S = 30.0  # for another thread that reads from the same video
+# In the probes.
+PROBE_S = 30.0  # for the probe of one tier, in the host
+LIFETIME_S = 20  # for a probe of one tier, before it ends itself

@@ -1,0 +1,151 @@
+"""Comparison of a crop that a trajectory of others asks for with the picture that follows it.
+
+In Thyme-SFT they differ in most rows of two rounds (yfzhang114/Thyme#16): a policy that learns from such rows learns
+that boxes do not matter. Nothing is run: a box stands in a call's arguments, or in code as numbers or as names of
+numbers. What else a call does (turns, contrast, several crops) makes it one that is not compared.
+
+Two pictures are the same crop if their shapes agree within ``SHAPE`` and if, both shrunk to 32 × 32 grey values, they
+differ by at most ``DIFFERENCE`` of 255 on average. Resizing and JPEG at quality 30 stay below 3 on photographs, and a
+box that is a quarter of its side off differs by more than 10. On a flat ground all crops are equal.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image
+
+from vtcli.protocols import Pixels
+
+SHAPE = 1.15
+"""Ratio of two aspects up to which they are one: a side of 28 px that is rounded differs by 4 %."""
+
+DIFFERENCE = 8.0
+
+SIDE = 32
+"""Pixels of the side at which pictures are compared."""
+
+_BOX = ("bbox_2d", "bbox", "box")
+_CHANGES = frozenset(
+    ("rotate", "transpose", "enhance", "filter", "paste", "autocontrast", "equalize", "invert", "rectangle", "line")
+    + ("text", "expand", "warpAffine", "flip", "mirror", "alpha_composite", "blend", "cvtColor", "threshold", "Canny")
+    + ("imshow", "figure", "concatenate", "hstack", "vstack")
+)
+"""Methods and functions after which a picture is no plain crop."""
+
+_SUMS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+Box = tuple[float, float, float, float]
+
+
+def asked_box(arguments: Mapping[str, Any]) -> Box | None:
+    """The one box that a call crops, as it is written; None for a call that does anything else, or does not say."""
+    given = next((arguments[key] for key in _BOX if key in arguments), None)
+    if given is None and isinstance(arguments.get("code"), str):
+        given = _coded(arguments["code"])
+    if not isinstance(given, list | tuple):
+        return None
+    numbers = [v for v in cast("Sequence[Any]", given) if isinstance(v, int | float) and not isinstance(v, bool)]
+    return cast("Box", tuple(map(float, numbers))) if len(numbers) == len(given) == 4 else None
+
+
+def shows(box: Box, before: Sequence[Pixels], after: Pixels) -> bool:
+    """True if a picture is the crop of one of those before it. A set does not say of which one a box is, nor always
+    in which unit: pixels, shares of the side and thousandths are tried."""
+    return any(_same(crop, after) for pixels in before for crop in _crops(box, pixels))
+
+
+def _crops(box: Box, pixels: Pixels) -> Iterator[Pixels]:
+    height, width = pixels.shape[:2]
+    units = [1.0, *([width] if max(box) <= 1 else []), *([width / 1000] if max(box) <= 1000 else [])]
+    for unit in units:
+        across, down = (1.0, 1.0) if unit == 1.0 else (unit, unit * height / width)
+        x1, x2 = (round(min(max(v * across, 0), width)) for v in sorted((box[0], box[2])))
+        y1, y2 = (round(min(max(v * down, 0), height)) for v in sorted((box[1], box[3])))
+        if x1 < x2 and y1 < y2:
+            yield pixels[y1:y2, x1:x2]
+
+
+def _same(crop: Pixels, after: Pixels) -> bool:
+    aspects = [pixels.shape[1] / pixels.shape[0] for pixels in (crop, after)]
+    return max(aspects) <= SHAPE * min(aspects) and difference(crop, after) <= DIFFERENCE
+
+
+def difference(one: Pixels, other: Pixels) -> float:
+    """The mean difference of two pictures, both shrunk to one size, in grey values of 255."""
+    small = [
+        np.asarray(Image.fromarray(pixels).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
+        for pixels in (one, other)
+    ]
+    return float(np.abs(small[0] - small[1]).mean())
+
+
+def _coded(code: str) -> Any:
+    """The box of the only crop in code; None where it cannot be read off."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    called = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [node.func.attr for node in called if isinstance(node.func, ast.Attribute)]
+    if names.count("crop") != 1 or _CHANGES & set(names):
+        return None
+    crop = next(node for node in called if isinstance(node.func, ast.Attribute) and node.func.attr == "crop")
+    given = [*crop.args, *(word.value for word in crop.keywords if word.arg == "box")]
+    try:
+        return _value(given[0], _assigned(tree)) if len(given) == 1 else None
+    except (ValueError, ArithmeticError):
+        return None
+
+
+def _assigned(tree: ast.Module) -> dict[str, Any]:
+    """Names that stand for numbers or tuples of them, each assigned once."""
+    found: dict[str, Any] = {}
+    twice: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        target = node.targets[0]
+        try:
+            value = _value(node.value, found)
+        except (ValueError, ArithmeticError):
+            value = None
+        pairs: list[tuple[ast.expr, Any]] = [(target, value)]
+        if isinstance(target, ast.Tuple):
+            values = list(value) if isinstance(value, tuple) and len(value) == len(target.elts) else [None] * 99
+            pairs = list(zip(target.elts, values, strict=False))
+        for name, one in pairs:
+            if isinstance(name, ast.Name):
+                twice |= {name.id} & found.keys()
+                found[name.id] = one
+    return {name: value for name, value in found.items() if value is not None and name not in twice}
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """A number or a tuple of numbers. Raises ``ValueError`` for anything else."""
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return number
+        case ast.Name(id=name) if name in names and names[name] is not None:
+            return names[name]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(_value(part, names) for part in parts)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner, names)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _SUMS:
+            one, other = _value(left, names), _value(right, names)
+            if isinstance(one, tuple) or isinstance(other, tuple):
+                raise ValueError("no number")
+            return _SUMS[type(sign)](one, other)
+        case _:
+            raise ValueError("no number")

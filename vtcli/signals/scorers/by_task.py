@@ -1,0 +1,144 @@
+"""Benchmarks whose rule depends on the task of a row: VLMBlind, TableVQA-Bench, TIR-Bench, and letters in sets."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+from vtcli.schema import Sample
+from vtcli.signals.scorers import formulas, letters, lists, numerals, yes_no
+from vtcli.signals.scorers.grade import NOTHING, Grade
+from vtcli.signals.scorers.texts import boxed
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_GRID = re.compile(r"rows?[^{}\d]*\{?(\d+)\}?.*?col(?:umn)?s?[^{}\d]*\{?(\d+)\}?", re.IGNORECASE | re.DOTALL)
+_PAIR = re.compile(r"(\d+)\s*[,x\u00d7]\s*(\d+)")
+_UNITS = (
+    *("dollar", "gallons", "square feet", "shares", "mbtu", "mbpd", "mbbls", "mmbtu", "unit", "gwh", "year", "mmcf"),
+    *("mile", "mboe"),
+)
+_UNIT = re.compile(rf"\b(?:{'|'.join(_UNITS)})s?\b")
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(1, 100)}
+MAX_CHOICE = "J"
+
+
+def vlmblind(sample: Sample, text: str) -> Grade:
+    """VLMs are Blind (arXiv 2407.06581) by task: what is in the last braces, else the one number, letter or word.
+
+    Counts and letters are equal; grids have both numbers; touching circles say yes or no.
+    """
+    task, wanted = str(sample.truth.get("task")).lower(), sample.answer.strip().lower()
+    if task.startswith("touching"):
+        said = yes_no.read(text)
+        return NOTHING if said is None else Grade.of(said == (wanted == "yes"))
+    if task.startswith("counting grid"):
+        pairs = [m.groups() for m in (*_GRID.finditer(text), *_PAIR.finditer(text.replace("}{", "},{").strip("{}")))]
+        braces = [b for b in _BRACES.findall(text) if b.strip().isdigit()]
+        found = pairs[0] if pairs else tuple(braces[:2])
+        return Grade.of(list(found) == re.findall(r"\d+", wanted)) if len(found) == 2 else NOTHING
+    inside = [b.strip() for b in _BRACES.findall(text) if b.strip()]
+    if task.startswith("circled"):
+        alone = [c for c in (inside[-1:] or re.findall(r"(?<![\w'])[A-Za-z](?![\w'])", text)) if len(c) == 1]
+        return Grade.of(alone[-1].lower() == wanted) if len(set(alone)) == 1 else NOTHING
+    number = numerals.read(inside[-1] if inside else text)
+    return NOTHING if number is None else Grade.of(number == numerals.fraction(wanted))
+
+
+def vlmblind_kit(sample: Sample, text: str) -> Grade:
+    """VLMBlind as VLMEvalKit scores it (``image_mcq.py``): the first braces as they stand; for rings and circles the
+    answer anywhere in the reply, so that 12 holds 1."""
+    task, wanted = str(sample.truth.get("task")).lower(), sample.answer
+    if task.startswith(("touching", "olympic")):
+        return Grade.of(wanted.lower() in text.lower())
+    if task.startswith("counting grid"):
+        rows, columns = (re.search(rf"{word}s?[^{{}}]*\{{(\d+)\}}", text, re.IGNORECASE) for word in ("row", "column"))
+        both = re.search(r"\((\d+),\s*(\d+)\)", text)
+        found = [rows[1], columns[1]] if rows and columns else list(both.groups()) if both else []
+        return Grade.of([int(n) for n in found] == [int(n) for n in re.findall(r"\d+", wanted)], found=bool(found))
+    inside = re.search(r"\{(.*?)\}", text)
+    return Grade.of(inside is not None and inside[1] == wanted, found=inside is not None)
+
+
+def tablevqa(sample: Sample, text: str) -> Grade:
+    """TableVQA-Bench (arXiv 2404.19205) by split: denotations, true or false, and numbers of FinTabNetQA with or
+    without their unit (its relieved accuracy, which its average takes)."""
+    split = str(sample.truth.get("split"))
+    reply = re.sub(r"^Answer: ", "", text.strip())
+    if split == "vtabfact":
+        return lists.verified(sample, reply)
+    if split == "fintabnetqa":
+        return Grade.of(not _amounts(reply).isdisjoint(_amounts(sample.answer)), found=bool(reply))
+    return lists.denotation(sample, reply.replace("||", "|"))
+
+
+def _amounts(text: str) -> set[Fraction | str]:
+    """``$3,852 million`` as 3852000000 and 3852; a text that is no number as it is, with and without its scale."""
+    flat = unicodedata.normalize("NFKC", text).lower().replace("\u2212", "-").strip().rstrip(".")
+    flat = re.sub(r"(?<=\S)\s+\([^)]*\)$", "", flat)  # details behind it
+    flat = " ".join(_UNIT.sub("", re.sub(r"[$(),]", "", flat)).split())
+    scale = next((word for word in _SCALES if re.search(rf"{re.escape(word)}(?!\w)", flat)), None)
+    bare = flat if scale is None else flat.replace(scale, "").strip()
+    number = numerals.fraction(bare)
+    if number is None:
+        return {flat, bare}
+    return {number, number * (Fraction(1) if scale is None else _SCALES[scale])}
+
+
+def letter_set(sample: Sample, text: str) -> Grade:
+    """LogicVista: one letter or several in any order (``A, C``), or a number of an option."""
+    wanted = set(re.findall(r"[A-Za-z0-9]", sample.answer.upper()))
+    if len(wanted) == 1 and wanted <= {letters.letter(k) for k in range(10)}:
+        found = letters.read(text, [letters.letter(k) for k in range(10)])
+        if found is not None:
+            return Grade.of({letters.letter(found)} == wanted)
+    said = formulas.stated(text) or ""
+    said = re.sub(r"(?i)\b(?:and|options?|choices?|the|answers?)\b", " ", said)
+    if compact := re.fullmatch(r"[\W_]*([A-J]{2,10})[\W_]*", said):
+        return Grade.of(set(compact[1]) == wanted)
+    parts = re.findall(r"[A-Za-z0-9]+", said)
+    if not parts or any(len(part) != 1 for part in parts):
+        return NOTHING
+    return Grade.of({part.upper() for part in parts} == wanted)
+
+
+def tir(sample: Sample, text: str) -> Grade:
+    """TIR-Bench (arXiv 2511.01833, ``calculate_score.py``) by task, on the answer as given: its language model that
+    extracts one is left out, and so is its nearest letter for replies without one.
+
+    OCR: the answer is part of the reply, case counts. Jigsaw: the share of right places. Spot the difference: the
+    intersection of the numbers by their union. Word search: the same pair. Others: letters or numbers.
+    """
+    task, wanted = str(sample.truth.get("task")), sample.answer.strip()
+    reply = (boxed(text) or text).replace("*", "").strip()
+    if task == "ocr":
+        return Grade.of(wanted in text, found=bool(reply))
+    if task == "jigsaw":
+        return _places(wanted, reply, int(float(sample.truth.get("side") or 0)))
+    if re.fullmatch(r"[-+]?\d+(?:\.\d+)?", wanted):
+        number = numerals.read(reply)
+        if number is None:
+            return NOTHING
+        return Grade.of(number == numerals.fraction(wanted))
+    if task == "spot_difference":
+        given, true = (set(map(int, re.findall(r"\d+", part))) for part in (reply, wanted))
+        overlap = len(given & true) / len(given | true) if given | true else 1.0
+        return Grade(overlap, int(overlap == 1.0), found=bool(given))
+    if task == "word_search":
+        pairs = [re.search(r"\b(\d+)\s*,\s*(\d+)\b", part) for part in (reply, wanted)]
+        return Grade.of(bool(pairs[0] and pairs[1] and pairs[0].groups() == pairs[1].groups()), found=bool(pairs[0]))
+    if len(wanted) > 1 and wanted.isalpha():
+        return letter_set(sample, reply)
+    found = letters.read(reply, [letters.letter(k) for k in range(10)])
+    return NOTHING if found is None else Grade.of(letters.letter(found) == wanted.upper())
+
+
+def _places(wanted: str, reply: str, side: int) -> Grade:
+    """The share of places that hold the right piece, in the first run of side times side numbers."""
+    for run in re.findall(r"[\d\s,\uff0c]+", reply):
+        numbers = re.findall(r"\d+", run)
+        if side and len(numbers) == side * side:
+            true = re.findall(r"\d+", wanted)
+            share = sum(a == b for a, b in zip(numbers, true, strict=False)) / len(numbers)
+            return Grade(share, int(share == 1.0))
+    return NOTHING
