@@ -62,6 +62,7 @@ test-sandbox: setup
 VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 smolvlm llava_onevision
 test-vllm: setup-vllm
 	$(VLLM_TESTS) tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
+	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/engines/vllm/test_vllm_families.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm -k "not agrees_with_the_learner_before"
 

@@ -118,7 +118,6 @@ def listed(found: Trajectory) -> dict[str, Any]:
         "answered": found.answer is not None,
         "turns": len(found.policy_turns),
         "calls": len(found.results),
-        "seed": found.seed,
     }
 
 

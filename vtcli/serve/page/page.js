@@ -135,7 +135,7 @@ async function look() {
 }
 function kept(found) {
   const badge = make("span", { className: `badge ${found.answered ? "ok" : "no_output"}`, textContent: found.stop.replaceAll("_", " ") });
-  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"} · seed ${found.seed}`;
+  const facts = `${servers.length > 1 ? `${found.server.model} · ` : ""}${found.calls} call${found.calls === 1 ? "" : "s"}`;
   const summary = make("summary", {}, badge, make("span", { className: "q", textContent: found.question }));
   summary.append(make("span", { className: "soft", textContent: facts }));
   const node = make("details", { className: "card", id: found.server.path + found.id }, summary);
