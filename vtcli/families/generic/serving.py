@@ -101,8 +101,8 @@ def tensor_names(folder: Path) -> Sequence[str]:
 
 @cache
 def dropped_names(folder: Path) -> Mapping[str, str]:
-    """Parts of released names that transformers drops when it reads a folder, by the starts of names that they follow:
-    ``vision_model.`` of a SigLIP tower after ``model.vision_tower.``."""
+    """Parts of released names that transformers drops when it reads a folder, by the starts of names that they follow.
+    A SigLIP tower's ``vision_model.`` is dropped after ``model.vision_tower.``."""
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
     from transformers.conversion_mapping import get_model_conversion_mapping
