@@ -169,11 +169,8 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     from vtcli.engines.learner.distributed import barrier, first_rank_alive
     from vtcli.engines.learner.saving import Saver
 
-    train, held = (DemoRows(part, family.chat) for part in (demos.train, demos.held_out))
-    for rows in (train, held):
-        rows.check()
-    train, too_long = _within(config, train, "train", _ranks())
-    held, _ = _within(config, held, "validation", _ranks())
+    train, learnt = _within(config, DemoRows(demos.train, family.chat), "train", _ranks())
+    held, _ = _within(config, DemoRows(demos.held_out, family.chat), "validation", _ranks())
     schedule = Schedule.of(train.ids, config)
     steps = schedule.steps
     learner = DeepSpeedLearner(
@@ -224,20 +221,19 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     if learner.rank != 0:
         return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
-    return stage.commit(
-        folder, {"steps": steps, "rows": len(train), "phase": "sft"} | too_long | _world(config, stage.store)
-    )
+    return stage.commit(folder, {"steps": steps, "phase": "sft"} | learnt | _world(config, stage.store))
 
 
 def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[DemoRows, dict[str, int]]:
-    """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the count of the others.
+    """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the counts of these and the others.
 
     Raises:
-        InputError: longer rows with ``too_long=error``, or none that is short enough.
+        InputError: turns in a wrong order, longer rows with ``too_long=error``, or none that is short enough.
     """
+    rows.check()
     most = config.max_tokens
     if most is None or not len(rows):
-        return rows, {}
+        return rows, {"rows": len(rows)}
     lengths = rows.lengths(ranks)
     kept = [index for index, length in enumerate(lengths) if length <= most]
     gone = sorted((index for index, length in enumerate(lengths) if length > most), key=lambda i: -lengths[i])
@@ -252,7 +248,7 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
             raise InputError(f"{said}: none is left. Raise sft.max_tokens, or shrink the images (images.max_pixels).")
         if ranks.rank == 0:
             sys.stderr.write(f"left out: {said}\n")
-    return rows.only(kept), {"too_long": len(gone)}
+    return rows.only(kept), {"rows": len(kept), "too_long": len(gone)}
 
 
 def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
