@@ -225,7 +225,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
 
 
 def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[DemoRows, dict[str, int]]:
-    """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the counts of these and the others.
+    """The rows of at most ``max_tokens``, the same in every rank and after every resume; counts of them and the others.
 
     Raises:
         InputError: turns in a wrong order, longer rows with ``too_long=error``, or none that is short enough.
