@@ -56,7 +56,7 @@ from vtcli.runs.progress import StepBar
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
-from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory
+from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
@@ -215,7 +215,8 @@ def run(config: Config) -> Artifact:
             claims = Claims(images, worlds.sandbox.verify, measure)
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
             found, probe = loop.run(rollouts.collect(samples))
-        return _finish(config, stage, source.name if source else config.model, parents, _Results(found, probe, images))
+        rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
+        return _finish(config, stage, source.name if source else config.model, parents, rolled)
 
 
 def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
@@ -409,6 +410,7 @@ class _Results:
     found: list[Scored]
     probe: ProbeRun | None
     images: ImageStore
+    image_tokens: Callable[[ImageRef], int] | None  # of the model; None: an endpoint
 
 
 def _check(found: Sequence[Scored], config: Config, stage: StageRun, measure: SignalMeter) -> None:
@@ -453,10 +455,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     folder.save_trajectories(out, found, images)
     before = folder.load_series(parents["report"].path) if "report" in parents else ()
     label = config.label or (config.policy if config.policy == "oracle" else model)
-    series = (
-        *before,
-        content.Evaluation(label, model, tuple(make_row(s, config.tool_term(s.signals)) for s in found)),
-    )
+    rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
+    series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)
     judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
     measured = _benchmark_results(config, found, label, judge)

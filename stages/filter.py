@@ -67,7 +67,7 @@ RUNTIME_KEYS = (
     ),
     *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
 )
-"""These change nothing in what is kept."""
+"""Keys that change nothing in what is kept."""
 
 MEASUREMENT = ("prompt", "env", "images", "judge")
 """Sections that a pass rate depends on, beside the policy, ``limits``, temperature, seed and the answer's signal."""

@@ -60,7 +60,7 @@ def areas(predicted: Sequence[float], true: Sequence[float]) -> Areas:
 def mod_f1(found: Areas, w_fp: float = 0.1, w_fn: float = 1.0) -> float:
     """2 TP / (2 TP + w_fp FP + w_fn FN), Eq. 2; 0 without a shared pixel.
 
-    A crop of 21 times the true box's area that holds it: TP = 1, FP = 20, FN = 0, 2 / (2 + 2) = 0.5.
+    A crop of 21 times the true box's area that holds it has TP = 1, FP = 20, FN = 0. So it gets 2 / (2 + 2) = 0.5.
     """
     return 2 * found.tp / (2 * found.tp + w_fp * found.fp + w_fn * found.fn) if found.tp > 0 else 0.0
 

@@ -329,7 +329,8 @@ class Reward(Protocol):
 
 
 class ToolTerm(Protocol):
-    """How well one trajectory used its tools, from its signals; None where its sample has no tool supervision."""
+    """A measure of how well one trajectory used its tools, from its signals; None where its sample has no tool
+    supervision."""
 
     def __call__(self, signals: Signals) -> float | None: ...
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_generic import BUILD, ONE_OFTEN, TinyGeneric, tiny_generic
 from transformers import AutoModelForImageTextToText
 from transformers.utils import import_utils
@@ -20,11 +21,13 @@ from vtcli.engines import parity, probes
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.errors import InputError
-from vtcli.families.generic import checks
+from vtcli.families.generic import checks, serving
 from vtcli.families.generic import processor as processors
 from vtcli.families.messages import encode_demo
 from vtcli.families.table import THROUGH_PROCESSOR, open_family
 from vtcli.rollout.threads import EventLoop
+
+WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module", params=BUILD)
@@ -437,3 +440,19 @@ def test_vllm_is_kept_from_images_whose_text_merges_with_what_is_beside_it() -> 
         tiny_generic("gemma3").family.vllm.arguments(4, 512, 10**6)
     for kind in {*BUILD} - {"gemma3"}:
         tiny_generic(kind).family.vllm.arguments(4, 512, 10**6)
+
+
+def test_vllm_gets_the_names_of_released_folders_and_no_others(tmp_path: Path) -> None:
+    family = tiny_generic("llava_onevision").family
+    before = {*serving.tensor_names(family.folder)}
+    given = family.vllm.weights(load_model(family).state_dict())
+    towers = {name.removeprefix("model.") for name in given if "vision_tower" in name}
+    assert towers == {name for name in before if "vision_tower" in name} != set()
+    shutil.copytree(family.folder, tmp_path / "model")
+    short = {name.replace("vision_model.", ""): value for name, value in load_file(family.folder / WEIGHTS).items()}
+    save_file(short, tmp_path / "model" / WEIGHTS, {"format": "pt"})
+    made = open_family(tmp_path / "model")
+    load_model(made)  # which transformers reads
+    told = r"named 'vision_tower\.embeddings.*vLLM reads vision_tower\.vision_model\.… .*Use engine=hf"
+    with pytest.raises(InputError, match=told):
+        made.vllm.arguments(4, 512, 10**6)

@@ -9,7 +9,7 @@ import pytest
 from fakes import make_sample, make_trajectory
 
 from vtcli import geometry
-from vtcli.probes.pictures import CONDITIONS, Shown, blank, noise, other_crop, other_image, true_evidence
+from vtcli.probes.pictures import CONDITIONS, ToolPicture, blank, noise, other_crop, other_image, true_evidence
 from vtcli.protocols import Pixels
 from vtcli.schema import Sample
 from vtcli.store.images import ImageStore
@@ -29,13 +29,15 @@ def store(tmp_path: Path) -> ImageStore:
     return ImageStore(tmp_path)
 
 
-def shown(store: ImageStore, box: list[int] | None = None, other: Pixels | None = None, **changes: object) -> Shown:
+def shown(
+    store: ImageStore, box: list[int] | None = None, other: Pixels | None = None, **changes: object
+) -> ToolPicture:
     truth = {"boxes": [{"label": "tag", "box": list(TARGET)}]}
     sample: Sample = make_sample(store, pixels=coordinates(), **({"truth": truth} | changes))
     call = ("image_zoom_in_tool", {"bbox_2d": box or BOX})
     trajectory = make_trajectory(sample, [call, "<answer>K</answer>"], store)
     ref = store.add(other) if other is not None else None
-    return Shown(trajectory, 1, store, ref, np.random.default_rng(0))
+    return ToolPicture(trajectory, 1, store, ref, np.random.default_rng(0))
 
 
 def region(pixels: Pixels) -> tuple[int, int, int, int]:
@@ -63,7 +65,7 @@ def test_empty_pictures_show_nothing(store: ImageStore) -> None:
 def test_another_crop_is_as_large_and_lies_elsewhere(store: ImageStore) -> None:
     for seed in range(5):
         at = shown(store)
-        found = other_crop(Shown(at.trajectory, 1, store, None, np.random.default_rng(seed)))
+        found = other_crop(ToolPicture(at.trajectory, 1, store, None, np.random.default_rng(seed)))
         assert found is not None
         x1, y1, x2, y2 = (float(v) for v in region(found))
         assert 39 <= x2 - x1 <= 42

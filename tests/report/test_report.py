@@ -15,7 +15,7 @@ from fakes import make_pixels, make_sample, make_scored, make_trajectory
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, make_row
-from vtcli.report import build, content, folder, pages, plots, printing, tables
+from vtcli.report import build, cells, content, folder, pages, plots, printing, tables
 from vtcli.report.content import Evaluation, ReportData
 from vtcli.schema import Scored, Stop
 from vtcli.store.images import ImageStore
@@ -168,15 +168,15 @@ def test_large_pictures_are_scaled_down(tmp_path: Path) -> None:
 
 
 def test_cells_say_interval_denominator_and_method() -> None:
-    cell = tables.estimate_cell(Estimate(0.5, 0.25, 0.75, 10, "Wilson", None))
+    cell = cells.estimate_cell(Estimate(0.5, 0.25, 0.75, 10, "Wilson", None))
     assert (cell.text, cell.detail, cell.hint) == ("0.500", "[0.250, 0.750]", "n = 10 questions, Wilson")
-    cell = tables.estimate_cell(Estimate(123.456, None, None, 1, "BCa", 7))
+    cell = cells.estimate_cell(Estimate(123.456, None, None, 1, "BCa", 7))
     assert (cell.text, cell.detail, cell.hint) == ("123.5", "", "n = 1 questions, BCa, seed 7")
     found = Comparison(0.25, 0.125, 0.5, 8, "exact McNemar", None, 0.0004, 1, 2)
-    cell = tables.comparison_cell(found)
+    cell = cells.comparison_cell(found)
     assert (cell.text, cell.detail) == ("+0.250", "[+0.125, +0.500]\np < 0.001")
     assert "n = 8 pairs, 3 without a partner" in cell.hint
-    assert tables.estimate_cell(None).text == "–"
+    assert cells.estimate_cell(None).text == "–"
 
 
 def test_differences_go_step_by_step_and_over_all() -> None:
@@ -246,7 +246,7 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
     log = [
         {"step": 0, "phase": "tools", "reward": 0.1, "validation/reward": 2.0, "entropy": 4.0, "other": 1},
         {"step": 1, "phase": "tools", "reward": float("nan"), "entropy": None},
-        {"step": 2, "phase": "answers", "reward": 0.3},
+        {"step": 2, "phase": "answers", "reward": 0.3, "advantage/p50": -0.5, "reward/format": 0.0},
         {"reward": 9.0},
     ]
     found = content.read_training(log)
@@ -254,6 +254,8 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
         content.Curve("reward", (0, 2), (0.1, 0.3)),
         content.Curve("validation/reward", (0,), (2.0,)),
         content.Curve("entropy", (0,), (4.0,)),
+        content.Curve("advantage/p50", (2,), (-0.5,)),
+        content.Curve("reward/format", (2,), (0.0,)),
     )
     assert found.phases == (content.CurvePhase("tools", 0), content.CurvePhase("answers", 2))
 

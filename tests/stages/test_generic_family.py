@@ -1,4 +1,4 @@
-"""sft → rl with a folder of a model that is read through its own processor (InternVL in miniature)."""
+"""sft → rl with a folder of a model that is read through its own processor (InternVL and SmolVLM in miniature)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vtcli.store.records import DemoSet
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["internvl"])
+@pytest.mark.parametrize("kind", ["internvl", "smolvlm"])
 def test_it_is_trained_by_every_stage(tmp_path: Path, kind: str) -> None:
     home, model = tmp_path / "artifacts", tmp_path / "model"
     family = [f"model.family={kind}"]

@@ -36,6 +36,16 @@ def test_every_stage_makes_a_qwen3_vl_and_the_engines_agree(home: Path) -> None:
         assert line.get("logprob_gap_max", 0.0) < 1e-4
 
 
+@pytest.mark.parametrize("model", ["tiny_qwen2", "tiny_qwen3_moe"])
+def test_its_relatives_are_trained_too(tmp_path: Path, model: str) -> None:
+    home = tmp_path / "artifacts"
+    for stage, arguments in (("synth", DEMOS), ("synth", DATASET), ("sft", SFT), ("rl", RL)):
+        run(home, stage, [*arguments, f"model={model}"])
+    found = lines(home / "policy" / "v1" / "metrics.jsonl")
+    assert [line["updated"] for line in found] == [1.0, 1.0]
+    assert all(line["broken"] == 0 and line.get("logprob_gap_max", 0.0) < 1e-4 for line in found)
+
+
 def views(value: Any) -> Iterator[tuple[int, int]]:
     """Sizes of the views anywhere in a stored row."""
     if isinstance(value, dict):

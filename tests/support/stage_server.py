@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,14 +24,14 @@ class Client:
         self.url = url
 
     def get(self, path: str) -> Any:
-        with urlopen(self.url + path, timeout=60) as reply:
+        with urlopen(self.url + path, timeout=120) as reply:
             return json.load(reply)
 
     def post(self, **fields: Any) -> tuple[int, Any]:
         body = json.dumps({"messages": [{"role": "user", "content": "Why?"}]} | fields).encode()
         asked = Request(f"{self.url}/v1/chat/completions", body, {"Content-Type": "application/json"})
         try:
-            with urlopen(asked, timeout=60) as reply:
+            with urlopen(asked, timeout=120) as reply:
                 text = reply.read().decode()
                 return reply.status, text if fields.get("stream") else json.loads(text)
         except HTTPError as error:
@@ -52,11 +51,12 @@ def serve(words: Sequence[str], work: Callable[[Client], None], *, ends: bool = 
 
     def play() -> None:
         try:
-            for _ in range(2400):  # two minutes: the machine may be busy
+            for _ in range(4800):  # four minutes: the machine may be busy
                 with suppress(OSError):
                     client.get("/ready")
                     break
-                time.sleep(0.05)
+                if over.wait(0.05):  # the stage says why
+                    return
             work(client)
         except BaseException as error:
             found.append(error)

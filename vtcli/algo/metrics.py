@@ -129,9 +129,9 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     """Exact McNemar test on paired 0/1 values, and the interval of the difference.
 
     Returns:
-        (p, low, high): p of the two-sided binomial test on the discordant pairs, and Newcombe's hybrid score interval
-        (1998, method 10) of mean(after) - mean(before). The interval is extended to 0 where the test does not exclude
-        0: for few discordant pairs the exact test is stricter than the score interval.
+        (p, low, high): p of the two-sided binomial test on the discordant pairs, and the interval of mean(after) -
+        mean(before). It is Newcombe's hybrid score interval (1998, method 10). It is extended to 0 where the test does
+        not exclude 0. For few discordant pairs the exact test is stricter than the score interval.
 
     Example: 36 both right, 2 and 12 discordant, 0 both wrong give p = 0.013 and [0.057, 0.340].
     """

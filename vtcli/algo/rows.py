@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 from vtcli.algo.metrics import Comparison, Estimate, bootstrap, estimate, paired
-from vtcli.schema import Scored, Stop, Trajectory
+from vtcli.schema import ImageRef, Scored, Stop, Trajectory
+from vtcli.signals import code
 
 MEASURES = (
     "accuracy",
@@ -28,10 +29,13 @@ MEASURES = (
     "composite",
     "tokens",
     "images",
+    "turns",
+    "text",
+    "visual",
 )
 """Names of the numeric fields of ``Row`` that are averaged, in the order of the tables."""
 
-COUNTS = ("reward", "calls", "tokens", "images")
+COUNTS = ("reward", "calls", "tokens", "images", "turns", "text", "visual")
 """Measures without bounds. They are never shares, even if all values are 0 or 1."""
 
 UNREADABLE, UNKNOWN = "(unreadable)", "(unknown tool)"
@@ -56,11 +60,20 @@ class Row:
     faithful_if_right: float | None = None  # the same of right answers; None of wrong ones
     reward: float | None = None  # the verdict's total, of the recipe that was evaluated
     calls: float | None = None
-    composite: float | None = None  # 1 when two or more different tools ran
+    composite: float | None = None  # 1 when two different tools ran, or code made two different operations
     tokens: float | None = None  # written by the policy; None of a model behind an endpoint
     images: float | None = None  # in context at the end, the question's included
     tools: Mapping[str, int] = field(default_factory=dict[str, int])  # calls by tool name
     failed: int = 0  # calls that did not end "ok"
+    turns: float | None = None  # of the policy
+    text: float | None = None  # tokens of the whole trajectory that stand for no image
+    visual: float | None = None  # tokens that stand for images
+    shown: float | None = None  # 1 when a tool showed what was asked for, of right and of wrong answers
+    operations: tuple[str, ...] = ()  # recorded ones in order, by code or by native tools, see ``signals.code``
+    recovered: bool | None = None  # whether a call ended "ok" after one that did not; None where none failed
+    orientation: str | None = None  # of the question's image, where the truth has it
+    difficulty: str | None = None  # the same
+    answer: str | None = None  # of several rollouts of a question, for a vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +92,29 @@ class Summary:
     failed: int
 
 
-def make_row(scored: Scored, tool_global: float | None) -> Row:
+def make_row(scored: Scored, tool_global: float | None, image_tokens: Callable[[ImageRef], int] | None = None) -> Row:
     """The row of a scored trajectory.
 
     Args:
+        image_tokens: number of tokens that an image takes (``Chat.image_tokens``); None: not known.
         tool_global: the phase-1 tool term of this trajectory in any form; None where the task has no such term. A
             verdict that has this term, by its own recipe's settings, goes before it.
     """
     t, values, verdict = scored.trajectory, scored.signals.values, scored.verdict
-    row = Row(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop))
+    orientation, difficulty = (_label(t.sample.truth.get(key)) for key in ("transform", "difficulty"))
+    row = Row(
+        *(t.sample.id, t.sample.task, t.sample.form, t.seed, str(t.stop)),
+        orientation=orientation,
+        difficulty=difficulty,
+    )
     if t.stop is Stop.BROKEN:
         return row
     parts: Mapping[str, float | None] = verdict.parts if verdict else {}
     tool_form = t.sample.form == "tool"
     halves = [value for name in ("tool_global", "tool_answer") if (value := parts.get(name)) is not None]
-    used = calls_by_tool(t)
+    used, done = calls_by_tool(t), tuple(str(entry["name"]) for entry in code.operations(t))
+    failed = sum(used.values()) - sum(r.status == "ok" for r in t.results)
+    visual = sum(map(image_tokens, t.images)) if image_tokens is not None and t.has_tokens else None
     joint, conditional = (None, None) if tool_form else _faithful(values)
     return replace(
         row,
@@ -106,12 +127,35 @@ def make_row(scored: Scored, tool_global: float | None) -> Row:
         faithful_if_right=conditional,
         reward=scored.reward,
         calls=float(sum(used.values())),
-        composite=float(len({r.name for r in t.results if r.status == "ok"}) >= 2),
+        composite=float(_composite(t, done)),
         tokens=float(sum(len(turn.token_ids) for turn in t.policy_turns)) if t.has_tokens else None,
         images=float(len(t.images)),
         tools=used,
-        failed=sum(used.values()) - sum(r.status == "ok" for r in t.results),
+        failed=failed,
+        turns=float(len(t.policy_turns)),
+        text=None if visual is None else float(t.length - visual),
+        visual=None if visual is None else float(visual),
+        shown=None if tool_form else _number(values.get("faithful")),
+        operations=done,
+        recovered=_recovered(t) if failed else None,
+        answer=t.answer,
     )
+
+
+def _composite(t: Trajectory, done: Sequence[str]) -> bool:
+    """Whether two different tools ran, or code made two different operations."""
+    ran = [r for r in t.results if r.status == "ok"]
+    return len({r.name for r in ran}) >= 2 or (any(r.details for r in ran) and len(set(done)) >= 2)
+
+
+def _recovered(t: Trajectory) -> bool:
+    """Whether a call ended "ok" after one that did not."""
+    ends = [r.status == "ok" for r in t.results]
+    return False in ends and True in ends[ends.index(False) :]
+
+
+def _label(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _faithful(values: Mapping[str, object]) -> tuple[float | None, float | None]:
@@ -141,12 +185,28 @@ def calls_by_tool(trajectory: Trajectory) -> dict[str, int]:
 
 def per_question(rows: Iterable[Row], measure: str) -> dict[str, float]:
     """The mean of a measure over the rollouts of each question, without broken and unmeasured ones."""
+    return question_means((r.sample, getattr(r, measure)) for r in rows if r.stop != Stop.BROKEN)
+
+
+def question_means(found: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """The mean of each question's values, in the order of the questions; None is left out."""
     values: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        value = getattr(row, measure)
-        if value is not None and row.stop != Stop.BROKEN:
-            values[row.sample].append(value)
-    return {sample: math.fsum(found) / len(found) for sample, found in values.items()}
+    for sample, value in found:
+        if value is not None:
+            values[sample].append(value)
+    return {sample: math.fsum(each) / len(each) for sample, each in values.items()}
+
+
+def over_questions(found: Iterable[tuple[str, float | None]], seed: int, *, share: bool = True) -> Estimate | None:
+    """The mean over questions of the mean of each one's values, with its interval; None for no value.
+
+    ``share``: values are shares, so that questions with 0 or 1 alone get Wilson's interval. False for counts.
+
+    Example: question a with 1 and 0, question b with 1: (0.5 + 1) / 2 = 0.75 over n = 2 questions.
+    """
+    means = question_means(found)
+    values = [means[sample] for sample in sorted(means)]
+    return (estimate if share else bootstrap)(values, seed) if values else None
 
 
 def summarise(rows: Sequence[Row], seed: int) -> tuple[Summary, ...]:

@@ -54,8 +54,8 @@ def filter_and_rank(
     ``drop_equal`` leaves out groups whose rewards are all equal (DAPO, arXiv 2503.14476, "dynamic sampling"),
     ``drop_stops`` trajectories with such a stop reason.
 
-    Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked: the third group and
-    the first member of the first are kept.
+    Example: groups with rewards (1, 0), (1, 1), (2, 0), ``wanted`` 3, equal ones dropped, ranked. Kept are the third
+    group and the first member of the first.
     """
     kept: list[list[Credit]] = [[None] * len(values) for values in credit]
     room = wanted

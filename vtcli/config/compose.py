@@ -208,7 +208,7 @@ def jobs(plan: CommandPlan) -> Iterator[Job]:
 
 
 def varied(overrides: Sequence[str]) -> list[str]:
-    """Those overrides that give a sweep several values."""
+    """Overrides that give a sweep several values."""
     with _readable_errors():
         parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
     return [str(override.input_line) for override in parsed if override.is_sweep_override()]

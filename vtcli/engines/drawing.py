@@ -39,7 +39,7 @@ class Distributions:
     cuts: Cuts | None = None  # None: nothing is cut off in any row
 
     def part(self, at: slice) -> Distributions:
-        """Those of some rows."""
+        """Distributions of some rows."""
         greedy, cuts = self.greedy, self.cuts
         return Distributions(
             self.scale[at],

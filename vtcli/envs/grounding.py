@@ -156,8 +156,8 @@ def source(value: Json, given: int, count: int) -> int:
 
 
 def pixel_box(box: Sequence[float], width: int, height: int, max_aspect: float) -> tuple[int, int, int, int]:
-    """A box in shares of an image as its pixels, rounded towards 0 and kept off the last row and column, as in the
-    released code. Raises ``ToolError`` for a box without area, or ``max_aspect`` times as long as wide.
+    """A box in shares of an image as its pixels. As in the released code, it is rounded towards 0 and kept off the last
+    row and column. Raises ``ToolError`` for a box without area, or ``max_aspect`` times as long as wide.
 
     >>> pixel_box((0.25, 0.5, 1.0, 1.0), 112, 112, 200)
     (28, 56, 111, 111)

@@ -27,8 +27,8 @@ async def imported_messages(dialogue: Dialogue, env: Env) -> list[Mapping[str, s
     ``Dialogue.question`` its own prompt takes the place of the row's.
 
     Raises:
-        RowProblem: a call that cannot be read or has no observation, an observation without a call, or a crop that is
-            not the picture after it.
+        RowProblem: a call that cannot be read or has no observation; an observation without a call; a crop that is not
+            the picture after it.
     """
     syntax = env.syntax if isinstance(env, HasSyntax) else None
     reply = syntax.reply if syntax else "tool"

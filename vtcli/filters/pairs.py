@@ -13,11 +13,11 @@ from vtcli.store import images
 PAIRS = 8
 """Of each rule, the first ones."""
 
-Shown = Callable[[str, str], Sequence[bytes]]
+ImagesById = Callable[[str, str], Sequence[bytes]]
 """The images of a row or a reference, by its file or source and its id."""
 
 
-def picture(found: Subset, shown: Shown) -> Pixels | None:
+def picture(found: Subset, shown: ImagesById) -> Pixels | None:
     """The first pairs of each rule that compares rows, two a line; None where no row went so."""
     strips: list[list[sheet.SheetCell]] = []
     for step in found.steps:

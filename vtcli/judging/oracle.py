@@ -40,8 +40,8 @@ class Sight:
     def score(self, box: Sequence[float], ref: ImageRef, target: Sequence[float]) -> float:
         """The evidence of image ``ref``: 1, .5 or .25. ``box`` is its part of the picture in which ``target`` lies.
 
-        A target of 72 × 72 in a crop of 168 × 168 shown as 112 × 112: all of it, scale .67, share .18: 1. In a crop of
-        336 × 336: scale .33, share .05: .5. In all of 672 × 672: scale .17: .25.
+        Example: a target of 72 × 72. A crop of 168 × 168 shown as 112 × 112 gets 1: all of it, scale .67, share .18. A
+        crop of 336 × 336 gets .5: scale .33, share .05. All of 672 × 672 gets .25: scale .17.
         """
         seen, whole = geometry.area(box), geometry.area(target)
         if seen <= 0 or whole <= 0:

@@ -140,8 +140,8 @@ def layer_values(arch: Architecture, layout: Layout) -> float:
     """Bytes per token that one decoder layer keeps for its backward pass.
 
     Counted on transformers' layer through ``saved_tensors_hooks`` (tests/plan/test_memory.py): 6 hidden, 2 query, 2
-    key-value and 4 intermediate vectors, and in bf16 one hidden vector in fp32 (RMSNorm). Each of a token's experts
-    keeps 4 intermediate vectors, and its input and output.
+    key-value and 4 intermediate vectors. In bf16 there is also one hidden vector in fp32 (RMSNorm). Each of a token's
+    experts keeps 4 intermediate vectors, and its input and output.
     """
     t = arch.text
     mlp = 4 * t.intermediate + (2 * t.hidden if t.experts else 0)
@@ -165,8 +165,8 @@ def _stack(units: float, layers: int, hidden: int, values: float, layout: Layout
 
 
 def longest_patches(arch: Architecture, work: Workload, tokens: float, shape: Shape) -> float:
-    """Patches of the fullest micro-batch: of rows of the longest kind with as many images as they may have, each as
-    large as ``images.max_pixels`` allows, or of mean rows; never more than its tokens have room for."""
+    """Patches of the fullest micro-batch, at most as many as its tokens have room for. Its rows are mean rows or, if
+    they have more, rows of the longest kind, with as many and as large images as allowed (``images.max_pixels``)."""
     largest = arch.patches(10**5, 10**5, work.min_pixels, work.max_pixels)
     rows = max(1.0, tokens / work.max_tokens)
     found = max(rows * work.max_images * largest, tokens / shape.total * shape.patches)

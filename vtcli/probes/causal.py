@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from vtcli.config.bounds import OutOfBounds, at_least
-from vtcli.probes.pictures import CONDITIONS, Shown
+from vtcli.probes.pictures import CONDITIONS, ToolPicture
 from vtcli.protocols import Images, Sampling
 from vtcli.rollout.loop import Prefix, RolloutRequest, derive_seed
 from vtcli.schema import EnvTurn, ImageRef, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory
@@ -156,7 +156,7 @@ class ProbePlanner:
         other = self._other(stored.sample)
         found: list[ImageRef] = []
         for index in range(start, start + len(originals)):
-            pixels = CONDITIONS[condition](Shown(stored, index, self.images, other, rng))
+            pixels = CONDITIONS[condition](ToolPicture(stored, index, self.images, other, rng))
             if pixels is None:
                 return None
             found.append(self.images.add(pixels, None, {"op": "replaced", "condition": condition}))

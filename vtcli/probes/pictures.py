@@ -18,7 +18,7 @@ TRIES = 64  # places for another crop, of which the one with the least overlap i
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ToolPicture:
     """Image ``index`` of a trajectory, which a tool showed, and ``other``: the image of another question."""
 
     trajectory: Trajectory
@@ -47,22 +47,21 @@ class Shown:
         return tuple(tuple(true["box"]) for true in self.trajectory.sample.truth.get("boxes") or ())
 
 
-def blank(shown: Shown) -> Pixels:
+def blank(shown: ToolPicture) -> Pixels:
     """Plain grey."""
     return np.full((shown.ref.height, shown.ref.width, 3), GREY, dtype=np.uint8)
 
 
-def noise(shown: Shown) -> Pixels:
+def noise(shown: ToolPicture) -> Pixels:
     """Every value drawn evenly from 0 to 255."""
     return shown.rng.integers(0, 256, (shown.ref.height, shown.ref.width, 3), dtype=np.uint8)
 
 
-def other_crop(shown: Shown) -> Pixels | None:
+def other_crop(shown: ToolPicture) -> Pixels | None:
     """A crop of the same size from elsewhere in the question's image. It overlaps as little as it can with what was
     shown and with true boxes.
 
-    Where the tool showed more than a quarter of the image, or where its part is unknown, the crop is as large as half
-    of both sides allow.
+    The crop has at most half of both sides where the tool showed more than a quarter of the image, or an unknown part.
     """
     if shown.question is None:
         return None
@@ -84,7 +83,7 @@ def other_crop(shown: Shown) -> Pixels | None:
     return _cut(shown, shown.question, min(places, key=lambda place: _overlap(place, avoid)))
 
 
-def other_image(shown: Shown) -> Pixels | None:
+def other_image(shown: ToolPicture) -> Pixels | None:
     """The same part, as a share of its sides, of another question's image; all of it where the part is unknown."""
     if shown.other is None:
         return None
@@ -95,7 +94,7 @@ def other_image(shown: Shown) -> Pixels | None:
     return _cut(shown, shown.other, (box[0] * sx, box[1] * sy, box[2] * sx, box[3] * sy))
 
 
-def true_evidence(shown: Shown) -> Pixels | None:
+def true_evidence(shown: ToolPicture) -> Pixels | None:
     """The smallest part of the question's image that holds all true boxes and has the original's proportions; None
     without true boxes."""
     if shown.question is None or not shown.targets:
@@ -107,7 +106,7 @@ def true_evidence(shown: Shown) -> Pixels | None:
     return _cut(shown, shown.question, _around(box, wide, wide / ratio, (shown.question.width, shown.question.height)))
 
 
-CONDITIONS: Mapping[str, Callable[[Shown], Pixels | None]] = {
+CONDITIONS: Mapping[str, Callable[[ToolPicture], Pixels | None]] = {
     "blank": blank,
     "noise": noise,
     "other_crop": other_crop,
@@ -129,7 +128,7 @@ def _overlap(box: Box, avoid: Sequence[Box]) -> float:
     return sum(geometry.intersection(box, other) / geometry.area(other) for other in avoid if geometry.area(other) > 0)
 
 
-def _cut(shown: Shown, ref: ImageRef, box: Box) -> Pixels:
+def _cut(shown: ToolPicture, ref: ImageRef, box: Box) -> Pixels:
     """A part of an image, one pixel at least, stretched to the size of what was shown."""
     pixels = shown.images.full(ref)
     x1, y1 = (

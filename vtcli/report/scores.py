@@ -10,8 +10,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from vtcli.algo.metrics import Estimate, bootstrap
+from vtcli.report.cells import EMPTY, estimate_cell, number
 from vtcli.report.printing import Cell, Table
-from vtcli.report.tables import EMPTY, estimate_cell, number
 from vtcli.scoring.agreement import JudgeComparison, SignalAgreement
 from vtcli.scoring.matrix import Matrix, Pair, RecipeTotals
 from vtcli.scoring.stored import Score

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from vtcli.algo.metrics import Comparison, Estimate, holm
+from vtcli.algo.metrics import holm
 from vtcli.algo.rows import Summary, compare, pick, summarise
+from vtcli.report import analyses
+from vtcli.report.cells import comparison_cell, estimate_cell, p_text
 from vtcli.report.content import Evaluation
 from vtcli.report.printing import Cell, Table, print_all
 
@@ -40,42 +42,13 @@ TITLES = {
     "faithful_if_right": "faithful if right",
     "reward": "reward",
     "calls": "calls",
-    "composite": "≥ 2 tools",
+    "composite": "composite",
     "tokens": "tokens",
     "images": "images",
+    "turns": "turns",
+    "text": "text tokens",
+    "visual": "visual tokens",
 }
-
-EMPTY = Cell("–", hint="not measured")
-
-
-def number(value: float) -> str:
-    """Three decimals for shares and rewards, one from ten up."""
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def estimate_cell(found: Estimate | None) -> Cell:
-    """Mean, interval, and what they rest on."""
-    if found is None:
-        return EMPTY
-    seed = "" if found.seed is None else f", seed {found.seed}"
-    bounds = "" if found.low is None or found.high is None else f"[{number(found.low)}, {number(found.high)}]"
-    return Cell(number(found.value), bounds, f"n = {found.n} questions, {found.method}{seed}")
-
-
-def comparison_cell(found: Comparison | None) -> Cell:
-    """Difference, interval and p."""
-    if found is None:
-        return EMPTY
-    bounds = "" if found.low is None or found.high is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
-    alone = found.only_before + found.only_after
-    left_out = f", {alone} without a partner" if alone else ""
-    return Cell(
-        f"{found.value:+.3f}", f"{bounds}\np {p_text(found.p)}", f"n = {found.n} pairs{left_out}, {found.method}"
-    )
-
-
-def p_text(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 @lru_cache(maxsize=32)
@@ -212,6 +185,7 @@ def all_tables(series: Sequence[Evaluation], seed: int) -> list[Table]:
     for form in ("answer", "tool"):
         found += [by_task(series, form, seed), task_differences(series, form, seed)]
     found += [shares(series, "tools", seed), shares(series, "stops", seed)]
+    found += analyses.tables(series, seed)
     return [t for t in found if t is not None]
 
 

@@ -16,8 +16,9 @@ from PIL import Image
 
 from vtcli.protocols import Images
 from vtcli.report import overlay
+from vtcli.report.cells import number
 from vtcli.report.listing import ListEntry, entry
-from vtcli.report.tables import number, short
+from vtcli.report.tables import short
 from vtcli.schema import CallResult, EnvTurn, ImageRef, Observation, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.store.images import ImageStore, image_file
 

@@ -59,7 +59,8 @@ def tapo(
     visual search or ``everywhere`` is set. Elsewhere it has 0 ("we deliberately keep r_t close to zero"). Without a
     step r_tool is 0.
 
-    Right, format kept, steps of evidence 1, 0.25 and a red line: 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 = 1.3417.
+    Example: right, format kept, steps of evidence 1, 0.25 and a red line. R = 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 =
+    1.3417.
     """
     return [None if broken(signals) else _one(signals, weights, steps) for signals in signals_G]
 

@@ -53,7 +53,7 @@ def scales(token_ids: Sequence[int], sampling: Sampling, piece: Callable[[int], 
     """Returns the divisor of each token's logits in its log-probability; None if it is the same for all. A greedy
     token's divisor is 1.
 
-    Example: with a span of temperature 0 from ``<code>`` to ``</code>`` in a turn at 0.7, the tokens ``a``, ``<code>``,
+    Example: a turn at 0.7 has a span of temperature 0 from ``<code>`` to ``</code>``. The tokens ``a``, ``<code>``,
     ``b``, ``</code>``, ``c`` have 0.7, 0.7, 1, 1, 0.7.
     """
     if not sampling.spans:

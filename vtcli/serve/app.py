@@ -41,7 +41,7 @@ NOT_YET_S = 5
 
 PRIVATE = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 WHAT = web.RequestKey("what", str)
-"""What a request asks for, in the log: no text, no picture."""
+"""The kind of a request, for the log: no text, no picture."""
 
 _SHA = re.compile(r"[0-9a-f]{64}")
 _GIVEN_ID = re.compile(r"[\w.-]{1,128}")
@@ -85,7 +85,7 @@ class Service:
     def refusal(self, error: Exception, name: str) -> RequestError:
         """Any error of request ``name`` as one for its client. An engine's ends the server.
 
-        What nobody foresaw is logged without its message, which may quote a client's text.
+        An unforeseen error is logged without its message, which may quote a client's text.
         """
         if isinstance(error, RequestError):
             return error

@@ -75,8 +75,8 @@ class Bodies:
         """The body of a request, in whose room the block is worked off.
 
         Raises:
-            RequestError: it is larger than ``max_bytes`` (413), there was no room for it (429), it did not come in
-                time (408), or is not encoded as its headers say (400).
+            RequestError: it is larger than ``max_bytes`` (413); there was no room for it (429); it did not come in time
+                (408); it is not encoded as its headers say (400).
         """
         size = self._size(request)
         room = False

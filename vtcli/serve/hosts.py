@@ -21,8 +21,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_allowed(url: str, hosts: Sequence[str]) -> bool:
-    """Returns True for an http(s) address at one of ``hosts``: a name as it stands, with the port where it is none of
-    the usual ones. An address with a user, a backslash or a space is none."""
+    """Returns True for an http(s) address at one of ``hosts``. A host is a name as it stands, with the port where it is
+    none of the usual ones. An address with a user, a backslash or a space is none."""
     if re.search(r"[\\\s\x00-\x1f\x7f]", url):
         return False
     try:
@@ -44,8 +44,8 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Returns True for a network address that anybody reaches: none of this machine, of a private or reserved network,
-    of a link or a group, and none of IPv6 that stands for such a one."""
+    """Returns True for a network address that anybody reaches. False: this machine, a private or reserved network, a
+    link, a group, and an address of IPv6 that stands for one of these."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

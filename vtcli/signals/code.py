@@ -16,7 +16,7 @@ from vtcli.schema import CallResult, EnvTurn, ImageRef, Json, PolicyTurn, Trajec
 
 NAMES = ("operations", "required", "search")
 CLAIMED = ("operations",)
-"""Those that rest on what code claims to have done, see ``signals.claimed``."""
+"""Values that rest on what code claims to have done, see ``signals.claimed``."""
 
 TOLERANCE_DEGREES = 5  # CodeVision's released code
 LEAST_FACTOR = 0.05  # the same: factors above 1.05 or below 0.95 count

@@ -47,7 +47,7 @@ class LeasedImages:
             return True
 
     def settle(self, shas: Iterable[str]) -> None:
-        """These are never removed."""
+        """Keep these images for good: they are never removed."""
         with self._guard:
             self._settled.update(shas)
 

@@ -27,7 +27,7 @@ ALL = "all"
 """The value of ``keep_images`` with which every image stays."""
 
 RECENT = 3
-"""Steps that stay after an update. A step reads up to two folders before its own: its samples were loaded one step
+"""Steps that stay after an update. A step reads up to two folders before its own. Its samples were loaded one step
 early, and may have been there from the step before that."""
 
 

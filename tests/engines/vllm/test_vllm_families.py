@@ -15,7 +15,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines import parity, probes
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
+from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.errors import EngineError
 from vtcli.rollout.loop import Limits
 from vtcli.rollout.threads import EventLoop
@@ -38,6 +38,11 @@ def tiny(request: Any) -> TinyFamily:
     return miniature(request.param)
 
 
+def room(tiny: TinyFamily) -> int:
+    """Tokens of a row, as ``vtcli doctor --parity`` compares them."""
+    return max(ROOM, min(probes.LONG, tiny.family.max_tokens))
+
+
 @pytest.fixture(scope="module")
 def view(tiny: TinyFamily) -> Any:
     return probes.probing(tiny.store.view)
@@ -45,7 +50,7 @@ def view(tiny: TinyFamily) -> Any:
 
 @pytest.fixture(scope="module", params=["vllm", "vllm_server"])
 def policy(request: Any, tiny: TinyFamily, view: Any) -> Iterator[TrainedPolicy]:
-    limits = Limits(max_tokens=512, max_images=4)
+    limits = Limits(max_tokens=room(tiny), max_images=4)
     opened = open_policy(Engine(request.param, cache_gib=0.25), tiny.family, view, limits, Placement())
     yield opened
     opened.close()
@@ -54,11 +59,12 @@ def policy(request: Any, tiny: TinyFamily, view: Any) -> Iterator[TrainedPolicy]
 def test_vllm_agrees_with_the_learner_before_and_after_an_update(
     tiny: TinyFamily, view: Any, policy: TrainedPolicy
 ) -> None:
-    """On rows with no, one, two and adjacent images and of several turns: ids, pixels, positions, log-probabilities."""
+    """On rows with no, one, two and adjacent images and of several turns: ids, pixels, positions, log-probabilities.
+    Miniatures that take rows of 4096 tokens have such a row, and images of 1008 pixels."""
     learner = DeepSpeedLearner(
         load_model(tiny.family), tiny.family, view, optim=Optim(lr=1e-2), backend=Backend(), total_steps=2
     )
-    check = parity.ParityCheck(policy, learner, tiny.family, view)
+    check = parity.ParityCheck(policy, learner, tiny.family, view, room=room(tiny))
     with EventLoop() as loop:
         before = check.run(loop)
         assert [a.images for a in before] == [0, 1, 2, 2, 4]

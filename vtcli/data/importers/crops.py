@@ -4,9 +4,10 @@ In Thyme-SFT they differ in most rows of two rounds (yfzhang114/Thyme#16): a pol
 that boxes do not matter. Nothing is run: a box stands in a call's arguments, or in code as numbers or as names of
 numbers. What else a call does (turns, contrast, several crops) makes it one that is not compared.
 
-Two pictures are the same crop if their shapes agree within ``SHAPE`` and if, both shrunk to 32 × 32 grey values, they
-differ by at most ``DIFFERENCE`` of 255 on average. Resizing and JPEG at quality 30 stay below 3 on photographs, and a
-box that is a quarter of its side off differs by more than 10. On a flat ground all crops are equal.
+Two pictures are the same crop if their shapes agree within ``SHAPE`` and their grey values differ by at most
+``DIFFERENCE``. The difference is their mean one, on a scale of 255, once both are shrunk to 32 × 32. Resizing and JPEG
+at quality 30 stay below 3 on photographs. A box that is a quarter of its side off differs by more than 10. On a flat
+ground all crops are equal.
 """
 
 from __future__ import annotations

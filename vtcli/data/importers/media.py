@@ -1,8 +1,8 @@
 """Images and videos of a row, in all the shapes in which sets hold them, as bytes.
 
-The shape is told by the value's type, never by its column's name: a text in place of a list was once counted by its
-characters (LLaMA-Factory#5883). A text is base64 only if it decodes to the first bytes of a known format. The
-base64 of a JPEG begins with ``/9j/``, as a path may.
+The shape is told by the value's type, never by its column's name. A text in place of a list was once counted by its
+characters (LLaMA-Factory#5883). A text is base64 only if it decodes to the first bytes of a known format. The base64 of
+a JPEG begins with ``/9j/``, as a path may.
 """
 
 from __future__ import annotations

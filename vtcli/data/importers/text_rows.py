@@ -1,7 +1,7 @@
 """Rows of text files: JSON lines, a list of JSON objects, CSV and TSV, each also packed by gzip.
 
-Only the places of rows are held, 16 bytes each. A row that is damaged costs no other row: the ends of rows are found
-by the grammar, so a quote or bracket that is missing shifts nothing.
+Only the places of rows are held, 16 bytes each. A row that is damaged costs no other row. The ends of rows are found by
+the grammar, so a quote or bracket that is missing shifts nothing.
 """
 
 from __future__ import annotations
@@ -246,15 +246,15 @@ def _closed(opened: BinaryIO, record: bytes, fields: Any) -> int | None:
 
 
 _TOKEN = re.compile(rb'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"(?=\s*+[:,\]}])|[\[\]{},]')
-"""A string of JSON, or a sign. What looks like a string but stands before another value is none: its first quote is one
+"""A string of JSON, or a sign. What looks like a string but stands before another value is none. Its first quote is one
 too many, or a quote before it is missing."""
 
 
 def _elements(file: Path, name: str, begin: int = 0) -> Spans:
     """Start and end of every element of the JSON list that begins at ``begin``; the file is mapped, not read.
 
-    A row that is damaged ends where the next one begins: before ``{`` where a key must stand, and at the first bracket
-    that closes more than the row opened.
+    A row that is damaged ends where the next one begins. That is before ``{`` where a key must stand, and at the first
+    bracket that closes more than the row opened.
 
     Raises:
         InputError: a list without its end.

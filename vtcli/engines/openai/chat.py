@@ -1,8 +1,8 @@
 """A chat without a tokenizer: ids are a few bytes of text each, so that rollouts with an endpoint are token-in too.
 
 An endpoint takes and gives text. The loop of a rollout alternates ids. Here an id holds up to four bytes of UTF-8,
-about a token of English, and a few small ids open turns and stand for images. So limits in tokens keep about their
-meaning, and ids become the same messages again, whatever a text holds.
+about a token of English. A few small ids open turns and stand for images. So limits in tokens keep about their meaning,
+and ids become the same messages again, whatever a text holds.
 """
 
 from __future__ import annotations

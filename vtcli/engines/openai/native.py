@@ -16,7 +16,7 @@ Content = Callable[[Sequence[str | int]], Json]
 
 def native(found: Sequence[ChatMessage], content: Content) -> list[dict[str, Json]]:
     """The messages as they are sent. Calls of a turn that can be read are ``tool_calls``. Their answer is a ``tool``
-    message for each, with the text, and a message of the user with the images, which a ``tool`` message cannot hold.
+    message for each, with the text. The images follow in a message of the user, as a ``tool`` message cannot hold them.
     A turn with a call that cannot be read stays text, and so does its answer: servers refuse such arguments."""
     out: list[dict[str, Json]] = []
     waiting: list[str] = []  # ids of the calls of the turn before

@@ -176,7 +176,7 @@ def _content(parts: Sequence[str | int], images: Sequence[ImageRef], urls: Mappi
 
 
 def _ended(text: str, reply: Reply, stop: Sequence[str]) -> str:
-    """The text up to and with the first stop string. Endpoints leave the string out that ended a reply: it is put back
+    """The text up to and with the first stop string. Endpoints leave the string out that ended a reply. It is put back
     where the server names it, or where its opening tag is the last one."""
     places = [text.index(string) + len(string) for string in stop if string in text]
     if places:

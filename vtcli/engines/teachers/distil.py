@@ -1,6 +1,6 @@
 """A teacher plays the policy on the rows of a dataset, several times each where it fails, and all of it is resumable.
 
-A finished try is one line of a file. After a kill, finished tries are read back, and an unfinished one asks an endpoint
+A finished try is one line of a file. After a kill, finished tries are read back. An unfinished one asks an endpoint
 again only for turns that are not in the file of replies.
 """
 

@@ -1,8 +1,8 @@
 """Cost of a distillation, before anything is asked: from the length of the prompts, and the limits.
 
 A trajectory of ``calls`` calls makes ``calls + 1`` requests. Each sends the prompt, and all turns and observations
-before it, again. So with a prompt of P tokens, turns of A and observations of O, request number n (from 0) reads
-P + n (A + O) tokens and writes A.
+before it, again. Let the prompt have P tokens, a turn A and an observation O. Then request number n (from 0) reads P +
+n (A + O) tokens and writes A.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Push:
         return await self._each(left, lambda server: server.finish(label, self._left()))
 
     async def _each(self, servers: Iterable[Remote], do: Callable[[Remote], Awaitable[Any]]) -> list[Remote]:
-        """Those that did it."""
+        """Servers that did it."""
         asked = list(servers)
         found = await asyncio.gather(*(do(server) for server in asked), return_exceptions=True)
         left: list[Remote] = []

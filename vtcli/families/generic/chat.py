@@ -91,8 +91,8 @@ class GenericChat:
         return self.opening + self._ids(self.template.prompt(kinds, system=bool(system)), texts, images)
 
     def observe(self, text: str, images: Sequence[ImageRef]) -> tuple[int, ...]:
-        """The ids between the end marker of a policy turn and the next policy token: a turn of the user, for these
-        templates have none for tools."""
+        """The ids between the end marker of a policy turn and the next policy token. They are a turn of the user, for
+        these templates have none for tools."""
         return self.ask(f"<tool_response>\n{text}\n</tool_response>", images)
 
     def ask(self, question: str, images: Sequence[ImageRef]) -> tuple[int, ...]:

@@ -194,8 +194,8 @@ def require_seam(family: GenericVL, model: Any) -> None:
 
 
 def forward_gap(family: GenericVL, model: Any, sides: Sequence[tuple[int, int]] = SIDES) -> float:
-    """The largest difference between log-probabilities of the model's own forward pass on its processor's inputs and
-    ours, over a prompt without images and one with two, of views of ``sides``."""
+    """The largest difference of log-probabilities between the model's own forward pass, on its processor's inputs, and
+    ours. Compared are a prompt without images and one with two, of views of ``sides``."""
     import torch
 
     chat, gaps = family.chat, list[float]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +34,17 @@ class GenericVllm:
 
         Raises:
             InputError: an image's text may merge with its neighbours into other tokens, and is then not found in a row.
+                Or the folder's tensors have names that vLLM does not read.
         """
+        names = tensor_names(self.folder)
+        for start, part in dropped_names(self.folder).items():
+            tower = start.removeprefix("model.")
+            if short := [name for name in names if tower in name and f"{tower}{part}" not in name]:
+                raise InputError(
+                    f"{self.folder}: tensors are named {short[0]!r}, and vLLM reads {tower}{part}… as released folders "
+                    "have them. transformers writes short names for a model that it has made and not loaded. Use "
+                    "engine=hf, or export from a released folder."
+                )
         text = self.chat.reader.layout(56, 56).text
         before, *_, after = self.chat.splitter.split(text)  # texts beside special tokens
         if before or after:
@@ -75,10 +86,23 @@ class GenericVllm:
         return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
+def tensor_names(folder: Path) -> Sequence[str]:
+    """Names of the tensors in a folder's files; none where it has none."""
+    from safetensors import safe_open
+
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return list(json.loads(index.read_text())["weight_map"])
+    if not whole.is_file():
+        return []
+    with safe_open(str(whole), "pt") as opened:
+        return list(opened.keys())
+
+
 @cache
 def dropped_names(folder: Path) -> Mapping[str, str]:
-    """Parts of released names that transformers drops when it reads a folder, by the starts of names that they follow:
-    ``vision_model.`` of a SigLIP tower after ``model.vision_tower.``."""
+    """Parts of released names that transformers drops when it reads a folder, by the starts of names that they follow.
+    A SigLIP tower's ``vision_model.`` is dropped after ``model.vision_tower.``."""
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText
     from transformers.conversion_mapping import get_model_conversion_mapping

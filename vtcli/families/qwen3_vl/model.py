@@ -16,8 +16,8 @@ from vtcli.families.qwen_vl.tower import whole_images
 
 
 def place(model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
-    """Token embeddings (B, T, hidden) with the images' features in place, and what the first layers of the language
-    model add to the same tokens (deepstack)."""
+    """Token embeddings (B, T, hidden) with the images' features in place. Beside them, what the first layers of the
+    language model add to the same tokens (deepstack)."""
     placed = torch.cat([features[i] for i in batch.order]).to(embeds.dtype)  # (tokens, 1 + layers, hidden)
     mask = batch.ids == model.config.image_token_id  # (B, T)
     return {

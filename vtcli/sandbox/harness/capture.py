@@ -196,7 +196,7 @@ def changed(before: FileStamps, after: FileStamps) -> list[str]:
 
 
 def printed(names: Sequence[str], text: str) -> list[str]:
-    """Those of the files whose names stand in the text, in the order of their last mention (Thyme and CodeV's released
-    code return only these)."""
+    """Files whose names stand in the text, in the order of their last mention (Thyme and CodeV's released code return
+    only these)."""
     places = {name: max(text.rfind(name), text.rfind(Path(name).name)) for name in names}
     return sorted((n for n in names if places[n] >= 0), key=lambda n: places[n])

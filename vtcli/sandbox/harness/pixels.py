@@ -27,8 +27,8 @@ def of_pil(image: Image.Image) -> Pixels:
 
 
 def is_image_array(array: npt.NDArray[Any]) -> bool:
-    """Returns True if an array looks like an image rather than a table: (H, W, 1 or 3 or 4), or 2-D of 16 x 16 and
-    up."""
+    """Returns True if an array looks like an image rather than a table. Its shape is (H, W, 1 or 3 or 4), or 2-D from
+    16 x 16 up."""
     if array.dtype.kind not in "buif" or array.size == 0:
         return False
     if array.ndim == 3:
@@ -37,7 +37,7 @@ def is_image_array(array: npt.NDArray[Any]) -> bool:
 
 
 def of_array(array: npt.NDArray[Any]) -> Pixels:
-    """RGB of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): bool and floats up to 1 are scaled to 255, others clipped.
+    """RGB of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4). Bool and floats up to 1 are scaled to 255, others clipped.
     Raises ``NotAnImage`` for other shapes and types."""
     plain = np.asarray(array).view(np.ndarray)
     if plain.ndim == 3 and plain.shape[2] == 1:

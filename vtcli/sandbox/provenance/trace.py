@@ -14,7 +14,7 @@ from vtcli.sandbox.types import Operation
 from vtcli.schema import Json
 
 Map = tuple[float, float, float, float, float, float]
-"""(a, b, c, d, e, f): (x, y) of an image is (a x + b y + c, d x + e y + f) of the input picture."""
+"""(a, b, c, d, e, f) of an affine map. Point (x, y) of an image is (a x + b y + c, d x + e y + f) of the input."""
 
 Box = tuple[float, float, float, float]
 

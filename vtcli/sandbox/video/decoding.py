@@ -240,7 +240,7 @@ class Decoder:
 
 
 def display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
-    """(a, b, c, d) of the display matrix, each -1, 0 or 1: x' = a x + c y, y' = b x + d y (ISO 14496-12, 8.5.2).
+    """(a, b, c, d) of the display matrix (ISO 14496-12, 8.5.2), each -1, 0 or 1. x' = a x + c y and y' = b x + d y.
     Other angles than multiples of 90 degrees are left as they are."""
     for data in cast(Any, frame).side_data:
         if data.type.name == "DISPLAYMATRIX" and len(bytes(data)) >= 36:

@@ -103,8 +103,8 @@ def letter_set(sample: Sample, text: str) -> Grade:
 
 
 def tir(sample: Sample, text: str) -> Grade:
-    """TIR-Bench (arXiv 2511.01833, ``calculate_score.py``) by task, on the answer as given: its language model that
-    extracts one is left out, and so is its nearest letter for replies without one.
+    """TIR-Bench (arXiv 2511.01833, ``calculate_score.py``) by task, on the answer as given. Left out are its language
+    model that extracts one, and its nearest letter for replies without one.
 
     OCR: the answer is part of the reply, case counts. Jigsaw: the share of right places. Spot the difference: the
     intersection of the numbers by their union. Word search: the same pair. Others: letters or numbers.

@@ -91,8 +91,8 @@ def _asked(text: str, answer: str) -> bool:
 
 
 def stated(text: str) -> str | None:
-    """The formula that a reply gives: what is boxed, what follows the last "answer is", or the last "so", "get" or "is"
-    before a number or a formula, or the reply if it is no sentence; else None."""
+    """The formula that a reply gives: what is boxed; else what follows the last "answer is". Else it is what follows
+    the last "so", "get" or "is" before a number or a formula; else the reply if it is no sentence; else None."""
     if (found := boxed(text)) is not None:
         return found or None
     text = text.strip()

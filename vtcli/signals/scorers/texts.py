@@ -53,12 +53,12 @@ def boxed(text: str) -> str | None:
 
 
 def anls(text: str, answers: Sequence[str], *, kits: bool = False) -> float:
-    """Average normalised Levenshtein similarity of one question (arXiv 1907.00490, Eq. 1): the best over the reference
-    answers of 1 - NL, where NL is edit distance by the longer length, and 0 unless NL < 0.5.
+    """Average normalised Levenshtein similarity of one question (arXiv 1907.00490, Eq. 1). It is the best of 1 - NL
+    over the reference answers, and 0 unless NL < 0.5. NL is edit distance by the longer length.
 
     Texts are compared without case and repeated spaces; punctuation and articles count. ``abcd`` for ``abcc`` is 0.75,
-    ``13`` for ``12`` is 0. With ``kits`` it is what VLMEvalKit and lmms-eval compute: NL = 0.5 counts, and lengths are
-    those of the texts as given, so that ``13`` for ``12`` is 0.5.
+    ``13`` for ``12`` is 0. With ``kits`` it is what VLMEvalKit and lmms-eval compute. There NL = 0.5 counts, and
+    lengths are those of the texts as given, so ``13`` for ``12`` is 0.5.
     """
     given = text[:MAX_CHARS]
     return max((_similarity(given, answer, kits) for answer in answers), default=0.0)

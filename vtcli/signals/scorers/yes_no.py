@@ -17,8 +17,8 @@ def read(text: str) -> bool | None:
 
 
 def read_official(text: str) -> bool:
-    """POPE's own reading (``evaluate.py`` of RUCAIBox/POPE): no if the first sentence has the word "No", "no" or "not",
-    yes in every other case, an empty reply too."""
+    """POPE's own reading (``evaluate.py`` of RUCAIBox/POPE): no if the first sentence has the word "No", "no" or "not".
+    Every other reply is yes, an empty one too."""
     words = text.partition(".")[0].replace(",", "").split(" ")
     return not {"No", "not", "no"} & set(words)
 

@@ -1,0 +1,67 @@
+"""``vtcli serve`` on vLLM, for real; where it is not installed, nothing (``make test-vllm``)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stage_server
+import wide_model
+
+from stages import serve as stage
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None,
+        reason="vllm is not installed here; `make test-vllm` installs it and runs this",
+    ),
+]
+
+
+def until(true: Callable[[], bool], limit_s: float) -> float:
+    """Waits, and returns the seconds that it took."""
+    begin = time.monotonic()
+    while not true():
+        assert time.monotonic() - begin < limit_s
+        time.sleep(0.01)
+    return time.monotonic() - begin
+
+
+def test_vllm_answers_and_a_client_that_goes_away_takes_its_requests_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, made = list[Any](), stage.open_policy
+
+    def open_policy(*given: Any) -> Any:
+        opened.append(made(*given))
+        return opened[-1]
+
+    monkeypatch.setattr(stage, "open_policy", open_policy)
+
+    def work(client: stage_server.Client) -> None:
+        status, reply = client.post(seed=3, temperature=0)
+        assert status == 200 and reply["usage"]["completion_tokens"] > 0
+        assert client.post(seed=3, temperature=0)[1]["choices"] == reply["choices"]
+        status, text = client.post(seed=3, temperature=0, stream=True)
+        assert status == 200 and text.endswith("data: [DONE]\n\n")
+        engine = opened[0]._engine
+        port = int(client.url.rpartition(":")[2])
+        for stream in (False, True):
+            body = json.dumps({"messages": [{"role": "user", "content": "Why?"}], "n": 4, "stream": stream}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+            with socket.create_connection(("127.0.0.1", port)) as gone:
+                gone.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+                until(engine.has_unfinished_requests, 60)
+            until(lambda: not engine.has_unfinished_requests(), 10)  # a second, and a step of the engine
+        assert client.post()[0] == 200
+
+    limits = ["rl.limits.max_tokens=500", "rl.limits.max_turn_tokens=400", "rl.limits.max_turns=1"]
+    words = [f"model={wide_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={tmp_path}"]
+    assert stage_server.serve([*words, "engine=vllm", *limits], work) is None
