@@ -222,9 +222,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     if learner.rank != 0:
         return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
-    return stage.commit(
-        folder, {"steps": steps, "rows": len(schedule.used), "phase": "sft"} | _world(config, stage.store)
-    )
+    return stage.commit(folder, {"steps": steps, "rows": schedule.rows, "phase": "sft"} | _world(config, stage.store))
 
 
 def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
@@ -255,8 +253,13 @@ class Schedule:
         return cls(used, alone, round(first.epochs * len(alone) / first.rows_per_step), config)
 
     @property
+    def rows(self) -> int:
+        """Number of rows that are learnt from."""
+        return len(self.used)
+
+    @property
     def steps(self) -> int:
-        return self.alone_steps + max(1, round(self.config.epochs * len(self.used) / self.config.rows_per_step))
+        return self.alone_steps + max(1, round(self.config.epochs * self.rows / self.config.rows_per_step))
 
     def batch(self, step: int) -> list[int]:
         rows: Sequence[int]
