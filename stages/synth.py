@@ -41,9 +41,9 @@ from vtcli.engines.teachers.card import (
     WriteCall,
     read_teacher,
 )
+from vtcli.engines.teachers.demos import write_rows
 from vtcli.engines.teachers.distil import Distillation, Distiller
 from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
-from vtcli.engines.teachers.rows import write_rows
 from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
