@@ -183,16 +183,17 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
     done = 0
     barrier()  # the first rank has made the work folder
+    # The first rank writes the logs, so it alone cuts them back to the checkpoint.
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
         done = found[0]
         learner.load_checkpoint(found[1])
-    own = slice(learner.rank, None, learner.world)
+    own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
     def begin(step: int) -> list[Future[TrainRow]]:
         """Reads and encodes this rank's rows of a step, in threads."""
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
-    coming = begin(done)
+    coming = begin(done)  # a step ahead: images are decoded while the step before is learnt
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
