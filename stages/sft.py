@@ -183,9 +183,8 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
     done = 0
     barrier()  # the first rank has made the work folder
-    # The first rank writes the logs, so it alone cuts them back to the checkpoint.
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]
+        done = found[0]  # the first rank has cut the logs back to it, which it alone writes
         learner.load_checkpoint(found[1])
     own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
