@@ -187,15 +187,15 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     done = 0
     barrier()  # the first rank has made the work folder
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]
+        done = found[0]  # the first rank has cut the logs back to it, which it alone writes
         learner.load_checkpoint(found[1])
-    own = slice(learner.rank, None, learner.world)
+    own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
     def begin(step: int) -> list[Future[TrainRow]]:
         """Reads and encodes this rank's rows of a step, in threads."""
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
-    coming = begin(done)
+    coming = begin(done)  # a step ahead: images are decoded while the step before is learnt
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
