@@ -228,7 +228,7 @@ class TrajectoryFeed:
         if self._drawn[0] == len(data):
             return self._drawn[1]
         lines = data.split(b"\n")[:-1]  # a last line without its end is being written
-        training = read_training([json.loads(line) for line in lines if line.strip()], "reward/")
+        training = read_training([json.loads(line) for line in lines if line.strip()])
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]
