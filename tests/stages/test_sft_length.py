@@ -66,15 +66,15 @@ def test_lengths_are_those_of_the_rows_that_are_learnt_and_no_pixel_is_stored(ro
 def test_longer_rows_are_left_out_counted_and_named(rows: DemoRows, capsys: pytest.CaptureFixture[str]) -> None:
     lengths = rows.lengths()
     kept, facts = sft._within(config(max_tokens=lengths[0]), rows, "train", ALONE)
-    assert (kept.ids, facts) == (("d0", "d4"), {"rows": 2, "too_long": 3})
+    assert (kept.ids, facts) == (("d0", "d4"), {"too_long": 3})
     assert [kept[i].id for i in range(2)] == ["d0", "d4"] and len(kept) == 2
     said = capsys.readouterr().err
     assert (
         f"left out: 3 of 5 rows of demos:v1 (train) have more than {lengths[0]} tokens, most d3 ({lengths[3]})" in said
     )
-    assert sft._within(config(), rows, "train", ALONE) == (rows, {"rows": 5})
+    assert sft._within(config(), rows, "train", ALONE) == (rows, {})
     whole, none = sft._within(config(max_tokens=max(lengths)), rows, "train", ALONE)
-    assert (whole.ids, none) == (rows.ids, {"rows": 5, "too_long": 0}) and not capsys.readouterr().err
+    assert (whole.ids, none) == (rows.ids, {"too_long": 0}) and not capsys.readouterr().err
 
 
 def test_longer_rows_are_an_error_by_choice_and_so_is_no_row_at_all(rows: DemoRows) -> None:
