@@ -471,7 +471,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
     rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
-        found = SampleSet(data, form, "train", images, config.bad_rows, rows)
+        found = SampleSet(data, form, "train", images, config.bad_rows, rows, "when_read")
         questions[form] = choose(data, form, found, config.tasks, config.prompts_per_step)
     seen = (retention, images, view)
     return _Training(

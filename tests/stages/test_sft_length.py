@@ -26,7 +26,7 @@ from vtcli.store.records import Demo, DemoSet
 def config(**keys: Any) -> Config:
     kept: dict[str, Any] = {"every": 200, "beside": True, "keep": 2, "best": None, "best_mode": "max"}
     checkpoints = {f"checkpoint_{key}": value for key, value in kept.items()}
-    fixed: dict[str, Any] = {"data": "demos:v1", "model": "m", "epochs": 2, "rows_per_step": 3}
+    fixed: dict[str, Any] = {"data": "demos:v1", "model": "m", "epochs": 2, "rows_per_step": 3, "rows": None}
     return Config(**fixed, optim=Optim(), first=First(), **checkpoints, **keys)
 
 

@@ -117,7 +117,7 @@ class HeldOut:
             InputError: no such questions, or rows that cannot be used.
         """
         settings = self.settings
-        samples = SampleSet(self.data, self.form, settings.split, self.images, self.bad_rows, ranks)
+        samples = SampleSet(self.data, self.form, settings.split, self.images, self.bad_rows, ranks, "when_read")
         places = self._places(samples)
         drawn = replace(self.sampling, temperature=settings.temperature) if settings.temperature else Sampling(0.0)
         seed = derive_seed(self.seed, "validation")

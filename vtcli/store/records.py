@@ -201,7 +201,8 @@ class SampleSet:
 
     Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
     That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
-    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. Pixels
+    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. With
+    ``pixels="when_read"`` a damaged image is an error of the ``load`` that reads it. Pixels
     go to ``store`` when a sample is loaded; a video's content is compared with its name then.
     """
 
@@ -213,9 +214,11 @@ class SampleSet:
         store: ImageStore,
         bad_rows: Literal["error", "skip"] = "error",
         ranks: Ranks = ALONE,
+        pixels: parquet.Pixels = "first",
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows, ranks)
+        path = _part(folder, f"{form}-{split}")
+        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, pixels)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -229,7 +232,7 @@ class SampleSet:
         Raises ``InputError`` for an undecodable image."""
         sample = self._load(index)
         if not self._store.has(sample.images):
-            _store_images(self._table.row(index), self._store, self._table.path)
+            _store_images(self._table.row(index), self._store, self._table)
         return sample
 
     def tasks(self) -> list[str]:
@@ -246,7 +249,7 @@ class SampleSet:
             split=info["split"],
             question=info["question"],
             answer=info["answer"],
-            images=_store_images(row, self._store, self._table.path),
+            images=_store_images(row, self._store, self._table),
             tools=tuple(info["tools"]),
             truth=json.loads(info["truth"]),
             videos=videos.load(self._table.path.parent, row.get("videos")),
@@ -263,9 +266,10 @@ class DemoSet:
         store: ImageStore,
         bad_rows: Literal["error", "skip"] = "error",
         ranks: Ranks = ALONE,
+        pixels: parquet.Pixels = "first",
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks)
+        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks, pixels)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -278,8 +282,8 @@ class DemoSet:
         """The messages alone; no image is read."""
         return tuple(self._table.row(index, "messages")["messages"])
 
-    def every_messages(self) -> list[Sequence[Mapping[str, str]]]:
-        """The messages of all demonstrations; no image is read."""
+    def every_messages(self) -> Iterator[Sequence[Mapping[str, str]]]:
+        """The messages of all demonstrations, one after the other; no image is read."""
         return self._table.column("messages")
 
     def load(self, index: int) -> Demo:
@@ -289,11 +293,11 @@ class DemoSet:
     def outline(self, index: int) -> Demo:
         """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
         row = self._table.row(index)
-        return _demo(row, _each_image(row, self._store.outline, self._table.path))
+        return _demo(row, _each_image(row, self._store.outline, self._table))
 
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
-        return _demo(row, _store_images(row, self._store, self._table.path))
+        return _demo(row, _store_images(row, self._store, self._table))
 
 
 def _demo(row: Mapping[str, Any], images: tuple[ImageRef, ...]) -> Demo:
@@ -301,13 +305,16 @@ def _demo(row: Mapping[str, Any], images: tuple[ImageRef, ...]) -> Demo:
     return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), images, unlearnt)
 
 
-def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:
-    return _each_image(row, store.add_encoded, path)
+def _store_images(row: Mapping[str, Any], store: ImageStore, table: parquet.ParquetTable) -> tuple[ImageRef, ...]:
+    return _each_image(row, lambda data, where: store.add_encoded(table.image(data, where), where), table)
 
 
-def _each_image(row: Mapping[str, Any], take: Callable[[bytes, str], ImageRef], path: Path) -> tuple[ImageRef, ...]:
+def _each_image(
+    row: Mapping[str, Any], take: Callable[[bytes, str], ImageRef], table: parquet.ParquetTable
+) -> tuple[ImageRef, ...]:
     return tuple(
-        take(image["bytes"], f"{number} of row {row['id']!r} in {path}") for number, image in enumerate(row["images"])
+        take((image or {}).get("bytes") or b"", f"{number} of row {row['id']!r} in {table.path}")
+        for number, image in enumerate(row["images"] or ())
     )
 
 
