@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.benchmarks import files, results
+from vtcli.benchmarks import comparison, files, results
 from vtcli.benchmarks import samples as benchmark_samples
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
@@ -37,7 +37,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, folder, printing, published, tables
+from vtcli.report import build, content, folder, printing, published, side_by_side, tables
 from vtcli.report import causal as causal_tables
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
@@ -440,6 +440,21 @@ def _benchmark_results(
     return measured
 
 
+def _beside_baseline(
+    config: Config, found: Sequence[Scored], label: str, judge: str, baseline: Artifact
+) -> printing.Table | None:
+    """The benchmarks of this run beside those of the baseline's stored answers; None without a common question."""
+    earlier = list(records.read(baseline.path / "trajectories.jsonl", Scored))
+    its_judge = (baseline.manifest.config.get("judge") or {}).get("model") or results.ORACLE
+    judged = its_judge == judge != results.ORACLE
+    pairs = {
+        name: comparison.pairs(name, benchmark, earlier, found, judged=judged, seed=config.seed)
+        for name, benchmark in config.benchmark.items()
+    }
+    before = folder.load_series(baseline.path)[-1].label
+    return side_by_side.table(pairs, config.benchmark, before, label)
+
+
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
     env = {"environment": read_card(config.env).name}
@@ -465,6 +480,12 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
         plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
         disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
     extra = [] if beside is None else [beside]
+    if (
+        "report" in parents
+        and measured
+        and (beside := _beside_baseline(config, found, label, judge, parents["report"]))
+    ):
+        extra.insert(0, beside)
     probed = rolled.probe.result() if rolled.probe else None
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
