@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from vtcli.benchmarks import comparison
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.comparison import FigurePair
+from vtcli.benchmarks.results import ORACLE
+from vtcli.report import folder
 from vtcli.report.cells import p_text
 from vtcli.report.printing import Cell, Table
 from vtcli.report.published import percent
+from vtcli.schema import Scored
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRun:
+    """The label and the judge of a run, and its trajectories."""
+
+    label: str
+    judge: str
+    found: Sequence[Scored]
+
+
+def of_baseline(benchmarks: Mapping[str, Benchmark], baseline: Artifact, run: BenchmarkRun, seed: int) -> Table | None:
+    """The table of a run and its baseline, from the baseline's stored answers; None without a common question.
+
+    Raises:
+        InputError: the baseline's report is damaged.
+    """
+    earlier = list(records.read(baseline.path / "trajectories.jsonl", Scored))
+    its_judge = (baseline.manifest.config.get("judge") or {}).get("model") or ORACLE
+    judged = its_judge == run.judge != ORACLE
+    pairs = {
+        name: comparison.pairs(name, benchmark, earlier, run.found, judged=judged, seed=seed)
+        for name, benchmark in benchmarks.items()
+    }
+    return table(pairs, benchmarks, folder.load_series(baseline.path)[-1].label, run.label)
 
 
 def table(
