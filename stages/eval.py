@@ -35,7 +35,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, folder, printing, published, tables
+from vtcli.report import build, content, folder, printing, published, side_by_side, tables
 from vtcli.report import causal as causal_tables
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (

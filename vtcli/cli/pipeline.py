@@ -358,7 +358,7 @@ def cost(stage: str, values: Mapping[str, Any]) -> str:
         rows = sum(count or 0 for kind in kinds for count in kind.values())
         first = sum(kind.get(sft["first"]["kind"]) or 0 for kind in kinds)
         steps = sft["first"]["epochs"] * first / sft["first"]["rows_per_step"]
-        steps += sft["epochs"] * rows / sft["rows_per_step"]
+        steps += sft["epochs"] * min(rows, sft["rows"] or rows) / sft["rows_per_step"]
         return f"about {round(steps, -1 if steps >= 100 else 0):,.0f} steps" + (
             f", {_duration(steps / SFT_STEPS_PER_S)}" if timed else ""
         )

@@ -145,7 +145,7 @@ def operations(series: Sequence[Evaluation], form: str, seed: int) -> Table | No
 
 
 def recovery(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """What became of answers in which a call failed. None where none did."""
+    """Answers in which a call failed, and their ends. None where none did."""
 
     def lines() -> Iterator[Line]:
         for e in series:
