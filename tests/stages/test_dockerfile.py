@@ -40,7 +40,7 @@ def test_copied_files_exist_and_extras_are_the_projects() -> None:
 
 
 def test_the_program_and_its_arguments_exist() -> None:
-    (entry,), (arguments,) = map(json.loads, told("ENTRYPOINT")), map(json.loads, told("CMD"))
+    ((entry,),), (arguments,) = (list(map(json.loads, told(each))) for each in ("ENTRYPOINT", "CMD"))
     assert entry in PROJECT["scripts"]
     command = typer.main.get_command(app).commands[arguments[0]]  # type: ignore[attr-defined]
     assert set(arguments[1:]) <= {option for each in command.params for option in each.opts}
