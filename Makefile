@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -72,6 +72,11 @@ test-slurm: setup
 	tests/support/slurm_node.sh install
 	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
 
+# The tiny base model that comes with the package, made anew: some minutes; docs/contributing.md says when.
+tiny-base: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/tiny_base.sh
+
+# FROM=scratch trains the base model, too.
 quickstart: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/quickstart.sh
 

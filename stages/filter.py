@@ -184,6 +184,7 @@ def run(config: Config) -> Artifact:
         rolling, held = _Rollouts(config, stage, data, source), ReferenceReader(facts, against, config.against_splits)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
+        # Asked for the rows that are left when a rule wants the fact: put dear rules last.
         measures: dict[str, Measure] = {
             MEASURED: rolling,
             PLAIN: partial(rolling, offered=False),
@@ -309,6 +310,7 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, offered: 
     job = codec.encode(config.job)
     sections: dict[str, Any] = {key: job.get(key) for key in MEASUREMENT}
     sections["answer"] = (job.get("signals") or {}).get("answer")
+    # Another address of the same judge measures the same, so stored rates stay valid.
     for key in judging.RUNTIME_KEYS:
         section, _, name = key.partition(".")
         (sections.get(section) or {}).pop(name, None)

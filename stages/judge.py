@@ -174,6 +174,7 @@ def _rows(
     config: Config, source: TrajectorySource, jobs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Facts], list[RecipeTotals]]:
     """The totals of every recipe. Recipes with the same signals share what is measured."""
+    # Recipes whose signals are configured alike share one measurement: a judge is asked once for all of them.
     kinds = {name: json.dumps(job["signals"], sort_keys=True) for name, job in jobs.items()}
     bound = {kind: _bind(json.loads(kind)) for kind in kinds.values()}
     scorers = {

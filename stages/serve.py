@@ -117,6 +117,7 @@ def run(config: Config) -> Artifact | None:
         InputError: no model, none that names its environment where nothing else does, or the port is taken.
         EngineError: an engine that does not start, or fails later.
     """
+    # A server is never found again as an artifact: it has to run.
     settings = replace(RunSettings.of(config.job, "serve"), reuse=False)
     source = None if config.policy == "endpoint" else source_model(ArtifactStore(settings.home), config.model)
     config = _as_trained(config, source)

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.config.binding import convert
@@ -54,6 +56,7 @@ class Config:
     optim: Optim
     epochs: float
     rows_per_step: int
+    rows: int | None  # so many of the demonstrations, drawn by the seed; fewer are a part of more. None: all
     first: First
     checkpoint_every: int | str  # steps, or a time: "30min"
     checkpoint_beside: bool  # written while the training goes on, from a copy in host memory
@@ -73,7 +76,7 @@ class Config:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
         if self.architecture is not None:
             self.built()
-        at_least(1, self, "rows_per_step", "checkpoint_keep")
+        at_least(1, self, "rows_per_step", "checkpoint_keep", *(["rows"] if self.rows is not None else []))
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
         above(0, self, "epochs")
 
@@ -184,15 +187,15 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     done = 0
     barrier()  # the first rank has made the work folder
     if (found := checkpoints.resume() if learner.rank == 0 else checkpoints.latest()) is not None:
-        done = found[0]
+        done = found[0]  # the first rank has cut the logs back to it, which it alone writes
         learner.load_checkpoint(found[1])
-    own = slice(learner.rank, None, learner.world)
+    own = slice(learner.rank, None, learner.world)  # this rank's part of any list
 
     def begin(step: int) -> list[Future[TrainRow]]:
         """Reads and encodes this rank's rows of a step, in threads."""
         return [submit(partial(train.__getitem__, i)) for i in schedule.batch(step)[own]] if step < steps else []
 
-    coming = begin(done)
+    coming = begin(done)  # a step ahead: images are decoded while the step before is learnt
     every = checkpoint_interval(config.checkpoint_every, config.checkpoint_best)
     saver = Saver(learner, checkpoints, every, beside=config.checkpoint_beside)
     known = len(held) > 0 and config.checkpoint_best == "validation_nll"  # which is not measured in every step
@@ -219,7 +222,7 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     if learner.rank != 0:
         return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
-    return stage.commit(folder, {"steps": steps, "rows": len(train), "phase": "sft"} | _world(config, stage.store))
+    return stage.commit(folder, {"steps": steps, "rows": schedule.rows, "phase": "sft"} | _world(config, stage.store))
 
 
 def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
@@ -228,30 +231,40 @@ def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Chooses the rows of each step, by their places among ``count``. The choice is a pure function of the step, so a
+    """Chooses the rows of each step, by their places in the data. The choice is a pure function of the step, so a
     resumed run continues with the same rows."""
 
-    count: int
+    used: Sequence[int]  # all places, or those that ``rows`` draws
     alone: Sequence[int]  # of the kind that comes first
     alone_steps: int
     config: Config
 
     @classmethod
     def of(cls, ids: Sequence[str], config: Config) -> Schedule:
-        first = config.first
-        alone = [i for i, name in enumerate(ids) if name.endswith(f"-{first.kind}")] if first.epochs else []
+        """Raises ``ConfigError`` for more rows than there are, and for a first kind that no row has."""
+        first, used = config.first, range(len(ids))
+        if config.rows is not None:
+            if config.rows > len(ids):
+                raise ConfigError(f"sft.rows={config.rows}: {config.data} has {len(ids)} rows; null takes all")
+            used = sorted(np.random.default_rng(config.seed).permutation(len(ids))[: config.rows].tolist())
+        alone = [i for i in used if ids[i].endswith(f"-{first.kind}")] if first.epochs else []
         if first.epochs and not alone:
             raise ConfigError(f"sft.first.kind={first.kind!r}: no row's id in {config.data} ends with -{first.kind}")
-        return cls(len(ids), alone, round(first.epochs * len(alone) / first.rows_per_step), config)
+        return cls(used, alone, round(first.epochs * len(alone) / first.rows_per_step), config)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that are learnt from."""
+        return len(self.used)
 
     @property
     def steps(self) -> int:
-        return self.alone_steps + max(1, round(self.config.epochs * self.count / self.config.rows_per_step))
+        return self.alone_steps + max(1, round(self.config.epochs * self.rows / self.config.rows_per_step))
 
     def batch(self, step: int) -> list[int]:
         rows: Sequence[int]
         if step < self.alone_steps:
             rows, size = self.alone, self.config.first.rows_per_step
         else:
-            rows, size, step = range(self.count), self.config.rows_per_step, step - self.alone_steps
+            rows, size, step = self.used, self.config.rows_per_step, step - self.alone_steps
         return [rows[i] for i in batch_indices(len(rows), size, step, self.config.seed)]

@@ -41,9 +41,9 @@ from vtcli.engines.teachers.card import (
     WriteCall,
     read_teacher,
 )
+from vtcli.engines.teachers.demos import write_rows
 from vtcli.engines.teachers.distil import Distillation, Distiller
 from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
-from vtcli.engines.teachers.rows import write_rows
 from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
@@ -244,6 +244,7 @@ def _report_dropped(parts: Sequence[ParquetPart], dropped: Mapping[str, Mapping[
 
 
 def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Iterator[Row]:
+    # A stream is read in order from its start, so several processes would each download it.
     streamed = any(hub.is_stream(str(getattr(chunk.generate, "keywords", {}).get("path"))) for chunk in part.chunks)
     for rows in ordered_map(produce, part.chunks, 1 if streamed else workers):
         for row in rows:

@@ -16,12 +16,12 @@ from vtcli.algo import advantages
 from vtcli.algo.advantages import turn_level
 from vtcli.algo.curriculum import batch_indices, locate
 from vtcli.algo.losses import LossConfig, clipped_surrogate, k3, kl_estimate, policy_loss, row_weights
-from vtcli.algo.monitor import describe
+from vtcli.algo.monitor import credit_spread, describe
 from vtcli.algo.pack import imitation_row
 from vtcli.algo.select import minibatches
 from vtcli.engines.learner.packing import batches
 from vtcli.errors import ConfigError, InputError
-from vtcli.schema import Credit, Group, Scored, Stop, TrainRow
+from vtcli.schema import Credit, Group, Scored, Signals, Stop, TrainRow
 
 
 def group(*rewards: float | None) -> Group:
@@ -273,6 +273,24 @@ def test_monitor_counts_what_it_leaves_out() -> None:
     assert found["reward_std"] == pytest.approx(math.sqrt(0.5) / 2)
     assert "accuracy" not in found
     assert describe([])["rollouts"] == 0
+
+
+def test_monitor_counts_answers_that_name_the_questions_own_image() -> None:
+    """Of three answers with an index one names image 0; the fourth has none."""
+    members = group(1, 0, 0, 0).members
+    signals = [{"answer_index": index} for index in (0, 1, 2, None)]
+    named = tuple(replace(m, signals=Signals(values)) for m, values in zip(members, signals, strict=True))
+    assert describe([Group(members[0].trajectory.sample, named)])["answer_index_0"] == pytest.approx(1 / 3)
+
+
+def test_the_advantages_distribution() -> None:
+    """One value a trajectory, the mean of its turns; None, and a trajectory without turns, are in none."""
+    found = credit_spread([[(1.5,), (-0.5, -0.5), None], [(-0.5,), (-0.5,), ()], [(0.0,)]])
+    assert found["advantage/mean"] == pytest.approx(0.0)
+    assert found["advantage/std"] == pytest.approx(math.sqrt(3.0 / 5))  # (2.25 + 3 · 0.25 + 0) / 5
+    assert [found[f"advantage/{name}"] for name in ("p10", "p50", "p90")] == pytest.approx([-0.5, -0.5, 0.9])
+    assert found["advantage/zero"] == pytest.approx(0.2)
+    assert credit_spread([[None]]) == {}
 
 
 def test_mini_batches_are_contiguous_parts_of_what_has_credit():

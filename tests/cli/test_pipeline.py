@@ -52,6 +52,27 @@ def test_rl_from_nothing_by_hand() -> None:
     ]
 
 
+def test_the_base_model_that_comes_with_the_package_is_taken_where_it_fits(home: Path) -> None:
+    added = f"vtcli artifacts add {pipeline.SHIPPED / 'base' / 'v1'}"
+    rl = "vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest"
+    assert commands("rl", "+recipe=toolsrl", "scale=tiny") == [
+        "vtcli synth +recipe=toolsrl name=data scale=tiny",
+        added,
+        rl,
+    ]
+    assert commands("rl", "+recipe=deepeyes", "scale=tiny", "seed=0", f"home={home / 'mine'}")[1] == (
+        f"{added} --home {home / 'mine'}"
+    )
+    for other in ("seed=1", "sft.epochs=2", "model=tiny_qwen3", "shipped=false"):
+        assert added not in commands("rl", "+recipe=toolsrl", "scale=tiny", other), other
+    assert added not in commands("rl", "+recipe=codev", "scale=tiny")  # it writes code
+    store = ArtifactStore(home)
+    assert store.add(pipeline.SHIPPED / "base" / "v1").ref == "base:v1"
+    assert "rl.model=base:v1" in commands("rl", "+recipe=toolsrl", "scale=tiny")[-1]
+    anew = commands("rl", "+recipe=toolsrl", "scale=tiny", "shipped=false")
+    assert anew[2] == "vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest"
+
+
 def test_eval_from_nothing_trains_first() -> None:
     """Data of a recipe that builds upon another are the other's; every section goes to the stage that reads it."""
     found = commands("eval", "recipe=grpo_accuracy", "scale=tiny", "rl.group_size=4", "sft.epochs=1", "eval.shown=1")
@@ -129,7 +150,7 @@ def test_only_one_process_that_may_make_something_does(home: Path, monkeypatch: 
         assert not home.exists()
         return str(caught.value)
 
-    text = refused("make_missing=false")
+    text = refused("make_missing=false", "shipped=false")
     assert text.startswith("rl.data: needs a value (make_missing=false)")
     assert "    vtcli sft +recipe=tiny_base name=base scale=tiny sft.data=demos@latest    # about 1," in text
     assert text.endswith("    vtcli rl +recipe=toolsrl scale=tiny rl.data=data@latest rl.model=base@latest")
@@ -162,11 +183,15 @@ class Children:
 
 def test_each_step_reads_what_the_steps_before_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children(monkeypatch)
-    stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
+    stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "shipped=false"])
     data, demos, base, own = children.ran
     assert [data[0], demos[0], base[0], own[0]] == ["synth", "synth", "sft", "rl"]
     assert base[-1] == "sft.data=made-2:v5"
     assert {"rl.data=made-1:v5", "rl.model=made-3:v5"} <= set(own)
+    children.ran.clear()
+    stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
+    data, base, own = children.ran
+    assert base == ["artifacts", "add", str(pipeline.SHIPPED / "base" / "v1")] and "rl.model=made-2:v5" in own
 
 
 def test_a_step_that_fails_ends_the_command_with_its_exit_code(
@@ -174,7 +199,7 @@ def test_a_step_that_fails_ends_the_command_with_its_exit_code(
 ) -> None:
     children = Children(monkeypatch, fails="sft")
     with pytest.raises(SystemExit) as end:
-        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny"])
+        stages.run_stage("rl", ["+recipe=toolsrl", "scale=tiny", "shipped=false"])
     assert end.value.code == 7
     assert [argv[0] for argv in children.ran] == ["synth", "synth", "sft"]
     assert "step 3 of 3 has failed with exit code 7" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vtcli.data.exporters.card import Loss, losses
+from vtcli.data.exporters.data_card import Loss, losses
 from vtcli.data.exporters.writing import export
 from vtcli.data.generators import canvas
 from vtcli.schema import Sample

@@ -24,7 +24,8 @@ TURN = ("image_rotate_tool", {"angle": 90})
 
 
 def row(name: str, right: float | None, calls: float, **changes: Any) -> Row:
-    return Row(name, changes.pop("task", "zoom"), "answer", 0, "answered", accuracy=right, calls=calls, **changes)
+    changes = {"task": "zoom", "composite": 0.0} | changes
+    return Row(name, changes.pop("task"), "answer", 0, "answered", accuracy=right, calls=calls, **changes)
 
 
 ROWS = (
@@ -32,7 +33,7 @@ ROWS = (
     row("b", 0.0, 0, tokens=20, difficulty="easy", orientation="none"),
     row("c", 1.0, 1, shown=1.0, tokens=30, operations=("crop",), difficulty="easy", orientation="rot90"),
     row("d", 0.0, 1, shown=0.0, tokens=40, operations=("crop", "crop"), failed=1, recovered=False),
-    row("e", 1.0, 2, shown=0.0, tokens=50, operations=("rotate_90", "crop"), failed=1, recovered=True),
+    row("e", 1.0, 2, shown=0.0, tokens=50, operations=("rotate_90", "crop"), composite=1.0, failed=1, recovered=True),
     row("f", 0.0, 5, tokens=60, failed=1, recovered=True, difficulty="hard", orientation="rot90"),
     Row("g", "zoom", "answer", 0, "broken", difficulty="hard"),
 )
@@ -73,7 +74,8 @@ def test_rollouts_of_one_question_are_averaged_first() -> None:
 
 def test_faithful_unfaithful_and_no_tool_by_right_and_wrong() -> None:
     """f has calls and no verdict: counted, in no share. Right: a no tool, c faithful, e not. Wrong: b none, d not."""
-    found = lines(of(analyses.faithfulness), 1)
+    elsewhere = row("h", 1.0, 0, task="count")  # evidence was not measured in this task: it is in no line
+    found = lines(of(analyses.faithfulness, rows=(*ROWS, elsewhere)), 1)
     names = ("answers", "without a verdict", "faithful", "unfaithful", "no tool")
     assert {key[0]: [line[name].text for name in names] for key, line in found.items()} == {
         "all": ["6", "1", "0.200", "0.400", "0.400"],
@@ -94,7 +96,7 @@ def test_recorded_operations_are_shares_of_trajectories() -> None:
     """Cropped twice counts once; only e made two different operations."""
     other = row("h", 1.0, 1, task="read", operations=("enhance",))
     found = lines(of(analyses.operations, "answer", rows=(*ROWS, other)), 0)
-    names = ("≥ 2 different", "crop", "enhance", "rotate 90")
+    names = ("composite", "crop", "enhance", "rotate 90")
     assert [found["zoom",][name].text for name in names] == ["0.167", "0.500", "0.000", "0.167"]
     assert [found["read",][name].text for name in names] == ["0.000", "0.000", "1.000", "0.000"]
     assert found["all",]["crop"].text == "0.429"  # 3 of 7
@@ -134,6 +136,23 @@ def test_difficulty_and_orientation_with_the_mean_of_the_groups() -> None:
     together = macro({"x": [("a", 1.0), ("b", 1.0)], "y": [("c", 0.0)]}, 0)
     assert together is not None
     assert (together.value, together.n) == (0.5, 3)
+
+
+def test_repeated_rollouts_of_a_question() -> None:
+    """a: 1 of 4 right, b: 4 of 4. pass@2 is 0.5 and 1, pass^2 0 and 1. a's vote of two: 3 pairs hold the right answer
+    beside another, so half a point each of 6 pairs; of four, "W" has 2 votes. c has one rollout: in no line."""
+    answers = [("a", 1.0, "R"), ("a", 0.0, "V"), ("a", 0.0, "W"), ("a", 0.0, "w"), ("c", 1.0, "R")]
+    answers += [("b", 1.0, "R")] * 4
+    rows = tuple(row(name, right, 0, answer=text) for name, right, text in answers)
+    found = lines(of(analyses.repeats, rows=rows), 2)
+    texts = {
+        key[0]: [line[n].text for n in ("questions", "avg", "pass@k", "pass^k", "maj@k")] for key, line in found.items()
+    }
+    assert texts == {
+        "2": ["2", "0.625", "0.750", "0.500", "0.625"],
+        "4": ["2", "0.625", "1.000", "0.500", "0.500"],
+    }
+    assert of(analyses.repeats) is None  # every question once
 
 
 def test_every_table_is_in_the_report_where_its_facts_were_measured() -> None:

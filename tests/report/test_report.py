@@ -246,7 +246,7 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
     log = [
         {"step": 0, "phase": "tools", "reward": 0.1, "validation/reward": 2.0, "entropy": 4.0, "other": 1},
         {"step": 1, "phase": "tools", "reward": float("nan"), "entropy": None},
-        {"step": 2, "phase": "answers", "reward": 0.3},
+        {"step": 2, "phase": "answers", "reward": 0.3, "advantage/p50": -0.5, "reward/format": 0.0},
         {"reward": 9.0},
     ]
     found = content.read_training(log)
@@ -254,6 +254,8 @@ def test_read_curves_finds_phases_and_leaves_gaps() -> None:
         content.Curve("reward", (0, 2), (0.1, 0.3)),
         content.Curve("validation/reward", (0,), (2.0,)),
         content.Curve("entropy", (0,), (4.0,)),
+        content.Curve("advantage/p50", (2,), (-0.5,)),
+        content.Curve("reward/format", (2,), (0.0,)),
     )
     assert found.phases == (content.CurvePhase("tools", 0), content.CurvePhase("answers", 2))
 

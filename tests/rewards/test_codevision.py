@@ -222,6 +222,22 @@ def test_the_ablations_switch_a_bracket_off():
     assert parts(Signals(given.values | {"format_codevision": False}))["turn_limit"] == -1.0
 
 
+def test_each_penalty_is_a_weight_of_its_own():
+    """Three calls too many and a turn where none is required: 3 x 0.5 and 0.5; right with a crop beside: 0.5."""
+    turned = signals(1, [], ["rotate_90"], [["ok"]] * 4)
+    beside = signals(1, ["crop"], [("crop", 0.05)])
+
+    def costs(given, **weights):
+        found = parts(given, weights=CodevisionWeights(**weights))
+        return {name: found[name] for name in ("turn_limit", "spurious", "poor_reasoning") if name in found}
+
+    assert costs(turned) == pytest.approx({"turn_limit": -1.5, "spurious": -0.5})
+    assert costs(turned, turn_limit=0) == pytest.approx({"spurious": -0.5})
+    assert costs(turned, spurious=0) == pytest.approx({"turn_limit": -1.5})
+    assert costs(turned, turn_limit=0.5, poor_reasoning=0) == pytest.approx({"turn_limit": -0.75, "spurious": -0.5})
+    assert costs(beside) == pytest.approx({"poor_reasoning": -0.5}) and costs(beside, poor_reasoning=0) == {}
+
+
 def test_an_answer_without_a_verdict_leaves_open_what_depends_on_it_and_nothing_else():
     unjudged = {"unjudged": ["answer_correct"]}
     found = only(signals(None, ["rotate_90"], ["rotate_90", "enhance"], **unjudged))

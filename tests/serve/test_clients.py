@@ -1,15 +1,37 @@
-"""Request shapes of harnesses, and what their parsers read of the answers (docs/clients.md)."""
+"""The official client; request shapes of harnesses, and what their parsers read of the answers (docs/clients.md)."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
+from openai import (
+    APIError,
+    APIStatusError,
+    AsyncOpenAI,
+    AuthenticationError,
+    BadRequestError,
+    InternalServerError,
+    NotFoundError,
+    OpenAI,
+    RateLimitError,
+)
 from PIL import Image
-from serving import PIXELS, URL, ZOOM, Script, Served, served
+from serving import DONE, IMAGE, PIXELS, URL, ZOOM, Fails, Gate, Hosted, Script, Served, files, hosted, message, served
+
+from vtcli.errors import EngineError
+from vtcli.serve.agent import Bounds
+from vtcli.serve.app import NOT_YET_S
+from vtcli.serve.requests import RequestLimits
 
 THOUGHTFUL = "<think>A quick look: it is C or D.</think><answer>B</answer>"
 
@@ -81,3 +103,113 @@ def test_inspect_keeps_the_reasoning_apart(tmp_path: Path) -> None:
         assert message["reasoning_content"] == message["reasoning"] and "quick look" in message["reasoning"]
 
     served(tmp_path, Script(ZOOM, THOUGHTFUL), work)
+
+
+ASKED: Any = {"model": "tiny", "messages": [message("Why?", IMAGE)]}
+
+
+@contextmanager
+def official(hosted: Hosted, key: str = "none") -> Generator[OpenAI]:
+    with OpenAI(base_url=f"{hosted.address}v1", api_key=key, max_retries=0) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "given"),
+    [
+        (BadRequestError, 400, {"messages": [message("Why?", {"type": "image_url", "image_url": {"url": URL[:-40]}})]}),
+        (NotFoundError, 404, {"model": "gpt-4o"}),
+        (APIStatusError, 413, {"messages": [message("x" * 1_000_000)]}),
+        (RateLimitError, 429, {"n": 3}),
+    ],
+)
+def test_the_official_client_knows_refusals_by_class(
+    kind: type[APIStatusError], status: int, given: dict[str, Any], tmp_path: Path
+) -> None:
+    bounds = {"bounds": Bounds(active=1, queue=1), "limits": RequestLimits(max_body_mb=1)}
+    with hosted(tmp_path, Script(DONE), **bounds) as server, official(server) as client:
+        for stream in (False, True):
+            with pytest.raises(APIStatusError) as caught:
+                client.chat.completions.create(**ASKED | given, stream=stream)
+            assert type(caught.value) is kind and caught.value.status_code == status
+            assert isinstance(caught.value.body, dict) and caught.value.body["message"] in str(caught.value)
+            assert ("Retry-After" in caught.value.response.headers) == (status == 429)
+        assert client.chat.completions.create(**ASKED).choices[0].message.content == "K"
+
+
+def test_the_official_client_knows_a_wrong_key(tmp_path: Path) -> None:
+    with hosted(tmp_path, Script(DONE), key="hidden") as server:
+        with official(server, "wrong") as client, pytest.raises(AuthenticationError) as caught:
+            client.chat.completions.create(**ASKED)
+        assert (caught.value.status_code, caught.value.code) == (401, "invalid_api_key")
+        with official(server, "hidden") as client:
+            assert client.chat.completions.create(**ASKED).choices[0].message.content == "K"
+
+
+def test_the_official_client_comes_again_after_a_refusal(tmp_path: Path) -> None:
+    """A server that loads is 503 with ``Retry-After``, which the client waits for by itself."""
+    with hosted(tmp_path, Script(DONE)) as server, official(server) as client:
+        server.server.service.draining = True
+        with pytest.raises(InternalServerError) as caught:
+            client.chat.completions.create(**ASKED)
+        assert (caught.value.status_code, caught.value.code) == (503, "not_ready")
+        assert int(caught.value.response.headers["Retry-After"]) == NOT_YET_S
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            server.server.service.draining = False
+
+        with mock.patch.object(time, "sleep", wait):
+            asked = client.with_options(max_retries=1).chat.completions.create(**ASKED)
+        assert asked.choices[0].message.content == "K" and waits == [NOT_YET_S]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("?"), "rollout_broken"), (EngineError("?"), "engine_failed")]
+)
+def test_an_error_in_a_stream_is_raised_by_the_official_client(error: Exception, code: str, tmp_path: Path) -> None:
+    """It comes after the first steps, which the client has read by then."""
+    with hosted(tmp_path, Fails(error)) as server, official(server) as client:
+        stream = client.chat.completions.create(**ASKED, stream=True)
+        told: list[str] = []
+        with pytest.raises(APIError) as caught:
+            told.extend(chunk.to_json() for chunk in stream)
+        assert "image_zoom_in_tool" in "".join(told) and "ok, 1 image" in told[-1]
+        assert caught.value.code == code and isinstance(caught.value.body, dict)
+
+
+def test_the_official_client_streams_asynchronously_and_collects(tmp_path: Path) -> None:
+    async def ask(address: str) -> None:
+        async with AsyncOpenAI(base_url=f"{address}v1", api_key="none", max_retries=0) as client:
+            asked = ASKED | {"seed": 3, "stream": True, "stream_options": {"include_usage": True}}
+
+            async def text() -> tuple[str, int]:
+                chunks = [chunk async for chunk in await client.chat.completions.create(**asked)]
+                assert chunks[-1].usage is not None
+                parts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+                return "".join(parts), chunks[-1].usage.total_tokens
+
+            both = await asyncio.gather(text(), text())
+            whole = await client.chat.completions.create(**ASKED, seed=3)
+            assert whole.usage is not None and set(both) == {("K", whole.usage.total_tokens)}
+            async with client.chat.completions.stream(**ASKED, seed=3) as stream:
+                final = await stream.get_final_completion()
+            assert final.choices[0].message.content == "K" and final.choices[0].finish_reason == "stop"
+
+    with hosted(tmp_path, Script(ZOOM, DONE)) as server:
+        asyncio.run(ask(server.address))
+
+
+def test_a_stream_that_the_official_client_closes_frees_its_rollout(tmp_path: Path) -> None:
+    gate = Gate(ZOOM, DONE)
+    with hosted(tmp_path, gate, bounds=Bounds(active=1, queue=0)) as server, official(server) as client:
+        for closes in (lambda stream: stream.close(), lambda stream: stream.response.close()):
+            server.soon(gate.open.release)  # the first turn; the second one waits for good
+            stream = client.chat.completions.create(**ASKED, stream=True)
+            assert any("image_zoom_in_tool" in chunk.to_json() for chunk in stream)
+            server.until(lambda: gate.waiting == 1)
+            with pytest.raises(RateLimitError):
+                client.chat.completions.create(**ASKED)
+            closes(stream)
+            server.until(lambda: gate.waiting == 0 and server.server.agent.rolling == 0 and files(tmp_path) == [])

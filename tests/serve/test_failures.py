@@ -13,36 +13,10 @@ from typing import Any
 
 import pytest
 from fakes import env_card, tagged
-from serving import DONE, IMAGE, ZOOM, Gate, Script, Served, files, head, message, raw, served, until
+from serving import DONE, IMAGE, Fails, Gate, Script, Served, files, head, message, raw, responses, served, until
 
 from vtcli.errors import EngineError
 from vtcli.serve import response
-
-
-class Fails(Script):
-    """Fails in the second turn."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(ZOOM, DONE)
-        self.error = error
-
-    async def complete(self, request: Any) -> Any:
-        if self.prompts:
-            raise self.error
-        return await super().complete(request)
-
-
-async def responses(server: Served, **key: str) -> dict[str, float]:
-    """Responses to questions by status; those of clients that went away are ``gone``."""
-    text = await (await server.get("/metrics", **key)).text()
-    found = dict[str, float]()
-    for line in text.splitlines():
-        name, _, count = line.rpartition(" ")
-        if name.startswith("vtcli:responses_total"):
-            found[name.partition('status="')[2].partition('"')[0]] = float(count)
-        elif name.startswith("vtcli:cancelled_total") and float(count):
-            found["gone"] = float(count)
-    return found
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -17,11 +17,13 @@ def ids(kinds: str) -> list[str]:
     return [f"zoom-demo-train-{i}-{names[k]}" for i, k in enumerate(kinds)]
 
 
-def config(**first: float) -> Config:
+def config(rows: int | None = None, **first: float) -> Config:
     kept: dict[str, Any] = {"every": 200, "beside": True, "keep": 2, "best": None, "best_mode": "max"}
     checkpoints = {f"checkpoint_{key}": value for key, value in kept.items()}
     lessons = First(**first)  # type: ignore[arg-type]
-    return Config(data="d", model="m", optim=Optim(), epochs=2, rows_per_step=3, first=lessons, **checkpoints)
+    return Config(
+        data="d", model="m", optim=Optim(), epochs=2, rows_per_step=3, rows=rows, first=lessons, **checkpoints
+    )
 
 
 def test_rows_of_the_first_kind_come_alone_and_then_every_row_in_every_epoch() -> None:
@@ -45,3 +47,19 @@ def test_a_kind_that_no_row_has_is_refused() -> None:
         Schedule.of(ids("ttt"), config(epochs=1))
     with pytest.raises(ConfigError, match=r"epochs: must be at least 0, got -1"):
         First(epochs=-1)
+
+
+def test_fewer_rows_are_a_part_of_more_and_every_epoch_has_them_all() -> None:
+    """CodeDance's figure 3: 5K, 10K, 20K and 34K demonstrations."""
+    names = ids("ptptpt" * 4)
+    some, more = (set(Schedule.of(names, config(rows=n)).used) for n in (6, 12))
+    assert len(some) == 6 and len(more) == 12 and some < more < set(range(24))
+    schedule = Schedule.of(names, config(rows=6, epochs=1, rows_per_step=2))
+    alone = [i for i in schedule.used if names[i].endswith("-perceive")]
+    assert sorted(schedule.alone) == alone and schedule.steps == schedule.alone_steps + 4  # 2 epochs of 6 rows by 3
+    mixed = Counter(i for step in range(schedule.alone_steps, schedule.steps) for i in schedule.batch(step))
+    assert mixed == Counter(2 * list(schedule.used))
+    with pytest.raises(ConfigError, match=r"sft.rows=25: d has 24 rows"):
+        Schedule.of(names, config(rows=25))
+    with pytest.raises(ConfigError, match=r"rows: must be at least 1, got 0"):
+        config(rows=0)

@@ -15,7 +15,7 @@ from fakes import make_sample, make_scored, make_trajectory
 from vtcli.errors import InputError
 from vtcli.schema import PolicyTurn, Scored
 from vtcli.scoring import stored
-from vtcli.store import frames, records
+from vtcli.store import compressed, records
 from vtcli.store.artifacts import ArtifactStore
 
 
@@ -102,4 +102,4 @@ def test_judge_finds_compressed_logs_of_all_ranks_and_plain_ones(tmp_path: Path)
     source = stored.find(ArtifactStore(tmp_path), "policy:v1")
     assert [path.name for path in source.files] == list(names)
     assert [facts.id for facts, _, _ in stored.read(source)] == ["t0", "t1", "t2", "t3"]
-    assert frames.ENDING == ".zst"
+    assert compressed.ENDING == ".zst"

@@ -69,6 +69,19 @@ class Script:
         return await script.complete(request)
 
 
+class Fails(Script):
+    """Calls a tool, and fails in the second turn."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(ZOOM, DONE)
+        self.error = error
+
+    async def complete(self, request: Any) -> Any:
+        if self.prompts:
+            raise self.error
+        return await super().complete(request)
+
+
 class Gate:
     """A policy whose requests wait until as many were let through."""
 
@@ -124,6 +137,19 @@ async def raw(server: Served, data: bytes, wait_s: float = 20) -> bytes:
         writer.close()
 
 
+async def responses(server: Served, **key: str) -> dict[str, float]:
+    """Responses to questions by status; those of clients that went away are ``gone``."""
+    text = await (await server.get("/metrics", **key)).text()
+    found = dict[str, float]()
+    for line in text.splitlines():
+        name, _, count = line.rpartition(" ")
+        if name.startswith("vtcli:responses_total"):
+            found[name.partition('status="')[2].partition('"')[0]] = float(count)
+        elif name.startswith("vtcli:cancelled_total") and float(count):
+            found["gone"] = float(count)
+    return found
+
+
 def head(length: int, *more: str) -> bytes:
     """The head of a question whose body has ``length`` bytes."""
     lines = ["POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *more]
@@ -139,9 +165,10 @@ def served(
     history: int = 8,
     card: EnvCard | None = None,
     name: str = "tiny",
+    limit_s: float = 60,
     **service: Any,
 ) -> None:
-    """Runs ``work`` against a server of the native tools, or of ``card``."""
+    """Runs ``work`` against a server of the native tools, or of ``card``, for ``limit_s`` at most."""
 
     async def main() -> None:
         store = ImageStore(folder, sizing(784, 1_000_000))
@@ -159,7 +186,7 @@ def served(
         socket = await connections.listen(bounded, "127.0.0.1", 0, told.connections)
         try:
             async with TestClient(TestServer(application(told), host="127.0.0.1")) as client:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(limit_s):
                     await work(Served(agent, told, client, socket.sockets[0].getsockname()[1]))
         finally:
             socket.close()

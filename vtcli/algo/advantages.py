@@ -48,7 +48,7 @@ def turn_level(
         return out
     mean = math.fsum(pool) / len(pool)
     spread = math.sqrt(math.fsum((v - mean) ** 2 for v in pool) / len(pool))
-    divisor = spread if spread > 1e-8 else 1.0
+    divisor = spread if spread > 1e-8 else 1.0  # equal values: their differences are 0 anyway
     for group, values in zip(groups, out, strict=True):
         for i, (member, credit) in enumerate(zip(group.members, values, strict=True)):
             early = _early_turns(member)
@@ -101,14 +101,17 @@ def _of_group(group: Group, std: bool, mask_exceeded: bool) -> list[Credit]:
         return [None] * len(group.members)
     mean = math.fsum(totals) / len(totals)
     spread = group_std(group)
+    # Exact zeros for equal rewards: a mean's rounding error, divided by EPSILON, would look like a signal.
     equal = spread == 0.0
     out: list[Credit] = []
     for member in group.members:
+        # None, not 0: a trajectory with credit 0 still counts in the divisor of the loss.
         if member.reward is None or (mask_exceeded and member.trajectory.stop in EXCEEDED):
             out.append(None)
             continue
         value = 0.0 if equal else member.reward - mean
         if std and not equal:
             value /= spread + EPSILON
+        # One value per policy turn; ``pack`` spreads it over the turn's tokens.
         out.append((value,) * len(member.trajectory.policy_turns))
     return out

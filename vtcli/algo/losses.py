@@ -41,8 +41,10 @@ def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: Loss
     ratio = (logp - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     plain = -advantage * ratio
     clipped = -advantage * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    # The larger loss is the pessimistic one: nothing is gained by leaving the clip range, but returning to it pays.
     loss = torch.maximum(plain, clipped)
     hit = (clipped > plain).float()
+    # For A < 0 the loss grows with the ratio without bound, so that one token could outweigh the batch.
     if config.dual_clip is not None:
         loss = torch.where(advantage < 0, torch.minimum(loss, -advantage * config.dual_clip), loss)
     return loss, hit
@@ -87,6 +89,7 @@ def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens:
 
     Example: rows with 1 and 3 tokens weigh 1/4, 1/4 under token-mean and 1/2, 1/6 under seq-mean-token-mean.
     """
+    # The caller gives the rows of all ranks: weights over a rank's own would depend on the number of ranks.
     tokens = [sum(row.mask) for row in rows]
     total, filled = sum(tokens), sum(1 for n in tokens if n)
     if total == 0:
@@ -122,11 +125,12 @@ def policy_loss(
         anchor: (N,), the learner's log-probabilities at rollout. None: the present ones, as where a batch gets one
             optimiser step. The ratio is then 1, its gradient is not 0, and the clip does nothing.
     """
-    learner = logp.detach() if anchor is None else anchor
+    learner = logp.detach() if anchor is None else anchor  # (N,)
+    # With "none" the engines' disagreement is part of the ratio, so the clip acts on it as if the policy had moved.
     old = sampled if config.importance == "none" else learner
     anchored = logp if config.ratio == "token" else _by_sequence(logp, old, rows)
     loss, clipped = config.surrogate(anchored, old, advantage, config)
-    weight = importance_weights(learner - sampled, rows, config)
+    weight = importance_weights(learner - sampled, rows, config)  # (N,); a constant: no gradient goes through it
     return PolicyLoss(weight * loss, clipped, weight)
 
 
@@ -136,6 +140,7 @@ def importance_weights(log_ratio: Tensor, rows: Tensor, config: LossConfig) -> T
         return torch.ones_like(log_ratio)
     if config.importance == "sequence":
         log_ratio = _row_sums(log_ratio, rows)[rows]
+    # Truncated from above alone: a large weight adds variance, a small one only leaves a token out.
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp_max(config.importance_cap)
 
 
@@ -143,6 +148,7 @@ def _by_sequence(logp: Tensor, old: Tensor, rows: Tensor) -> Tensor:
     """GSPO-token (arXiv 2507.18071, equations 7 and 14). Minus ``old``, its value is the row's mean log-ratio and its
     gradient the token's own."""
     mean = _row_sums(logp.detach() - old, rows) / _row_sums(torch.ones_like(old), rows).clamp_min(1)
+    # The last term is 0 in value. It carries the gradient, as ``mean`` is detached.
     return old + mean[rows] + (logp - logp.detach())
 
 

@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from vtcli.algo.advantages import group_std, rewards
 from vtcli.schema import Credit, Group, Scored, Stop, Trajectory
 
@@ -15,7 +17,8 @@ def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> di
 
     ``tokens`` is the number that the policy wrote in each member, for groups that hold no tokens (``rollout.light``).
     Rollouts without a verdict are counted in ``broken`` and ``unjudged``, and left out of every mean. A mean of no
-    values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards.
+    values is left out. ``frac_reward_zero_std`` is the share of groups with equal rewards. ``answer_index_0`` is the
+    share of answers with an image's index that name the question's own image: ToolsRL's shortcut (its figure 8).
     """
     members = [member for group in groups for member in group.members]
     judged = [m for m in members if m.reward is not None]
@@ -35,6 +38,7 @@ def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> di
         "calls": _values(judged, "calls"),
         "calls_ok": _values(judged, "calls_ok"),
         "format_ok": _values(judged, "format_ok"),
+        "answer_index_0": [float(index == 0) for index in _values(judged, "answer_index")],
         "completions/mean_length": [n for m, n in zip(members, tokens, strict=True) if m.reward is not None],
         "completions/clipped_ratio": [_clipped(m.trajectory) for m in judged],
     }
@@ -47,6 +51,23 @@ def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> di
     for task in tasks:
         means[f"reward_by_task/{task}"] = [r for g in groups if g.sample.task == task for r in rewards(g)]
     return out | {name: math.fsum(values) / len(values) for name, values in means.items() if values}
+
+
+def credit_spread(credit: Sequence[Sequence[Credit]]) -> dict[str, float]:
+    """The distribution of the advantages that a step learns from, one a trajectory: the mean over its turns.
+
+    ``advantage/zero`` is the share that teaches nothing, ``advantage/p10`` and so on are quantiles. Empty without any.
+
+    Example: 1.5, -0.5, -0.5, -0.5 have mean 0, standard deviation (n) 0.866 and median -0.5.
+    """
+    found = np.array([math.fsum(turns) / len(turns) for values in credit for turns in values if turns])
+    if not len(found):
+        return {}
+    low, middle, high = np.quantile(found, [0.1, 0.5, 0.9]).tolist()
+    shape = {"mean": float(found.mean()), "std": float(found.std()), "p10": low, "p50": middle, "p90": high}
+    return {f"advantage/{name}": value for name, value in shape.items()} | {
+        "advantage/zero": float((found == 0.0).mean())
+    }
 
 
 def why_no_update(groups: Sequence[Group], credit: Sequence[Sequence[Credit]]) -> str:

@@ -143,13 +143,13 @@ def make_row(scored: Scored, tool_global: float | None, image_tokens: Callable[[
 
 
 def _composite(t: Trajectory, done: Sequence[str]) -> bool:
-    """Whether two different tools ran, or code made two different operations."""
+    """Returns True if two different tools ran, or code made two different operations."""
     ran = [r for r in t.results if r.status == "ok"]
     return len({r.name for r in ran}) >= 2 or (any(r.details for r in ran) and len(set(done)) >= 2)
 
 
 def _recovered(t: Trajectory) -> bool:
-    """Whether a call ended "ok" after one that did not."""
+    """Returns True if a call ended "ok" after one that did not."""
     ends = [r.status == "ok" for r in t.results]
     return False in ends and True in ends[ends.index(False) :]
 

@@ -53,6 +53,13 @@ def show(
     typer.echo(json.dumps(values if everything else in_short(values), indent=2))
 
 
+@app.command("add")
+def add(folder: Path, home: Home = Path("artifacts")) -> None:
+    """Copy the artifact in FOLDER, of another home, into this one."""
+    artifact = store_in(home).add(folder)
+    typer.echo(f"{artifact.ref}\t{artifact.path}")
+
+
 @app.command("rm")
 def rm(
     refs: list[str],

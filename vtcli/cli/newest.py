@@ -23,6 +23,7 @@ class Criteria:
     family: str | None = None  # of a model, or of the views in demonstrations; None: any
     seed: int | None = None  # None: any
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])  # of its configuration, by dotted key
+    shipped: bool = True  # it may have come with the package
 
 
 def newest(store: ArtifactStore, wanted: Criteria) -> tuple[Artifact | None, list[str]]:
@@ -61,6 +62,8 @@ def _is_shard(artifact: Artifact) -> bool:
 def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
     """The first fact that the artifact does not have, in words."""
     made = artifact.manifest
+    if "added" in made.summary and not wanted.shipped:
+        return "it came with vtcli (shipped=false)"
     if made.config.get("scale") != wanted.scale:
         return f"it was made at scale={made.config.get('scale')}"
     if wanted.seed is not None and made.seed != wanted.seed:

@@ -20,6 +20,9 @@ from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 
+SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
+"""A store of artifacts that come with the package (``make tiny-base``)."""
+
 TINY = "tiny"
 """The scale at which models are made from nothing; at others the first model is the user's or the recipe's."""
 
@@ -70,10 +73,20 @@ class PipelineStep:
     words: tuple[str, ...]
     inputs: Mapping[str, str]
     cost: str
+    shipped: bool = False  # it is copied, and no stage makes it
+
+    @property
+    def verb(self) -> tuple[str, ...]:
+        """Words between ``vtcli`` and the arguments."""
+        return ("artifacts", "add") if self.shipped else (self.product.stage,)
 
     def argv(self, made: Mapping[str, str]) -> list[str]:
-        """Words after ``vtcli STAGE``; ``made`` has the artifacts of products by name, else the newest is meant."""
+        """Words after the verb; ``made`` has the artifacts of products by name, else the newest is meant."""
         return [*self.words, *filled(self.inputs, made)]
+
+    def line(self, made: Mapping[str, str]) -> str:
+        """The command as a person types it."""
+        return command(*self.verb, argv=self.argv(made))
 
 
 @dataclass
@@ -181,11 +194,14 @@ class _Search:
         words, values = makers[0]
         if product is BASE and self.request.plan.scale == TINY:
             require_taught(chosen(words), values, self.request.values, self.key)
-        found, passed_over = newest(self.store, self._wanted(product, [chosen(words) for words, _ in makers], values))
+        wanted = self._wanted(product, [chosen(words) for words, _ in makers], values)
+        found, passed_over = newest(self.store, wanted)
         self.inputs.notes += passed_over[:2]
         if found is not None:
             self.inputs.notes.append(f"{self.key}={found.ref}, {_told(found, product)}")
             return found.ref
+        if product is BASE and wanted.shipped and self._comes_with_the_package(wanted):
+            return product.name
         self._require_maker(product)
         given = {_key(word) for word in words}
         inputs = {
@@ -198,6 +214,16 @@ class _Search:
         named = (*words, f"name={product.name}", f"scale={self.request.plan.scale}")
         self.inputs.steps.append(PipelineStep(product, named, inputs, cost(product.stage, values)))
         return product.name
+
+    def _comes_with_the_package(self, wanted: Criteria) -> bool:
+        """Plans to copy the artifact of the package, where it fits."""
+        found, _ = newest(ArtifactStore(SHIPPED), wanted)
+        if found is not None:
+            elsewhere = any(_key(word) == "home" for word in self.request.words)
+            words = (str(found.path), *(("--home", str(self.store.root)) if elsewhere else ()))
+            price = f"{found.size / 1e6:.0f} MB, comes with vtcli; shipped=false trains it"
+            self.inputs.steps.append(PipelineStep(BASE, words, {}, price, shipped=True))
+        return found is not None
 
     def _makers(self, product: Product) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
         """Words of the command that makes a product, with its configuration; more of them where several recipes have
@@ -237,7 +263,9 @@ class _Search:
         family = None if product is DATA else at(values, "model.family")
         seed = int(values["seed"]) if "seed" in keys else None
         scale = self.request.plan.scale
-        return Criteria(product.kind, product.stage, recipes, scale, family, seed, {k: at(values, k) for k in decisive})
+        decided = {key: at(values, key) for key in decisive}
+        shipped = bool(self.request.values["shipped"])
+        return Criteria(product.kind, product.stage, recipes, scale, family, seed, decided, shipped)
 
     def _require_maker(self, product: Product) -> None:
         """Raises ``ConfigError`` where no command of ours makes the product from nothing."""
@@ -294,18 +322,18 @@ def filled(inputs: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
     return [f"{key}={made.get(ref, ref if ':' in ref else f'{ref}@latest')}" for key, ref in inputs.items()]
 
 
-def command(stage: str, argv: Sequence[str]) -> str:
+def command(*verb: str, argv: Sequence[str]) -> str:
     """A command as a person types it."""
-    return shlex.join(["vtcli", stage, *argv])
+    return shlex.join(["vtcli", *verb, *argv])
 
 
 def listed(request: CommandRequest, inputs: Inputs, own: bool) -> str:
     """The commands of the steps with what they cost, a line each, and with ``own`` the command itself."""
-    lines = [(command(step.product.stage, step.argv({})), step.cost) for step in inputs.steps]
+    lines = [(step.line({}), step.cost) for step in inputs.steps]
     if own:
-        words = [word for word in request.words if _key(word) != "make_missing"]
+        words = [word for word in request.words if _key(word) not in ("make_missing", "shipped")]
         flags = ("--config-dir", str(request.plan.config_dir)) if request.plan.config_dir else ()
-        lines.append((command(request.plan.stage, [*words, *flags, *filled(inputs.found, {})]), ""))
+        lines.append((command(request.plan.stage, argv=[*words, *flags, *filled(inputs.found, {})]), ""))
     return "\n".join(f"    {line}{f'    # {price}' if price else ''}" for line, price in lines)
 
 
@@ -330,7 +358,7 @@ def cost(stage: str, values: Mapping[str, Any]) -> str:
         rows = sum(count or 0 for kind in kinds for count in kind.values())
         first = sum(kind.get(sft["first"]["kind"]) or 0 for kind in kinds)
         steps = sft["first"]["epochs"] * first / sft["first"]["rows_per_step"]
-        steps += sft["epochs"] * rows / sft["rows_per_step"]
+        steps += sft["epochs"] * min(rows, sft["rows"] or rows) / sft["rows_per_step"]
         return f"about {round(steps, -1 if steps >= 100 else 0):,.0f} steps" + (
             f", {_duration(steps / SFT_STEPS_PER_S)}" if timed else ""
         )

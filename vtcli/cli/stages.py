@@ -115,7 +115,8 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
         )
     _check(compose.plan(plan.stage, [*argv, *pipeline.filled(inputs.found, {})]))
     for step in inputs.steps:
-        _check(compose.plan(step.product.stage, step.argv({})))
+        if not step.shipped:
+            _check(compose.plan(step.product.stage, step.argv({})))
     if _first_rank():
         for note in inputs.notes:
             say(note)
@@ -134,10 +135,8 @@ def _make(request: CommandRequest, inputs: Inputs) -> dict[str, str]:
             f"{pipeline.listed(request, inputs, own=False)}"
         )
     for number, step in enumerate(inputs.steps, 1):
-        argv = step.argv(made)
-        shown = pipeline.command(step.product.stage, argv)
-        say(f"step {number} of {len(inputs.steps)}: {shown}")
-        code, made[step.product.name] = steps.run([step.product.stage, *argv])
+        say(f"step {number} of {len(inputs.steps)}: {step.line(made)}")
+        code, made[step.product.name] = steps.run([*step.verb, *step.argv(made)])
         if code != 0:
             say(f"step {number} of {len(inputs.steps)} has failed with exit code {code}. What is finished stays.")
             raise SystemExit(code)

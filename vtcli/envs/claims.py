@@ -75,6 +75,7 @@ class Claims:
         """The verdicts on a group. Where the reward reads what rests on claims, these are tested, and it is asked
         again."""
         verdicts, read = rewards.apply(reward, [signals for _, signals in found])
+        # A test runs code's operations again, so only rewards that read what rests on them pay for it.
         if read & self.measure.claimed:
             again = await asyncio.gather(*(self.settled(*each) for each in found))
             if any(new is not old for (new, _), (old, _) in zip(again, found, strict=True)):
@@ -165,6 +166,7 @@ def _claim(images: Sequence[ImageRef], index: int) -> Claim | None:
     chain: Json = how.get("operations")
     if how.get("op") != "code" or how.get("verified") is not None or not how.get("picture") or not chain:
         return None
+    # A chain that begins at several pictures has no single parent, and so no box.
     start = chain[0].get("image")
     if not isinstance(start, int) or not 0 <= start < index or any(step.get("image") != start for step in chain):
         return None

@@ -69,6 +69,7 @@ class CodeEnv:
             return None
         done: list[_Done] = []
         for call in turn.calls:
+            # A later call of the turn may be about an image that an earlier one made.
             seen = [*images, *(ref for each in done for ref in each.refs)]
             done.append(await self._carry_out(call, seen))
         failed = any(each.result.status not in ("ok", "no_output") for each in done)
@@ -101,6 +102,7 @@ class CodeEnv:
                 have = f"images 0 to {len(images) - 1} exist" if images else "there is no image"
                 return self._refuse(call, "error", f"'image_index' must be the number of an image; {have}")
         result = await self._run(code, images, index)
+        # Not the policy's fault: the rollout breaks and has no verdict, where a failed call would count against it.
         if result.status in OVER:
             raise RunLostError(f"{result.status}: {harmless(result.error) or 'the episode of the code is over'}")
         return await self._observed(call, result, images, index)
@@ -115,6 +117,7 @@ class CodeEnv:
         place = self.protocol.place
         # Lines that follow the policy's would keep the sandbox from taking off a fence or indentation around those.
         source = f"{dedent(unfenced(code))}\n\n{place.after}" if place.after else code
+        # One episode for the trajectory, whose variables stay; or one for each call, which sees its own image alone.
         if index is None:
             if self._episode is None:
                 self._episode = await self._runner.open(await in_thread(partial(self._setup, self.sample.images)))

@@ -133,6 +133,7 @@ class GroundingEnv:
         ref = images[parent]
         x1, y1, x2, y2 = cut = pixel_box(box, ref.width, ref.height, self.max_aspect)
         pixels = np.ascontiguousarray(self.images.full(ref)[y1:y2, x1:x2])
+        # The record of a crop has its box twice: in pixels of the view, as all environments do, and of the original.
         scale = ref.view_width / ref.width, ref.view_height / ref.height
         seen = [value * scale[i % 2] for i, value in enumerate(cut)]
         return self.images.add(pixels, parent, {"op": "zoom", "box": seen, "box_full": list(cut)})

@@ -75,6 +75,7 @@ class ToolCalls:
         tool, arguments = self._resolve(call)
         index = image_index(arguments, len(images))
         parent = images[index]
+        # The original pixels: a crop of the smaller view would show nothing that the policy has not seen.
         output = tool(self.images.full(parent), parent, arguments)
         ref = self.images.add(output.pixels, parent=index, transform=output.transform)
         text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes([ref])}).strip()

@@ -36,6 +36,7 @@ class Worlds:
     async def start(self) -> None:
         """Starts the sandbox where the card asks for one. Raises ``ConfigError`` for a machine that cannot hold it as
         firmly as the configuration asks, ``EngineError`` when it does not start."""
+        # Worlds without code cost no process.
         if self.card.runner:
             self._inputs = replace(self._inputs, runner=await self.sandbox.start())
 

@@ -1,4 +1,18 @@
-"""Judges: a model behind an OpenAI-compatible endpoint, and the oracle that answers from ground truth."""
+"""Judges: a model behind an OpenAI-compatible endpoint, and the oracle that answers from ground truth.
+
+Who is who, in the order in which a trajectory passes them:
+
+- **Signals** (``vtcli.signals``) are facts of one trajectory, such as "the answer is right". They carry no weight.
+  ``signals.measuring`` measures them for a run, and opens the run's judge.
+- **Judges** (this room) answer where no rule decides. A signal asks one ``Case``; the ``Ruling`` is a score or none.
+  ``judging.verdicts`` is the file of rulings, so that a model is asked once.
+- **Rewards** (``vtcli.rewards``) turn the signals of a group into a ``Verdict`` each: a total with its parts.
+- **Credit** (``algo.advantages``) turns the verdicts of a group into one number per policy turn, for the loss.
+- **Scoring** (``vtcli.scoring``) does the same to stored trajectories, long after they were made. ``scoring.verdicts``
+  applies a reward to stored groups.
+
+The room may import the store, ``geometry`` and ``protocols``. It must not know a signal, a reward or a stage.
+"""
 
 RUNTIME_KEYS = ("judge.url", "judge.key_env", "judge.cache", "judge.patience")
 """Keys of conf/judge about where and how a judge is asked. They change no verdict, so they are no part of an artifact's

@@ -5,9 +5,10 @@ Every share is a mean over questions: the rollouts of one question are averaged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vtcli.algo.buckets import macro, quantile_groups
+from vtcli.algo.repeats import majority_at, pass_all, pass_at, sizes
 from vtcli.algo.rows import Row, over_questions
 from vtcli.report.cells import EMPTY, estimate_cell
 from vtcli.report.content import Evaluation
@@ -67,14 +68,15 @@ def kind_of_use(row: Row) -> str | None:
 
 
 def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Faithful, unfaithful and without a tool, as shares of all, right and wrong answers. None where no evidence was
-    measured."""
+    """Faithful, unfaithful and without a tool, as shares of all, right and wrong answers. Of the tasks whose evidence
+    was measured; None without such a task."""
     kinds = ("faithful", "unfaithful", "no tool")
 
     def lines() -> Iterator[Line]:
         for e in series:
-            rows = [r for r in whole(e) if r.accuracy is not None]
-            if all(r.shown is None for r in rows):
+            measured = {r.task for r in whole(e) if r.shown is not None}
+            rows = [r for r in whole(e) if r.accuracy is not None and r.task in measured]
+            if not rows:
                 continue
             sides = {"all": rows, "right": [r for r in rows if r.accuracy == 1.0]}
             sides["wrong"] = [r for r in rows if r.accuracy == 0.0]
@@ -86,7 +88,8 @@ def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
 
     note = (
         "Faithful: a tool's picture showed what the question is about (CodeV's measure). Unfaithful: tools were "
-        "called, and none did. Shares of the answers of the line that have a verdict or no call."
+        "called, and none did. Shares of the answers that have a verdict or no call, in the tasks whose evidence was "
+        "measured."
     )
     columns = ("model", "answers that are", "answers", "without a verdict", *kinds)
     return _table("Faithful, unfaithful, no tool", note, columns, lines())
@@ -127,22 +130,22 @@ def operations(series: Sequence[Evaluation], form: str, seed: int) -> Table | No
             for e in series:
                 rows = [r for r in whole(e, form) if task in ("all", r.task)]
                 if rows:
-                    two = _share(rows, lambda r: len(set(r.operations)) >= 2, seed)
+                    two = _mean(rows, "composite", seed)
                     shares = (_share(rows, lambda r, name=name: name in r.operations, seed) for name in names)
                     yield (Cell(task, head=True), Cell(e.label, words=True), _count(rows), two, *shares)
 
     kind = "tool-supervised" if form == "tool" else "plain"
     note = (
         "Share of trajectories in which the operation was made at least once, as the sandbox or the tools recorded it; "
-        "turns are clockwise. Operations of code are its claims until a reward had them tested. The ratio of composite "
-        "use is the column of two or more different operations."
+        "turns are clockwise. Operations of code are its claims until a reward had them tested. Composite use is two "
+        "different tools, or two different operations of code."
     )
-    columns = ("task", "model", "trajectories", "≥ 2 different", *(name.replace("_", " ") for name in names))
+    columns = ("task", "model", "trajectories", "composite", *(name.replace("_", " ") for name in names))
     return _table(f"Recorded operations, {kind} questions", note, columns, lines()) if names else None
 
 
 def recovery(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """What became of answers in which a call failed. None where none did."""
+    """Answers in which a call failed, and their ends. None where none did."""
 
     def lines() -> Iterator[Line]:
         for e in series:
@@ -256,6 +259,44 @@ def _outcomes(rows: Sequence[Row], seed: int) -> Line:
     return _mean(rows, "accuracy", seed), calls, _share(rows, lambda r: bool(r.calls), seed)
 
 
+def repeats(series: Sequence[Evaluation], seed: int) -> Table | None:
+    """avg@k, pass@k, pass^k and maj@k by task, where questions were answered more than once. None elsewhere."""
+
+    def lines() -> Iterator[Line]:
+        known = [(e, [r for r in whole(e) if r.accuracy is not None]) for e in series]
+        tasks = sorted({r.task for _, rows in known for r in rows})
+        for task in [*tasks, *(["all"] if len(tasks) > 1 else [])]:
+            for e, rows in known:
+                answers: dict[str, list[Row]] = {}
+                for r in rows:
+                    if task in ("all", r.task):
+                        answers.setdefault(r.sample, []).append(r)
+                for k in sizes(max(map(len, answers.values()), default=0)):
+                    asked = {q: found for q, found in answers.items() if len(found) >= k}
+                    left = len(answers) - len(asked)
+                    count = Cell(str(len(asked)), hint=f"{left} questions have fewer than {k} measured rollouts")
+                    yield (
+                        *(Cell(task, head=True), Cell(e.label, words=True), Cell(str(k)), count),
+                        *(estimate_cell(over_questions(values, seed)) for values in _repeated(asked, k, seed)),
+                    )
+
+    note = (
+        "avg: share of right rollouts. pass@k: any of k rollouts is right; pass^k: all k are (both without bias, from "
+        "all rollouts). maj@k: the commonest of k answers is right; equal votes share the point."
+    )
+    columns = ("task", "model", "k", "questions", "avg", "pass@k", "pass^k", "maj@k")
+    return _table("Repeated rollouts", note, columns, lines())
+
+
+def _repeated(asked: Mapping[str, Sequence[Row]], k: int, seed: int) -> Iterator[list[tuple[str, float]]]:
+    """The values of avg, pass@k, pass^k and maj@k of each question."""
+    rights = {question: [float(r.accuracy == 1.0) for r in rows] for question, rows in asked.items()}
+    yield [(question, sum(right) / len(right)) for question, right in rights.items()]
+    for measure in (pass_at, pass_all):
+        yield [(question, measure(len(right), int(sum(right)), k)) for question, right in rights.items()]
+    yield [(q, majority_at([r.answer for r in rows], rights[q], k, seed)) for q, rows in asked.items()]
+
+
 def tables(series: Sequence[Evaluation], seed: int) -> Iterator[Table]:
     """All tables of this file that have lines, in reading order."""
     found = (
@@ -263,5 +304,6 @@ def tables(series: Sequence[Evaluation], seed: int) -> Iterator[Table]:
         *(operations(series, form, seed) for form in ("answer", "tool")),
         *(recovery(series, seed), lengths(series, seed), by_tokens(series, seed)),
         *(by_label(series, field, seed) for field in ("orientation", "difficulty")),
+        repeats(series, seed),
     )
     yield from (table for table in found if table is not None)

@@ -66,13 +66,19 @@ class ReportData:
     extra: Sequence[Table] = ()  # of benchmarks, before the other tables
 
 
-CURVES = ("reward", "tool_reward", "accuracy", "calls", "mismatch_kl", "entropy", "grad_norm", "loss", "validation_nll")
+CURVES = (
+    *("reward", "tool_reward", "accuracy", "calls", "mean_length", "correct_negative", "answer_index_0"),
+    *("mismatch_kl", "entropy", "grad_norm", "loss", "validation_nll"),
+)
 """Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 
+PARTS = ("reward/", "advantage/")
+"""Beginnings of the names of further metrics that are drawn: the parts of the reward, and the advantages' spread."""
 
-def read_training(points: Sequence[Mapping[str, object]], more: str | None = None) -> Training:
+
+def read_training(points: Sequence[Mapping[str, object]]) -> Training:
     """Curves and phase switches from a training log: one mapping a step with "step", optionally "phase", and numbers.
-    Drawn are ``CURVES``, and metrics whose names begin with ``more``.
+    Drawn are ``CURVES`` and ``PARTS``.
 
     A missing or non-finite value is a gap, not zero.
     """
@@ -86,7 +92,7 @@ def read_training(points: Sequence[Mapping[str, object]], more: str | None = Non
         if phase is not None and (not phases or phases[-1].name != str(phase)):
             phases.append(CurvePhase(str(phase), step))
         for key, value in point.items():
-            drawn = key.rsplit("/", 1)[-1] in CURVES or (more is not None and key.startswith(more))
+            drawn = key.rsplit("/", 1)[-1] in CURVES or key.startswith(PARTS)
             if drawn and isinstance(value, int | float) and np.isfinite(value):
                 found.setdefault(key, []).append((step, float(value)))
     places = {name: place for place, name in enumerate(CURVES)}

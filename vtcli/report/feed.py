@@ -22,7 +22,7 @@ from vtcli.report import listing, pages, plots, viewer
 from vtcli.report.content import read_training
 from vtcli.schema import Scored, Signals, Trajectory
 from vtcli.scoring.stored import HOLDERS, SCORES, trajectory_files
-from vtcli.store import codec, disk, frames, records
+from vtcli.store import codec, compressed, disk, records
 from vtcli.store.artifacts import ArtifactStore
 from vtcli.store.images import image_file
 from vtcli.store.manifest import MANIFEST
@@ -228,7 +228,7 @@ class TrajectoryFeed:
         if self._drawn[0] == len(data):
             return self._drawn[1]
         lines = data.split(b"\n")[:-1]  # a last line without its end is being written
-        training = read_training([json.loads(line) for line in lines if line.strip()], "reward/")
+        training = read_training([json.loads(line) for line in lines if line.strip()])
         last = max((curve.steps[-1] for curve in training.curves), default=0)
         self._drawn = len(data), [plots.curve(curve, training.phases, last) for curve in training.curves]
         return self._drawn[1]
@@ -266,8 +266,8 @@ class TrajectoryFeed:
 def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
     """Whole lines from ``start`` on, each with its place and with where to read on: after a frame only at its end."""
     with disk.checked(path, "read"), path.open("rb") as file:
-        if path.suffix == frames.ENDING:
-            for place, end, content in frames.placed(file, path, start):
+        if path.suffix == compressed.ENDING:
+            for place, end, content in compressed.placed(file, path, start):
                 lines = content.splitlines(keepends=True)
                 for number, line in enumerate(lines):
                     after = end if number == len(lines) - 1 else place
@@ -283,8 +283,8 @@ def _lines(path: Path, start: int) -> Iterator[tuple[RecordPlace, int, bytes]]:
 def _line(place: RecordPlace) -> bytes:
     """The line of a record. Raises ``InputError`` where it no longer is."""
     with disk.checked(place.file, "read"), place.file.open("rb") as file:
-        if place.file.suffix == frames.ENDING:
-            _, _, content = next(frames.placed(file, place.file, place.start), (0, 0, b""))
+        if place.file.suffix == compressed.ENDING:
+            _, _, content = next(compressed.placed(file, place.file, place.start), (0, 0, b""))
             line = b"".join(content.splitlines(keepends=True)[place.line : place.line + 1])
         else:
             file.seek(place.start)

@@ -42,7 +42,7 @@ TITLES = {
     "faithful_if_right": "faithful if right",
     "reward": "reward",
     "calls": "calls",
-    "composite": "≥ 2 operations",
+    "composite": "composite",
     "tokens": "tokens",
     "images": "images",
     "turns": "turns",

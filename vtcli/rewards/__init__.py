@@ -1,4 +1,8 @@
-"""Rewards, one paper a file: pure arithmetic on stored signals."""
+"""Rewards, one paper a file: pure arithmetic on stored signals.
+
+A reward may import this module, ``schema`` and ``geometry``. It must not open a file, ask a judge or know a trainer.
+No reward imports another: what two share stands here.
+"""
 
 from __future__ import annotations
 

@@ -35,6 +35,9 @@ class CodevisionWeights:
     suggested: float = 0.2  # the code's script has 0
     emergent: float = 0.2
     penalty: float = 0.5  # of each of the three; 0: the ablation "w/o penalty"
+    turn_limit: float = 1.0  # share of ``penalty`` that each of the three costs; 0 leaves one out
+    spurious: float = 1.0
+    poor_reasoning: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +138,9 @@ def _terms(p: Play, kept: float, gain: float, weights: CodevisionWeights, rules:
         "exact": weights.strategy * weights.exact * float(_exact(p, rules)),
         "suggested": _if_right(p, weights.strategy * weights.suggested * suggested),
         "emergent": _if_right(p, weights.strategy * weights.emergent * float(bool(_optional(p, rules)))),
-        "turn_limit": 0.0 - weights.penalty * _turns_over(p, rules),
-        "spurious": 0.0 - weights.penalty * _spurious(p, rules),
-        "poor_reasoning": _if_right(p, -weights.penalty * float(poor)),
+        "turn_limit": 0.0 - weights.penalty * weights.turn_limit * _turns_over(p, rules),
+        "spurious": 0.0 - weights.penalty * weights.spurious * _spurious(p, rules),
+        "poor_reasoning": _if_right(p, -weights.penalty * weights.poor_reasoning * float(poor)),
     }
 
 

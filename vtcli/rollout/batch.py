@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vtcli.algo import pack
-from vtcli.algo.monitor import describe
+from vtcli.algo.monitor import credit_spread, describe
 from vtcli.algo.select import chosen, correct_with_negative_credit, minibatches
 from vtcli.protocols import Ranks, Reward
 from vtcli.rollout.light import LightGroup, Wire, light, packed, unpacked
@@ -82,7 +82,11 @@ class StepBatch:
         learner."""
         groups, credit = list(self.everyone.values()), list(self.credit.values())
         tokens = [count for each in self.light.values() for count in each.tokens]
-        out = describe(groups, tokens) | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
+        out = (
+            describe(groups, tokens)
+            | credit_spread(credit)
+            | {"selected": float(chosen(credit)), "rounds": float(self.rounds)}
+        )
         out["cancelled"] = float(self.cancelled)
         members = [member for group in groups for member in group.members]
         versions = [turn.version for member in members for turn in member.trajectory.policy_turns]

@@ -98,6 +98,7 @@ class GroupRequest:
     @property
     def members(self) -> tuple[RolloutRequest, ...]:
         """One request per member."""
+        # Nothing for the first time, so that a step without repeats has the seeds that it would have anyway.
         again = (self.repeat,) if self.repeat else ()
         seeds = [derive_seed(self.seed, self.sample.id, self.sample.form, n, *again) for n in range(self.size)]
         return tuple(RolloutRequest(self.sample, seed, self.sampling) for seed in seeds)
@@ -119,7 +120,7 @@ class _State:
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
     digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    return int.from_bytes(digest[:8], "big") >> 1  # 63 bits: it fits a signed integer of 64, which torch takes
 
 
 async def rollout(
@@ -151,9 +152,11 @@ async def rollout(
         env = open_env(sample)
         async with asyncio.timeout_at(deadline) as clock:
             stop = await _alternate(state, request, env, policy, chat, limits)
+    # The user has to mend it, and every other rollout would fail alike: it ends the run, not this rollout.
     except VtcliError:
         raise
     except TimeoutError as problem:
+        # Two clocks raise this error: the deadline's ends the rollout as it stands, a step's limit breaks it.
         expired = clock is not None and clock.expired()
         stop, error = (Stop.MAX_TIME, None) if expired else (Stop.BROKEN, f"{type(problem).__name__}: {problem}")
     except Exception as problem:
@@ -241,6 +244,7 @@ async def _alternate(
     room = limits.max_tokens - len(state.ids)
     if room < 1:
         return Stop.MAX_TOKENS
+    # Policy and world alternate, so a prefix of n turns holds n // 2 of the policy's. The last round may only answer.
     for turn in range(len(state.turns) // 2, limits.max_turns + 1):
         request = Request(
             token_ids=state.ids,
@@ -251,16 +255,20 @@ async def _alternate(
             stop=syntax.stop,
             rollout=wanted.conversation,
         )
+        # A turn that two versions of the weights sampled has no log-probability under either of them.
         version = policy.version
         completion = await _turn(request, policy, chat, limits.max_thought_tokens)
         if policy.version != version:
             raise RuntimeError(f"the weights went from version {version} to {policy.version} while a turn was sampled")
+        # Text is for the world alone. Training sees the sampled ids: text that is encoded again may give others.
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
             decoded = syntax.read(decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
+        # Cut by the turn's own limit, the syntax says what that means; cut by the trajectory's, the budget is spent.
         if completion.finish == "length":
             return syntax.cut if request.max_tokens < room else Stop.MAX_TOKENS
+        # The call is not carried out: no turn is left that could read its result.
         if decoded.calls and turn == limits.max_turns:
             return Stop.MAX_TURNS
         observation = await _within(limits.timeout_s, env.step(decoded, state.images), "step")
@@ -286,6 +294,8 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
     first = await _complete(replace(request, max_tokens=thought, stop=(end.tag,)), policy, chat)
     if first.token_ids[-1] in chat.end_ids:
         return first
+    # Empty where the policy closed its thought itself. What we write has no probability: ``written`` keeps it out of
+    # the loss.
     written = () if chat.completes(first.token_ids, (end.tag,)) else end.token_ids
     before, n = first.token_ids + written, len(first.token_ids)
     ids, left = request.token_ids + before, request.max_tokens - len(before)
@@ -373,5 +383,6 @@ def _check(completion: Completion, request: Request, chat: Chat) -> None:
         raise RuntimeError("the engine returned a log-probability that is not a finite number")
     if len(ids) > request.max_tokens:
         raise RuntimeError(f"{len(ids)} tokens where at most {request.max_tokens} were asked for")
+    # Such as an image's placeholder: the learner would look for pixels that no image has.
     if banned := set(ids) & set(chat.banned_ids):
         raise RuntimeError(f"the engine sampled banned marker ids {sorted(banned)}")

@@ -19,6 +19,17 @@ OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
 
 
+def with_rules(signals: Iterable[Signal], own: Mapping[str, Any]) -> list[Signal]:
+    """The signals; those that take rules know ``own`` as well, the scorers that benchmarks bring from outside."""
+    found: list[Signal] = []
+    for signal in signals:
+        bound = cast("partial[Any]", signal)
+        takes = bool(own) and "rules" in inspect.signature(bound).parameters
+        given = (getattr(bound, "keywords", {}).get("rules") or {}) if takes else {}
+        found.append(cast("Signal", partial(bound, rules={**given, **own})) if takes else signal)
+    return found
+
+
 class SignalMeter:
     """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another,
     and those of single tasks in ``rubrics``. ``looks``: the oracle is asked what images
@@ -28,9 +39,11 @@ class SignalMeter:
     """
 
     def __init__(self, signals: Iterable[Signal], judge: OpenJudge | None, images: Images, home: Path) -> None:
+        # A signal says by its parameters what it needs, so one from outside gets the judge without being registered.
         given = [(signal, inspect.signature(cast("Callable[..., Any]", signal)).parameters) for signal in signals]
         asking = [parameters for _, parameters in given if "judge" in parameters]
         self.judge: Judge | None = (judge or oracle.open_judge)(images=images, home=home) if asking else None
+        # A judge without a default is asked about every trajectory; ``answer`` has one, and asks where no rule decides.
         always = any(parameters["judge"].default is inspect.Parameter.empty for parameters in asking)
         self.looks = always and oracle.judges(judge)
         self.rubrics = sorted(set[str]().union(*map(_rubrics, asking)))
@@ -46,6 +59,7 @@ class SignalMeter:
 
     async def again(self, trajectory: Trajectory, signals: Signals) -> Signals:
         """The signals of a trajectory after a test of its claims. Values that rest on them are measured again."""
+        # The others would come out the same, and some of them cost a judge's answer.
         found = await measure_all(trajectory, [signal for signal in self.signals if claimed(signal)])
         return Signals({**signals.values, **found.values})
 
@@ -56,6 +70,7 @@ class SignalMeter:
 
     async def __call__(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
         """Signals of each trajectory, in order. Raises ``EngineError`` when the judge is gone for good."""
+        # All at a time: a judge's server answers many questions in about the time of one.
         return list(await asyncio.gather(*(measure_all(t, self.signals) for t in trajectories)))
 
     async def answers(self, trajectories: Sequence[Trajectory]) -> list[Signals]:

@@ -108,6 +108,8 @@ class Draft:
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
     overrides: tuple[str, ...] = ()
+    git_commit: str | None = None  # of the code that made it; None: this code
+    created: str = ""  # "": now
 
     def commit(self, summary: Mapping[str, Any] | None = None) -> Artifact:
         """Makes the folder the next version of ``name``: hashed, synced, read-only, renamed into place.
@@ -132,8 +134,8 @@ class Draft:
                     config=self.config,
                     seed=self.seed,
                     fingerprint=self.fingerprint,
-                    git_commit=git_commit(),
-                    created=datetime.now(UTC).isoformat(timespec="seconds"),
+                    git_commit=self.git_commit or git_commit(),
+                    created=self.created or datetime.now(UTC).isoformat(timespec="seconds"),
                     stage=self.stage,
                     run_id=self.run_id,
                     summary=self.summary if summary is None else summary,
@@ -204,6 +206,31 @@ class ArtifactStore:
         found = [a for a in self.ls() if fingerprint and a.manifest.fingerprint == fingerprint]
         found.sort(key=lambda a: (a.manifest.created, a.version), reverse=True)
         return next((a for a in found if not file_problems(a)), None)
+
+    def add(self, folder: Path) -> Artifact:
+        """The artifact in a folder of another store, as the next version of its name here. One of the same name and
+        content is not added again.
+
+        What it was made from stays where it was: ``summary["added"]`` tells it, and the lineage ends here.
+
+        Raises:
+            InputError: no artifact, or a damaged one.
+        """
+        source = self.resolve(str(folder))
+        made = source.manifest
+        for known in self.ls():
+            if (known.name, known.digest) == (source.name, source.digest):
+                return known
+        added = {"ref": source.ref, "parents": codec.encode(made.parents)}
+        kept = ("config", "seed", "fingerprint", "stage", "identity", "overrides", "git_commit", "created")
+        details = {name: getattr(made, name) for name in kept}
+        with self.draft(made.name, made.kind, summary={**made.summary, "added": added}, **details) as draft:
+            with disk.checked(draft.path, "copy the artifact to"):
+                for entry in made.files:
+                    target = draft.path / entry.path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source.path / entry.path, target)
+            return draft.commit()
 
     @contextmanager
     def draft(self, name: str, kind: Kind, **details: Any) -> Generator[Draft]:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
-from vtcli.store import codec, disk, frames, parquet, videos
+from vtcli.store import codec, compressed, disk, parquet, videos
 from vtcli.store.images import ImageStore
 from vtcli.store.manifest import Artifact
 
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 def append(path: Path, objects: Iterable[Any]) -> int:
     """Adds one line per object, durably, and returns the file's size, which ``truncate`` takes to undo later lines.
-    A file that ends with ``.zst`` gets them as one compressed frame (``vtcli.store.frames``).
+    A file that ends with ``.zst`` gets them as one compressed frame (``vtcli.store.compressed``).
 
     A torn last line (the writer was killed) is cut off first. Raises ``InputError`` for disk trouble; then, as far as
     the disk lets us, the file is as it was.
     """
     data = "".join(_line(item) for item in objects).encode()
-    if path.suffix == frames.ENDING:
-        data = frames.packed(data)
+    if path.suffix == compressed.ENDING:
+        data = compressed.packed(data)
     with disk.checked(path, "append to"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
@@ -82,10 +82,10 @@ def torn(path: Path) -> bool:
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    if path.suffix != frames.ENDING:
+    if path.suffix != compressed.ENDING:
         yield from file
         return
-    for content in frames.unpacked(file, path):
+    for content in compressed.unpacked(file, path):
         yield from content.splitlines(keepends=True)
 
 
@@ -117,8 +117,8 @@ def parse(line: bytes, kinds: Sequence[type[T]], where: str) -> T:
 
 def _complete_size(file: BinaryIO, path: Path) -> int:
     """Position of the end of the last complete line or frame; seeks backwards in steps."""
-    if path.suffix == frames.ENDING:
-        return frames.complete_size(file)
+    if path.suffix == compressed.ENDING:
+        return compressed.complete_size(file)
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - 65536)

@@ -141,7 +141,7 @@ class PaperCommand:
         return [*self.words, *filled(self.reads, made)]
 
     def line(self, made: Mapping[str, str]) -> str:
-        return command(self.stage, self.argv(made))
+        return command(self.stage, argv=self.argv(made))
 
 
 def shipped() -> dict[str, Benchmark]:

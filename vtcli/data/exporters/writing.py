@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.data.exporters.card import card
+from vtcli.data.exporters.data_card import card
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
 from vtcli.errors import InputError
 from vtcli.store import disk, parquet

@@ -1,1 +1,5 @@
-"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has public ones."""
+"""Data that others wrote, as questions and demonstrations. A set is a mapping in YAML; presets/ has public ones.
+
+It may import the store, and the rules and call syntax that a row may name. It must not know a stage or an engine. Each
+row is untrusted: a bad one is named with its file and place, and costs no other row.
+"""

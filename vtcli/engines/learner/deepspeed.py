@@ -67,8 +67,11 @@ class TokenLogprobs(nn.Module):
             use_cache=False,
             **(packed if self.family.packs else {"attention_mask": torch.ones_like(batch.ids)}),
         ).last_hidden_state
+        # The head sees only places whose next token is trained: logits of all places would be the step's largest
+        # tensor.
         before = nn.functional.embedding(batch.before, hidden[0])  # (N, hidden)
         last = self.family.head(self.model)
+        # The policy sampled from logits over its temperature, so the learner divides by the same.
         scale = self.temperature if batch.scales is None else batch.scales
         return head.token_logprobs(last, before, batch.targets, scale, entropy=entropy)
 
@@ -168,8 +171,10 @@ class DeepSpeedLearner:
         if plan.rounds == 0:  # every group of every rank is degenerate: there is no gradient to follow
             return self.skip()
         chunks = plan.chunks
+        # Every rank takes part in every backward pass, or ZeRO's exchanges wait for ever: rows of weight 0 fill up.
         if plan.rounds > len(chunks):
             chunks += [[self._idle_row(trained, plan.imitate)]] * (plan.rounds - len(chunks))
+        # The rate is a function of the step: no scheduler has a state that a checkpoint could lose.
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate(self.optim, self.steps_done, self.total_steps)
         sums = StepSums()
@@ -181,7 +186,7 @@ class DeepSpeedLearner:
             value = self._micro_loss(batch, loss, sums)
             self.engine.backward(value * self.world)  # DeepSpeed averages over ranks; our loss is a sum
             if last:
-                self._check(sums)
+                self._check(sums)  # before the update, which could not be taken back
             self.engine.step()
         self.steps_done += 1
         return self._metrics(sums) | self._applied()
@@ -221,6 +226,7 @@ class DeepSpeedLearner:
 
     def _update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         if len(minibatches) > 1:
+            # With a single step this is not needed: the learner at rollout is the present one, and the ratio is 1.
             known = iter(self.logprobs([row for rows in minibatches for row in rows]))
             minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
         filled = zip(*gather([bool(rows) for rows in minibatches]), strict=True)  # by mini-batch, then by rank
@@ -307,6 +313,7 @@ class DeepSpeedLearner:
         if not (folder / "learner.json").is_file():
             raise InputError(f"no checkpoint of a learner in {folder}")
         written = json.loads((folder / "learner.json").read_text())
+        # The optimiser's state is cut into a shard per rank.
         if written["ranks"] != self.world:
             raise InputError(
                 f"the checkpoint {folder} was written by {written['ranks']} ranks and this run has {self.world}: start "
@@ -328,12 +335,13 @@ class DeepSpeedLearner:
         return found[: len(chunks)]
 
     def _micro_loss(self, batch: MicroBatch, config: LossConfig, sums: StepSums) -> Tensor:
-        logp, entropy = self.engine(batch.packed, entropy=self.backend.entropy)
-        weight = batch.weight
+        logp, entropy = self.engine(batch.packed, entropy=self.backend.entropy)  # (N,) each
+        weight = batch.weight  # (N,); 0 in rows that only fill up
         real = (weight > 0).float()
         sums.add(tokens=real.sum(), nll=-(logp.detach() * real).sum())
         if entropy is not None:
             sums.add(entropy=(entropy * real).sum())
+        # Rows that no policy sampled are imitated: cross-entropy.
         if batch.sampled is None or batch.advantage is None:
             value = -(weight * logp).sum()
             sums.add_loss(value)
@@ -356,6 +364,8 @@ class DeepSpeedLearner:
 
     def _weights(self, rows: Sequence[TrainRow], plan: _StepPlan, loss: LossConfig) -> dict[str, float]:
         """Weights against the whole batch of all ranks."""
+        # The weights depend on numbers of trained tokens alone, so rows of other ranks are stood in for by their
+        # counts.
         flat = [TrainRow("", (), (1,) * n, ()) for part in plan.counts for n in part]
         try:
             values = row_weights(flat, loss.aggregation, loss.norm_tokens)
@@ -415,6 +425,7 @@ class DeepSpeedLearner:
 
     def _metrics(self, sums: StepSums) -> dict[str, float]:
         names, tensor, peak = sums.names, sums.totals(), sums.peak()
+        # Sums are exchanged, not means: ranks have different numbers of tokens.
         if self.world > 1:
             tensor, peak = tensor.to(self.engine.device), peak.to(self.engine.device)
             dist.all_reduce(tensor)

@@ -69,6 +69,7 @@ class VllmPolicy:
         self._order, self._limit = StartOrder(), WorkLimit()
         self._broken: BaseException | None = None
         self._doing = "starting"
+        # One thread alone touches the engine, which is not made for several; event loops never wait for a step of it.
         self._thread = threading.Thread(target=self._serve, name="vllm", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -99,6 +100,7 @@ class VllmPolicy:
         self._limit.open(name)
         limit, answer = self.options.timeout_s, asyncio.ensure_future(self._answer(name, state))
         try:
+            # The limit counts work on this request: a long queue that moves fails none, one that stands still does.
             while (left := limit - self._limit.waited(name)) > 0:
                 await asyncio.wait({answer}, timeout=left)
                 if answer.done():
@@ -117,6 +119,7 @@ class VllmPolicy:
                 self._submit(lambda: self._drop(name))
 
     async def _answer(self, name: str, state: _OpenRequest) -> Completion:
+        # An image that vLLM has is sent by name alone. Where its cache has dropped it since, all are sent once more.
         for attempt in (1, 2):
             try:
                 prompt = await self._renderer.ready(state.request)
@@ -188,6 +191,7 @@ class VllmPolicy:
             busy = bool(self._open)
             self._doing = "sampling" if busy else "idle"
             try:
+                # Without this bound a flood of new requests would keep those that are open from their next token.
                 if busy and taken == JOBS:
                     raise queue.Empty
                 job = self._jobs.get(block=not busy)
@@ -246,6 +250,7 @@ class VllmPolicy:
         if state is None:  # dropped meanwhile
             return
         said, request = output.outputs[0], state.request
+        # vLLM expands images by a processor of its own. Other ids would mean other positions than the learner's.
         if not state.ids and tuple(output.prompt_token_ids) != request.token_ids:
             self._drop(output.request_id)
             state.answer.set_exception(InputError(misread(output.prompt_token_ids, request)))
@@ -254,6 +259,8 @@ class VllmPolicy:
         for token, found in zip(said.token_ids, said.logprobs or (), strict=True):
             state.ids.append(token)
             state.logprobs.append(found[token].logprob)
+            # Stop strings are sought here, by the code that other engines in process use: a turn ends at the same
+            # token.
             if self.family.chat.completes(state.ids, request.stop):
                 if not output.finished:
                     self._engine.abort_request([output.request_id])
