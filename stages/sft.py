@@ -129,9 +129,7 @@ def run(config: Config) -> Artifact:
         sizing = (family or config.built()[0]).sizing(config.images)
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
         ranks = _ranks()
-        train, held = (
-            DemoSet(data, split, images, ranks=ranks, pixels="when_read") for split in ("train", "validation")
-        )
+        train, held = (DemoSet(data, split, images, "when_read", ranks) for split in ("train", "validation"))
         demos = _Demos(train, held)
         family = family or open_family(_build(config, stage, train), config.families)
         return _train(config, stage, family, demos, images)

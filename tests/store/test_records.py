@@ -396,10 +396,9 @@ def test_training_reads_an_image_when_its_row_comes_and_tells_damage_then(
     opened = pq.ParquetFile
     monkeypatch.setattr(parquet.pq, "ParquetFile", lambda path: opened(Counted(path)))
     store, size = ImageStore(tmp_path / "store"), sum(map(len, pictures))
-    how: dict[str, Any] = {"pixels": "when_read"}
     for make in (partial(DemoSet, tmp_path, "train", store), partial(SampleSet, tmp_path, "tool", "train", store)):
         read[0] = 0
-        lazy = make(**how)
+        lazy = make(bad_rows="when_read")
         assert len(lazy) == 40
         assert len(lazy.tasks() if isinstance(lazy, SampleSet) else list(lazy.every_messages())) == 40
         assert 0 < read[0] < 0.05 * size
@@ -409,7 +408,7 @@ def test_training_reads_an_image_when_its_row_comes_and_tells_damage_then(
             lazy.load(7)
         with pytest.raises(InputError, match="1 of 40 rows"):
             make()
-        assert len(make(**how, bad_rows="skip")) == 39  # which row is left out has to be known first
+        assert len(make(bad_rows=parquet.in_training("skip"))) == 39  # which row is left out has to be known first
 
 
 def test_a_rank_that_cannot_read_its_share_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,9 @@ CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 """Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
 them."""
 
-Pixels = Literal["first", "when_read"]
-"""When images are checked: with their rows, as they are opened, or each as it is read."""
+BadRows = Literal["error", "skip", "when_read"]
+"""What a row does that cannot be used: it ends the run at the start, or is left out. ``when_read`` is as ``error``, but
+an image is checked when it is read, so that the start reads none."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -243,26 +244,19 @@ class _RowCheck:
 class ParquetTable:
     """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group.
 
-    Each of several ranks checks its share of the row groups; they open a table together. With ``pixels="when_read"``
-    the check reads no image: ``image`` checks it when it is read. ``bad_rows="skip"`` has to know all of them first.
+    Each of several ranks checks its share of the row groups; they open a table together. With ``when_read`` the
+    check reads no image: ``image`` checks it when it is read.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        schema: pa.Schema,
-        bad_rows: Literal["error", "skip"],
-        ranks: Ranks = ALONE,
-        pixels: Pixels = "first",
-    ) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, bad_rows: BadRows, ranks: Ranks = ALONE) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
-        self._lazy = pixels == "when_read" and bad_rows == "error"  # what is left out has to be known first
+        self._lazy = bad_rows == "when_read"
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
         self._read_group = lru_cache(maxsize=4)(self._read)
         self.bad = self._merge(self._checked_by_all(ranks))
-        if self.bad and bad_rows == "error":
+        if self.bad and bad_rows != "skip":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
                 f"{len(self.bad)} of {len(self.bad) + len(self.ids)} rows of {path} cannot be used:\n{shown}\n"
@@ -374,6 +368,12 @@ class ParquetTable:
                 self.ids.append(check.id)
                 self._places.append((check.group, check.offset))
         return tuple(bad)
+
+
+def in_training(bad_rows: Literal["error", "skip"]) -> BadRows:
+    """What training does with ``bad_rows``: images are checked when their step reads them, but where bad rows are left
+    out, because which ones has to be known first."""
+    return "when_read" if bad_rows == "error" else bad_rows
 
 
 def write_card(folder: Path) -> None:

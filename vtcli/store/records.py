@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
@@ -202,7 +202,7 @@ class SampleSet:
     Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
     That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
     text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. With
-    ``pixels="when_read"`` a damaged image is an error of the ``load`` that reads it. Pixels
+    ``bad_rows="when_read"`` a damaged image is an error of the ``load`` that reads it. Pixels
     go to ``store`` when a sample is loaded; a video's content is compared with its name then.
     """
 
@@ -212,13 +212,12 @@ class SampleSet:
         form: str,
         split: str,
         store: ImageStore,
-        bad_rows: Literal["error", "skip"] = "error",
+        bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
-        pixels: parquet.Pixels = "first",
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
         path = _part(folder, f"{form}-{split}")
-        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, pixels)
+        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -264,12 +263,11 @@ class DemoSet:
         artifact: Artifact | Path,
         split: str,
         store: ImageStore,
-        bad_rows: Literal["error", "skip"] = "error",
+        bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
-        pixels: parquet.Pixels = "first",
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks, pixels)
+        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
