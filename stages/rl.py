@@ -60,8 +60,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.store.parquet import in_training
-from vtcli.store.records import SampleSet
+from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention, require_keep_images
 from vtcli.store.videos import portable
 

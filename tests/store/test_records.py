@@ -408,7 +408,7 @@ def test_training_reads_an_image_when_its_row_comes_and_tells_damage_then(
             lazy.load(7)
         with pytest.raises(InputError, match="1 of 40 rows"):
             make()
-        assert len(make(bad_rows=parquet.in_training("skip"))) == 39  # which row is left out has to be known first
+        assert len(make(bad_rows=records.in_training("skip"))) == 39  # which row is left out has to be known first
 
 
 def test_a_rank_that_cannot_read_its_share_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

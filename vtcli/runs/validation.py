@@ -34,8 +34,7 @@ from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact
 from vtcli.store.checkpoints import VALIDATED, Interval
 from vtcli.store.images import ImageStore
-from vtcli.store.parquet import in_training
-from vtcli.store.records import SampleSet
+from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention
 from vtcli.store.videos import portable
 

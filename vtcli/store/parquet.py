@@ -370,12 +370,6 @@ class ParquetTable:
         return tuple(bad)
 
 
-def in_training(bad_rows: Literal["error", "skip"]) -> BadRows:
-    """What training does with ``bad_rows``: images are checked when their step reads them, but where bad rows are left
-    out, because which ones has to be known first."""
-    return "when_read" if bad_rows == "error" else bad_rows
-
-
 def write_card(folder: Path) -> None:
     """Writes ``README.md``, whose header names the folder's files by form and split for ``datasets.load_dataset``.
 

@@ -196,6 +196,12 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, An
     } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
 
+def in_training(bad_rows: Literal[error, skip]) -> parquet.BadRows:
+    """What training does with ``bad_rows``: images are checked when their step reads them, but where bad rows are left
+    out, because which ones has to be known first."""
+    return "when_read" if bad_rows == "error" else bad_rows
+
+
 class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
