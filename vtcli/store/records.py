@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
@@ -196,7 +196,7 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, An
     } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
 
-def in_training(bad_rows: Literal[error, skip]) -> parquet.BadRows:
+def in_training(bad_rows: Literal["error", "skip"]) -> parquet.BadRows:
     """What training does with ``bad_rows``: images are checked when their step reads them, but where bad rows are left
     out, because which ones has to be known first."""
     return "when_read" if bad_rows == "error" else bad_rows
