@@ -99,12 +99,12 @@ def says(place: int) -> Callable[[Body, int], Reaction]:
 RULES = {"self_contained": judged.self_contained, "agreed": judged.agreed}
 
 
-def run(home: Path, first: str, second: str | None, name: str, **rules: Any) -> Artifact:
+def run(home: Path, first: str, second: str, name: str, large: str = "large", **rules: Any) -> Artifact:
     def judge(url: str, model: str) -> Any:
         return partial(open_judge, url=url, model=model, parameters={}, patience=QUICK)
 
     given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card, "judge": judge(first, "small")}
-    given |= {"second_judge": judge(second, "large")} if second else {}
+    given["second_judge"] = judge(second, large)
     own = {"rules": {key: repr(rule) for key, rule in (RULES | rules).items()}}
     return stage.run(
         stage.Config(data="data:v1", rules=RULES | rules, **given, job={"home": str(home), "name": name, "filter": own})
@@ -158,8 +158,14 @@ def test_a_judge_that_is_down_gives_no_verdict_and_its_rows_go_or_stay_by_choice
         assert [entry["without_verdict"] for entry in told["judged"]] == [[0, 4], [0, 5]]
         out = capfd.readouterr()
         assert "the judge large gives no verdicts from now on" in out.err and "no verdict" in out.err
-    with pytest.raises(EngineError, match="no judge is left"):
-        run(home, gone, gone, "none", self_contained=partial(judged.self_contained, most=0.5))
+    with pytest.raises(ConfigError, match=r"both judges are small: expected another filter\.second_judge\.model"):
+        run(home, gone, gone, "same", large="small")
+
+
+def test_without_any_judge_the_run_ends(home: Path) -> None:
+    gone = "http://127.0.0.1:9/v1"
+    with pytest.raises(EngineError, match="no judge is left. the judge (small|large) at .* cannot be asked"):
+        run(home, gone, gone, "none")
 
 
 def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:

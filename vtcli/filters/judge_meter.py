@@ -11,7 +11,7 @@ from typing import Any, cast
 from rich.console import Console
 from rich.progress import Progress
 
-from vtcli.errors import EngineError
+from vtcli.errors import ConfigError, EngineError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import RowFacts, Rule
 from vtcli.filters.judged import Judged, Scores
@@ -73,7 +73,7 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         return len(self._rubrics)
 
     def __getitem__(self, rubric: str) -> Mapping[tuple[str, str], Scores]:
-        """Raises ``EngineError`` when no judge is left."""
+        """Raises ``EngineError`` when no judge is left, ``ConfigError`` for the same model twice."""
         known = self.found[rubric]
         todo = [row for row in self._rows if row.key not in known]
         if todo:
@@ -116,6 +116,8 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
     async def _all(self, rubric: str, rows: Sequence[RowFacts]) -> dict[tuple[str, str], Scores]:
         if not self._judges:
             self._judges = [open_one() for open_one in self._open]
+            if len(set(self.names)) < len(self._judges):
+                raise ConfigError(f"both judges are {self.names[0]}: expected another filter.second_judge.model")
             for judge in self._judges:
                 await judge.start(self._rubrics, eager=False)
         waiting, found = iter(rows), dict[tuple[str, str], Scores]()
