@@ -164,7 +164,7 @@ def test_a_judge_that_is_down_gives_no_verdict_and_its_rows_go_or_stay_by_choice
 
 def test_without_any_judge_the_run_ends(home: Path) -> None:
     gone = "http://127.0.0.1:9/v1"
-    with pytest.raises(EngineError, match="no judge is left. the judge (small|large) at .* cannot be asked"):
+    with pytest.raises(EngineError, match=r"no judge is left\. the judge (small|large) at .* cannot be asked"):
         run(home, gone, gone, "none")
 
 
