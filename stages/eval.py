@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
@@ -37,7 +35,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, folder, printing, published, tables
+from vtcli.report import build, content, folder, printing, published, side_by_side, tables
 from vtcli.report import causal as causal_tables
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
@@ -57,7 +55,7 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share
+from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
@@ -210,7 +208,8 @@ def run(config: Config) -> Artifact:
         samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
-        measure = SignalMeter(_signals(config), config.judge, images, settings.home)
+        signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
+        measure = SignalMeter(signals, config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
@@ -253,18 +252,6 @@ def _benchmark_samples(config: Config, images: ImageStore, worlds: Worlds) -> di
             folder, name, benchmark, images, seed=config.seed, limit=config.max_samples
         )
     }
-
-
-def _signals(config: Config) -> list[Signal]:
-    """The signals; those that take rules know the scorers that benchmarks bring from outside."""
-    own = own_rules(config.benchmark)
-    found: list[Signal] = []
-    for signal in (config.signals | config.metrics).values():
-        bound = cast("partial[Any]", signal)
-        takes = bool(own) and "rules" in inspect.signature(bound).parameters
-        given = (getattr(bound, "keywords", {}).get("rules") or {}) if takes else {}
-        found.append(cast("Signal", partial(bound, rules={**given, **own})) if takes else signal)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +452,10 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
         plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
         disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
     extra = [] if beside is None else [beside]
+    if "report" in parents and measured:
+        run = side_by_side.BenchmarkRun(label, judge, found)
+        beside = side_by_side.of_baseline(config.benchmark, parents["report"], run, config.seed)
+        extra = [*([beside] if beside else []), *extra]
     probed = rolled.probe.result() if rolled.probe else None
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)

@@ -88,6 +88,9 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     ]
     assert values[0] == values[1] and scored.keys() == figures.keys()
     assert stage.run(config(shelf, "benchmark=[vstar,mine]")).ref == made.ref  # the same files: nothing is made again
+    later = stage.run(config(shelf, "benchmark=[vstar,mine]", f"eval.baseline={made.ref}", "eval.label=later"))
+    page = (later.path / "report.md").read_text()
+    assert "### Benchmarks beside the baseline" in page and "later, %" in page
     tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
     assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref
 

@@ -62,20 +62,19 @@ def result(
 ) -> BenchmarkResult | None:
     """Scores stored trajectories of one benchmark; None if there are none. Pure: no model or judge is asked."""
     mine = [s for s in found if s.trajectory.sample.task == name]
-    whole = [s for s in mine if s.trajectory.stop is not Stop.BROKEN]
+    whole = answered(name, found)
     if not whole:
         return None
-    grades = {score: [_grade(s, benchmark.scorer(score)) for s in whole] for score in benchmark.scores}
     figures: list[BenchmarkFigure] = []
-    for score, marks in grades.items():
-        outcomes = [_outcome(s, g.score, benchmark) for s, g in zip(whole, marks, strict=True)]
-        figures += _figures(name, score, benchmark.aggregate(outcomes), outcomes, seed)
+    for score in benchmark.scores:
+        outcomes = graded(benchmark, score, whole)
+        figures += figures_of(name, score, benchmark.aggregate(outcomes), outcomes, seed)
     asked = benchmark.judged and setting.judge != ORACLE  # the oracle compares texts, as a rule does
-    judged = [(s, s.signals.values.get("answer_correct")) for s in whole] if asked else []
-    ruled = [_outcome(s, float(v), benchmark) for s, v in judged if isinstance(v, int | float)]
+    ruled = graded(benchmark, JUDGED, whole) if asked else []
     if ruled:
-        figures += _figures(name, JUDGED, benchmark.aggregate(ruled), ruled, seed)
-    headline = grades[benchmark.scores[0]]
+        figures += figures_of(name, JUDGED, benchmark.aggregate(ruled), ruled, seed)
+    scorer = benchmark.scorer(benchmark.scores[0])
+    headline = [_grade(s, scorer) for s in whole]
     return BenchmarkResult(
         name=name,
         title=benchmark.title,
@@ -85,9 +84,23 @@ def result(
         broken=len(mine) - len(whole),
         unanswered=sum(s.trajectory.answer is None for s in whole),
         unread=sum(not g.found and s.trajectory.answer is not None for s, g in zip(whole, headline, strict=True)),
-        unjudged=len(judged) - len(ruled),
+        unjudged=len(whole) - len(ruled) if asked else 0,
         setting=setting,
     )
+
+
+def answered(name: str, found: Sequence[Scored]) -> list[Scored]:
+    """The trajectories of one benchmark that did not break."""
+    return [s for s in found if s.trajectory.sample.task == name and s.trajectory.stop is not Stop.BROKEN]
+
+
+def graded(benchmark: Benchmark, score: str, found: Sequence[Scored]) -> list[GradedAnswer]:
+    """Every answer by one score; by ``JUDGED`` those that have a verdict."""
+    if score == JUDGED:
+        verdicts = [(s, s.signals.values.get("answer_correct")) for s in found]
+        return [_outcome(s, float(v), benchmark) for s, v in verdicts if isinstance(v, int | float)]
+    scorer = benchmark.scorer(score)
+    return [_outcome(s, _grade(s, scorer).score, benchmark) for s in found]
 
 
 def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:
@@ -101,9 +114,10 @@ def _outcome(scored: Scored, score: float, benchmark: Benchmark) -> GradedAnswer
     return GradedAnswer(sample.id, cluster, score, scored.trajectory.answer or "", sample.answer, sample.truth)
 
 
-def _figures(
+def figures_of(
     name: str, score: str, figures: Sequence[Figure], outcomes: Sequence[GradedAnswer], seed: int
 ) -> Iterator[BenchmarkFigure]:
+    """The figures of one score with their intervals, without those that have nothing to divide by."""
     clusters = [outcome.cluster for outcome in outcomes]
     for figure in figures:
         sums = cluster_sums(clusters, figure.terms)

@@ -19,7 +19,7 @@ def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Bench
     for name, result in results.items():
         for figure, paper in beside(result, benchmarks[name]):
             head = Cell(result.title, head=True), Cell(figure.name, words=True), Cell(figure.score, words=True)
-            ours = _percent(figure.estimate, figure.answers)
+            ours = percent(figure.estimate, figure.answers)
             if paper is None:
                 lines.append((*head, ours, Cell("–", hint="no paper prints it"), Cell("–"), Cell("–")))
                 continue
@@ -32,7 +32,8 @@ def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Bench
     return Table("Benchmarks beside printed numbers", note, COLUMNS, tuple(lines)) if lines else None
 
 
-def _percent(found: Estimate, answers: int) -> Cell:
+def percent(found: Estimate, answers: int) -> Cell:
+    """A share in percent with its interval."""
     known = found.low is not None and found.high is not None
     bounds = f"[{100 * (found.low or 0.0):.1f}, {100 * (found.high or 0.0):.1f}]" if known else ""
     return Cell(f"{100 * found.value:.1f}", bounds, f"n = {answers} answers in {found.n} clusters, {found.method}")

@@ -19,6 +19,17 @@ OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
 
 
+def with_rules(signals: Iterable[Signal], own: Mapping[str, Any]) -> list[Signal]:
+    """The signals; those that take rules know ``own`` as well, the scorers that benchmarks bring from outside."""
+    found: list[Signal] = []
+    for signal in signals:
+        bound = cast("partial[Any]", signal)
+        takes = bool(own) and "rules" in inspect.signature(bound).parameters
+        given = (getattr(bound, "keywords", {}).get("rules") or {}) if takes else {}
+        found.append(cast("Signal", partial(bound, rules={**given, **own})) if takes else signal)
+    return found
+
+
 class SignalMeter:
     """Measures trajectories. A signal with a parameter ``judge`` gets the run's; it names its ``rubric`` in another,
     and those of single tasks in ``rubrics``. ``looks``: the oracle is asked what images
