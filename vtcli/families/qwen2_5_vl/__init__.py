@@ -1,1 +1,1 @@
-"""Qwen2.5-VL."""
+"""Qwen2.5-VL: what differs from ``families.qwen_vl``, the one family room that it may import."""
