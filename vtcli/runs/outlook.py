@@ -10,9 +10,9 @@ from vtcli.rollout.loop import GroupRequest, Limits
 
 
 def outlook(groups: Sequence[GroupRequest], left: int, limits: Limits, price: Price | None = None) -> str:
-    """One line: the rollouts of each task, how many are left, and what these take at most.
+    """Return one line: the rollouts of each task, how many are left, and what these take at most.
 
-    Each of ``left`` rollouts has at most ``limits.max_tokens`` in context. An endpoint reads the context anew at every
+    Each of ``left`` rollouts has at most ``limits.max_tokens`` in context. An endpoint reads the context again at every
     turn, of which there are at most ``max_turns`` + 1; all that it writes stays in the context. So the money is at most
     (turns × input price + output price) × tokens.
 
