@@ -47,6 +47,7 @@ CHECKS = (
     MachineCheck(
         "vllm_server", "vLLM servers: start, sleep, weight update, parity", 900, model="shared", package="vllm"
     ),
+    MachineCheck("elsewhere", "vLLM server at engine.urls: weights by each way", 900, model="shared", package="vllm"),
 )
 
 

@@ -59,7 +59,7 @@ def engine(name: str, trial: Trial) -> Iterator[TrialResult]:
             before = _free()
             if options.sleeps:
                 yield _asleep(name, policy, size + (options.cache_gib or 0.0))
-            yield _update(name, partial(policy.update, weights, 1), size, stale)
+            yield updated(name, partial(policy.update, weights, 1), size, stale)
             if options.sleeps:
                 yield _awake(name, policy, before)
             yield agreement(f"{name}: parity after the update", check.run(loop), check)
@@ -91,7 +91,7 @@ def _awake(name: str, policy: TrainedPolicy, before: float) -> TrialResult:
     return TrialResult(f"{name}: wake", "ok", f"in {seconds:.2f} s, {before - _free():+.1f} GiB beside before")
 
 
-def _update(name: str, update: Callable[[], None], size: float, stale: float) -> TrialResult:
+def updated(name: str, update: Callable[[], None], size: float, stale: float) -> TrialResult:
     """Seconds of one update of ``size`` GiB; ``stale``: the largest difference before it, which the step has made."""
     begin = time.perf_counter()
     update()
