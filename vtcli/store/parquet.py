@@ -39,8 +39,8 @@ CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 them."""
 
 BadRows = Literal["error", "skip", "when_read"]
-"""What a row does that cannot be used: it ends the run at the start, or is left out. ``when_read`` is as ``error``, but
-an image is checked when it is read, so that the start reads none."""
+"""The effect of a row that cannot be used: it ends the run at the start, or is left out. ``when_read`` is as ``error``,
+but an image is checked when it is read, so that the start reads none."""
 
 ROLES = ("system", "user", "assistant", "tool")
 

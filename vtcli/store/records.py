@@ -197,8 +197,8 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, An
 
 
 def in_training(bad_rows: Literal["error", "skip"]) -> parquet.BadRows:
-    """What training does with ``bad_rows``: images are checked when their step reads them, but where bad rows are left
-    out, because which ones has to be known first."""
+    """The reading of rows in training. Images are checked when their step reads them. Where bad rows are left out, they
+    are checked first, as it must be known which ones."""
     return "when_read" if bad_rows == "error" else bad_rows
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from async_on_cpu import switch_on
-from wide_model import LIMITS, ask, changed, family, requests, view
+from wide_model import LIMITS, ask, changed, family, folder, requests, view
 
 from vtcli.engines.policies import Engine, Placement
+from vtcli.engines.trials import turns
+from vtcli.engines.trials.outcome import Trial
 from vtcli.engines.vllm import policy as vllm_policy
 from vtcli.engines.vllm.policy import VllmPolicy
 from vtcli.protocols import Request, TemperatureSpan
@@ -92,3 +94,10 @@ def test_an_update_comes_after_the_step_in_flight(policies: dict[bool, VllmPolic
     after = ask(policies[True], asked())
     same(after, ask(policies[False], asked()))
     assert [each.token_ids for each in after] != [each.token_ids for each in before]
+
+
+def test_the_trial_of_a_machine_compares_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch_on(monkeypatch)
+    monkeypatch.setattr(vllm_policy, "require_gpu", lambda engine: None)
+    (found,) = turns.ahead(Trial(folder(), cpu=True))
+    assert (found.state, found.figure.partition(";")[0]) == ("ok", "8 of 8 requests with the same tokens")
