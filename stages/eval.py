@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -50,7 +51,8 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs.progress import StepBar
+from vtcli.runs.outlook import outlook
+from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
@@ -297,12 +299,15 @@ class _Rollouts:
                 await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
+            if left:
+                price = config.endpoint.price if config.policy == "endpoint" else None
+                sys.stderr.write(f"eval: {outlook(groups, len(left), config.limits, price)}\n")
             for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
                 keep(trajectory, signals)
             async with AsyncExitStack() as opened:  # the model, once for trajectories and continuations
                 stream = await opened.enter_async_context(self._stream(left)) if left else None
                 if stream is not None:
-                    await self._draw("eval", stream, left, keep)
+                    await self._draw("eval", stream, left, keep, list(found.values()))
                 scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
                 members = [member for group in scored for member in group]
                 _check(members, config, self.stage, self.measure)
@@ -373,13 +378,17 @@ class _Rollouts:
         stream: Stream,
         requests: Sequence[RolloutRequest],
         keep: Callable[[Trajectory, Signals], None],
+        earlier: Sequence[Scored] = (),
     ) -> None:
-        """Rolls out and measures, with a bar."""
-        with StepBar(title, len(requests), 0) as bar:
+        """Rolls out and measures, with a bar for each task; ``earlier`` was finished before."""
+        tasks = [scored.trajectory.sample.task for scored in earlier] + [request.sample.task for request in requests]
+        with ScoreBars(title, Counter(tasks)) as bars:
+            for scored in earlier:
+                bars.add(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
 
             def finished(trajectory: Trajectory, signals: Signals) -> None:
                 keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
-                bar.advance("trajectories")
+                bars.advance(trajectory.sample.task, score_so_far(trajectory, signals))
 
             await stream.each(requests, finished, self.config.concurrency)
 

@@ -30,13 +30,14 @@ from vtcli.filters.applying import (
     PLAIN,
     ROLLED,
     SAMPLES,
+    TAUGHT,
     Decided,
     Measure,
     Subset,
 )
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
-from vtcli.filters.reading import messages_of, samples_of
+from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.protocols import Signal
@@ -192,6 +193,7 @@ def run(config: Config) -> Artifact:
             HELD_OUT: held,
             MESSAGES: lambda rows, decided: messages_of(tables, rows),
             SAMPLES: lambda rows, decided: samples_of(tables, rows),
+            TAUGHT: lambda rows, decided: taught_of(data.path, rows),
         }
         try:
             found = applying.apply(config.rules, rows, measures, config.rollouts.k)
@@ -348,6 +350,8 @@ def _finish(
         for path in sorted(data.path.glob("*.parquet")):
             if path.stem not in tables:
                 shutil.copyfile(path, out / path.name)
+        if (data.path / TAUGHT_FILE).is_file():
+            shutil.copyfile(data.path / TAUGHT_FILE, out / TAUGHT_FILE)
         if (data.path / videos.FOLDER).is_dir():
             shutil.copytree(data.path / videos.FOLDER, out / videos.FOLDER)
     parquet.write_card(out)

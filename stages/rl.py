@@ -60,7 +60,7 @@ from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
 from vtcli.store.image_work import submit
 from vtcli.store.images import ImageLimits, ImageStore
-from vtcli.store.records import SampleSet
+from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention, require_keep_images
 from vtcli.store.videos import portable
 
@@ -471,7 +471,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
     rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
-        found = SampleSet(data, form, "train", images, config.bad_rows, rows)
+        found = SampleSet(data, form, "train", images, in_training(config.bad_rows), rows)
         questions[form] = choose(data, form, found, config.tasks, config.prompts_per_step)
     seen = (retention, images, view)
     return _Training(

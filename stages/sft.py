@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from vtcli.algo.curriculum import batch_indices
 from vtcli.algo.optim import Backend, Optim
 from vtcli.config.binding import convert
 from vtcli.config.bounds import above, at_least
-from vtcli.errors import ConfigError
+from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.messages import DemoRows
 from vtcli.families.table import find_family, open_family
@@ -68,6 +69,8 @@ class Config:
     architecture: dict[str, Any] | None = None  # its sizes, as the family has them
     families: dict[str, str] = field(default_factory=dict[str, str])  # from outside: model_type to its class
     images: ImageLimits = field(default_factory=ImageLimits)
+    max_tokens: int | None = None  # of a row, those of images included; null: any length
+    too_long: Literal["skip", "error"] = "skip"  # rows beyond max_tokens are left out, or end the run at its start
     seed: int = 0
     job: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -76,7 +79,7 @@ class Config:
             raise ConfigError("sft.model is null and there is no model.architecture to build: give one of them")
         if self.architecture is not None:
             self.built()
-        at_least(1, self, "rows_per_step", "checkpoint_keep", *(["rows"] if self.rows is not None else []))
+        at_least(1, self, "rows_per_step", "checkpoint_keep", "rows", "max_tokens")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
         above(0, self, "epochs")
 
@@ -126,7 +129,7 @@ def run(config: Config) -> Artifact:
         sizing = (family or config.built()[0]).sizing(config.images)
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
         ranks = _ranks()
-        train, held = (DemoSet(data, split, images, ranks=ranks) for split in ("train", "validation"))
+        train, held = (DemoSet(data, split, images, "when_read", ranks) for split in ("train", "validation"))
         demos = _Demos(train, held)
         family = family or open_family(_build(config, stage, train), config.families)
         return _train(config, stage, family, demos, images)
@@ -169,9 +172,8 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     from vtcli.engines.learner.distributed import barrier, first_rank_alive
     from vtcli.engines.learner.saving import Saver
 
-    train, held = (DemoRows(part, family.chat) for part in (demos.train, demos.held_out))
-    for rows in (train, held):
-        rows.check()
+    train, too_long = _within(config, DemoRows(demos.train, family.chat), "train", _ranks())
+    held, _ = _within(config, DemoRows(demos.held_out, family.chat), "validation", _ranks())
     schedule = Schedule.of(train.ids, config)
     steps = schedule.steps
     learner = DeepSpeedLearner(
@@ -222,7 +224,35 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
     if learner.rank != 0:
         return wait_for_commit(stage, first_rank_alive("the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
-    return stage.commit(folder, {"steps": steps, "rows": schedule.rows, "phase": "sft"} | _world(config, stage.store))
+    counts = {"steps": steps, "rows": schedule.rows, "phase": "sft"} | too_long
+    return stage.commit(folder, counts | _world(config, stage.store))
+
+
+def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[DemoRows, dict[str, int]]:
+    """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the count of the others.
+
+    Raises:
+        InputError: turns in a wrong order, longer rows with ``too_long=error``, or none that is short enough.
+    """
+    rows.check()
+    most = config.max_tokens
+    if most is None or not len(rows):
+        return rows, {}
+    lengths = rows.lengths(ranks)
+    kept = [index for index, length in enumerate(lengths) if length <= most]
+    gone = sorted((index for index, length in enumerate(lengths) if length > most), key=lambda i: -lengths[i])
+    if gone:
+        longest = ", ".join(f"{rows.ids[index]} ({lengths[index]})" for index in gone[:3])
+        said = (
+            f"{len(gone)} of {len(rows)} rows of {config.data} ({split}) have more than {most} tokens, most {longest}"
+        )
+        if config.too_long == "error":
+            raise InputError(f"{said}. Raise sft.max_tokens, or set sft.too_long=skip to leave them out.")
+        if not kept and split == "train":
+            raise InputError(f"{said}: none is left. Raise sft.max_tokens, or shrink the images (images.max_pixels).")
+        if ranks.rank == 0:
+            sys.stderr.write(f"left out: {said}\n")
+    return rows.only(kept), {"too_long": len(gone)}
 
 
 def _world(config: Config, store: ArtifactStore) -> dict[str, str]:

@@ -160,3 +160,14 @@ def test_docstrings_begin_with_their_subject() -> None:
     found = [line for path in MODULES for line in unclear(path)]
     assert len(MODULES) > 200
     assert not found, "docstrings to rewrite (begin with a verb or a noun, short sentences):\n" + "\n".join(found)
+
+
+ROOMS = sorted(path for path in (ROOT / "vtcli").rglob("__init__.py") if path.parent.name not in ("vtcli", "sandbox"))
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=name)
+def test_a_room_says_what_it_may_import_and_must_not_know(path: Path) -> None:
+    """All but the sandbox as a whole, whose rooms say it one by one."""
+    said = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+    assert re.search(r"\bimport", said), f"{name(path)} does not say what the room may import"
+    assert re.search(r"must not|\bknows? no(thing)?\b", said), f"{name(path)} does not say what the room must not know"

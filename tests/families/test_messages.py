@@ -28,6 +28,9 @@ class Demos:
         self.loaded.append(index)
         return self.demos[index]
 
+    def outline(self, index: int) -> Demo:
+        return self.demos[index]
+
     def every_messages(self) -> list[Sequence[Mapping[str, str]]]:
         return [demo.messages for demo in self.demos]
 

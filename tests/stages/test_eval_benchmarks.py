@@ -75,6 +75,8 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     assert by_score["longest", "all"] == sum(answered) / 4
     assert made.manifest.parents == () and "answer.all.accuracy" in made.manifest.summary
     told = capsys.readouterr().err
+    assert "eval: 8 rollouts (mine 2 × 2, vstar 4 × 1): at most " in told and "420 tokens each, 3360 in all" in told
+    assert "eval 8/8: vstar 4/4" in told and "mine 4/4" in told
     assert "Benchmarks beside printed numbers" in told and "scored by rule longest / by hand" in told
     page = (made.path / "report.md").read_text()
     assert "CodeV, table 3: CodeV-7B-RL" in page and "T 1, 2 a question" in page

@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import teacher_server as world
 import tiny_model
-from fakes import env_card
+from fakes import env_card, native_card
 from teacher_server import BOX
 
+from stages import filter as filtering
 from stages import synth as stage
 from vtcli.engines.openai.ledger import Budget, Price
 from vtcli.engines.scripted import ScriptedPolicy
@@ -28,7 +30,9 @@ from vtcli.engines.teachers import distil, model
 from vtcli.engines.teachers.distil import Attempt
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.families.messages import encode_demo
+from vtcli.filters import taught
 from vtcli.filters.demonstrations import Keep
+from vtcli.filters.facts import DemoSignals
 from vtcli.protocols import Request
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
@@ -95,6 +99,31 @@ def test_only_what_is_right_and_verified_is_kept_and_the_rest_is_counted(home: P
         assert {world.row_of(body) for body in server.requests[before:]} == {"half_json", "silent"}
         assert said(again)["types"] == {"single_tool": 3, "error": 2}
         assert said(again)["usage"]["cached"] == said(again)["usage"]["requests"] - 1  # half_json is paid for again
+
+
+def test_what_was_measured_of_a_try_is_what_filter_reads(home: Path) -> None:
+    with world.server() as server:
+        artifact = made(world.config(home, server.url, "facts", keep=Keep(max_failed=1)))
+    facts = {fact.id: fact.values for fact in records.read(artifact.path / "taught.jsonl", DemoSignals)}
+    assert len(facts) == 5
+    assert {values["answer_correct"] for values in facts.values()} == {1}
+    assert [entry["verified"] for entry in facts["good-single_tool"]["operations"]] == [True]
+    table = pq.read_table(artifact.path / "train.parquet", columns=["id"]).column("id").to_pylist()
+    liar = {"answer_correct": 1, "operations": [{"name": "crop", "image": 1, "verified": False}]}
+    with ArtifactStore(home).draft("lied", "demos", seed=0, stage="synth") as draft:
+        shutil.copytree(artifact.path, draft.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        records.append(draft.path / "taught.jsonl", [DemoSignals(table[0], liar)])  # the last line of an id counts
+        lied = draft.commit()
+    rules = {"right": taught.right, "verified": taught.verified}
+    given: dict[str, Any] = {
+        "prompt": world.PROMPT,
+        "signals": {},
+        "env": native_card,
+        "job": {"home": str(home), "name": "kept"},
+    }
+    kept = filtering.run(filtering.Config(data=lied.ref, rules=rules, **given))
+    assert pq.read_table(kept.path / "train.parquet", columns=["id"]).column("id").to_pylist() == table[1:]
+    assert (kept.path / "taught.jsonl").read_bytes() == (lied.path / "taught.jsonl").read_bytes()
 
 
 def test_requests_are_the_policys_prompt_with_the_images_that_it_sees(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -364,6 +365,50 @@ def test_ranks_share_the_check_of_rows_and_agree_on_what_is_left_out(
     assert checked == [4, 4, 2]  # rows: groups 0 and 3, 1 and 4, 2
     assert [s.load(6).id for s in found] == ["s8"] * 3
     assert found[0].tasks() == ["zoom"] * 8
+
+
+def test_training_reads_an_image_when_its_row_comes_and_tells_damage_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids, texts and turns of all rows are checked first; bytes are counted below Arrow, in the file."""
+    read = [0]
+
+    class Counted(io.FileIO):
+        def readinto(self, buffer: Any) -> int:
+            read[0] += (count := super().readinto(buffer) or 0)
+            return count
+
+        def read(self, size: int = -1) -> bytes:
+            read[0] += len(data := super().read(size) or b"")
+            return data
+
+    noise = np.random.default_rng(0).integers(0, 255, (40, 200, 200, 3), np.uint8)
+    pictures = [images.encode_png(pixels) for pixels in noise]
+    bad = bytearray(pictures[7])
+    bad[len(bad) // 2] ^= 1  # its checksum no longer fits
+    monkeypatch.setattr(parquet, "row_problem", lambda row, schema: None)  # somebody else's writer checks nothing
+    monkeypatch.setattr(parquet, "ROW_GROUP", 8)
+    turns = ({"role": "user", "content": "<image>Where?"}, {"role": "assistant", "content": "Here."})
+    shown = [bytes(bad) if i == 7 else picture for i, picture in enumerate(pictures)]
+    records.write_demos(tmp_path / "train.parquet", ((Demo(f"d{i}", turns, ()), [p]) for i, p in enumerate(shown)))
+    records.write_samples(tmp_path / "tool-train.parquet", ((sample(i), [p]) for i, p in enumerate(shown)))
+    monkeypatch.undo()
+    opened = pq.ParquetFile
+    monkeypatch.setattr(parquet.pq, "ParquetFile", lambda path: opened(Counted(path)))
+    store, size = ImageStore(tmp_path / "store"), sum(map(len, pictures))
+    for make in (partial(DemoSet, tmp_path, "train", store), partial(SampleSet, tmp_path, "tool", "train", store)):
+        read[0] = 0
+        lazy = make(bad_rows="when_read")
+        assert len(lazy) == 40
+        assert len(lazy.tasks() if isinstance(lazy, SampleSet) else list(lazy.every_messages())) == 40
+        assert 0 < read[0] < 0.05 * size
+        assert lazy.load(3).images[0].width == 200
+        assert read[0] < 0.3 * size  # its row group alone
+        with pytest.raises(InputError, match=r"The image 0 of row '[ds]7' in .*train\.parquet cannot be decoded"):
+            lazy.load(7)
+        with pytest.raises(InputError, match="1 of 40 rows"):
+            make()
+        assert len(make(bad_rows=records.in_training("skip"))) == 39  # which row is left out has to be known first
 
 
 def test_a_rank_that_cannot_read_its_share_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,12 @@ CHECKS = (
     MachineCheck("step", "learner step with the layers of a 7B model", 420, model="step"),
     MachineCheck("hf", "engine hf beside the learner", 420, model="shared"),
     MachineCheck("vllm", "vLLM in process: start, sleep, weight update, parity", 900, model="shared", package="vllm"),
+    MachineCheck("turns", "vLLM and learner in turns: sleep level 1", 900, model="shared", package="vllm"),
+    MachineCheck("ahead", "vLLM async scheduling", 900, on_cpu=False, model="shared", package="vllm"),
     MachineCheck(
         "vllm_server", "vLLM servers: start, sleep, weight update, parity", 900, model="shared", package="vllm"
     ),
+    MachineCheck("elsewhere", "vLLM server at engine.urls: weights by each way", 900, model="shared", package="vllm"),
 )
 
 

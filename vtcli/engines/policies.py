@@ -41,6 +41,7 @@ class Engine:
     cache_gib: float | None = None  # keys and values; null: what gpu_memory leaves, 1 GiB on a CPU
     sleep: Literal[0, 1, 2] = 0  # while the learner works: 1 keeps weights in host memory, 2 keeps nothing
     eager: bool = False  # no compiled graphs: starts at once, and is slower on a GPU
+    async_scheduling: bool = False  # vLLM plans a step while the one before it runs; needs a GPU
     tensor_parallel: int = 1  # GPUs that share a model: in process, of the one rank that there may be then
     bucket_mb: int = 512  # of weights, on their way to other processes at a time
     urls: list[str] = field(default_factory=list[str])  # servers that run already; none: we start some

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from vtcli.algo.pack import imitation_row
 from vtcli.errors import InputError
-from vtcli.protocols import Chat
+from vtcli.protocols import ALONE, Chat, Ranks
 from vtcli.schema import ImageRef, TrainRow
 
 PLACEHOLDER = "<image>"
@@ -85,6 +85,7 @@ class Demonstrations(Protocol):
     @property
     def ids(self) -> Sequence[str]: ...
     def load(self, index: int) -> Demonstration: ...
+    def outline(self, index: int) -> Demonstration: ...
     def every_messages(self) -> Iterable[Sequence[Mapping[str, str]]]: ...
 
 
@@ -92,10 +93,17 @@ class DemoRows:
     """Demonstrations as rows. One is read and encoded when it is asked for, in any thread; the latest stay, up to
     ``kept_tokens`` tokens."""
 
-    def __init__(self, demos: Demonstrations, chat: Chat, kept_tokens: int = KEPT_TOKENS) -> None:
-        self.ids = tuple(demos.ids)
+    def __init__(
+        self,
+        demos: Demonstrations,
+        chat: Chat,
+        kept_tokens: int = KEPT_TOKENS,
+        places: Sequence[int] | None = None,  # of the demonstrations that are rows; None: all
+    ) -> None:
+        self._places = range(len(demos.ids)) if places is None else places
+        self.ids = tuple(demos.ids[place] for place in self._places)
         self._demos, self._chat = demos, chat
-        self._room = kept_tokens
+        self._kept_tokens = self._room = kept_tokens
         self._kept: OrderedDict[int, TrainRow] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -111,7 +119,7 @@ class DemoRows:
             if (kept := self._kept.get(index)) is not None:
                 self._kept.move_to_end(index)
                 return kept
-        row = encode_demo(self._demos.load(index), self._chat)
+        row = encode_demo(self._demos.load(self._places[index]), self._chat)
         with self._guard:
             if index not in self._kept:
                 self._kept[index] = row
@@ -120,11 +128,34 @@ class DemoRows:
                 self._room += len(self._kept.popitem(last=False)[1].token_ids)
         return row
 
+    def lengths(self, ranks: Ranks = ALONE) -> list[int]:
+        """Tokens of every row, those of images included. Ranks share the work; no pixels are decoded.
+
+        Raises:
+            InputError: a demonstration that cannot be a row, see ``encode_demo``.
+        """
+        own, problem = list[int](), ""
+        try:
+            for index in range(ranks.rank, len(self), ranks.world):
+                demo = self._demos.outline(self._places[index])
+                own.append(len(encode_demo(demo, self._chat).token_ids))
+        except InputError as error:  # told to all: the others would wait
+            problem = str(error)
+        everyone: list[tuple[list[int], str]] = ranks.gather((own, problem))
+        if problem := next((said for _, said in everyone if said), ""):
+            raise InputError(problem)
+        return [everyone[index % ranks.world][0][index // ranks.world] for index in range(len(self))]
+
+    def only(self, indices: Sequence[int]) -> DemoRows:
+        """Some of the rows, in the order of ``indices``."""
+        return DemoRows(self._demos, self._chat, self._kept_tokens, [self._places[index] for index in indices])
+
     def check(self) -> None:
         """Checks the order of turns of all demonstrations, so that a bad one is told before the first step.
 
         Raises:
             InputError: see ``require_turns``.
         """
-        for name, messages in zip(self.ids, self._demos.every_messages(), strict=True):
+        found = self._demos.every_messages()
+        for name, messages in zip(self._demos.ids, found, strict=True):
             require_turns(name, messages)

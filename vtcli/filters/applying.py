@@ -20,6 +20,7 @@ HASHED = "image_hashes"
 HELD_OUT = "references"
 MESSAGES = "messages"
 SAMPLES = "samples"
+TAUGHT = "taught"
 
 Decided = Callable[[RowFacts, Sequence[Outcome]], bool]
 """True if a rule's verdict on a row is certain after these outcomes."""

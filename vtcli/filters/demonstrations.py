@@ -62,7 +62,7 @@ def why_dropped(trajectory: Trajectory, signals: Signals, keep: Keep) -> str | N
         or _unwritable(trajectory)
         or _wrong(signals, keep)
         or _calls(trajectory, keep)
-        or _unverified(signals, keep)
+        or unverified(signals, keep.verified)
         or _elsewhere(signals, keep)
         or (_unnested(signals) if keep.nested else None)
         or _below(signals, keep)
@@ -159,15 +159,16 @@ def _calls(trajectory: Trajectory, keep: Keep) -> str | None:
     return None
 
 
-def _unverified(signals: Signals, keep: Keep) -> str | None:
-    if keep.verified == "any":
+def unverified(signals: Signals, verified: Literal["all", "not_false", "any"]) -> str | None:
+    """The reason why operations do not stand when the sandbox repeats them. One was not done, or (``all``) one that
+    shows an image could not be repeated. None where they do."""
+    if verified == "any":
         return None
     made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
-    found = [operation["verified"] for operation in made]
-    if any(verified is False for verified in found):
+    if any(operation["verified"] is False for operation in made):
         return "claims an operation that was not done"
     shown = [operation["verified"] for operation in made if operation["image"] is not None]
-    return "an operation that nothing verifies" if keep.verified == "all" and None in shown else None
+    return "an operation that nothing verifies" if verified == "all" and None in shown else None
 
 
 def _areas(signals: Signals) -> list[Mapping[str, float]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from vtcli.schema import Sample
+from vtcli.schema import Json, Sample
 from vtcli.store import images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
@@ -92,6 +92,19 @@ Samples = Mapping[tuple[str, str], Sample]
 
 
 @dataclass(frozen=True, slots=True)
+class DemoSignals:
+    """Signals of the try that a demonstration was made from. Those of code are of operations that the sandbox repeated,
+    so nothing here is a claim of the teacher."""
+
+    id: str
+    values: Mapping[str, Json]
+
+
+DemoFacts = Mapping[tuple[str, str], DemoSignals]
+"""Of demonstrations of a teacher, by ``RowFacts.key``. Others, of scripts or of other sets, have none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """Reason of a row that goes because of another one."""
 
@@ -108,8 +121,8 @@ Reason = str | Match
 
 class Rule(Protocol):
     """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
-    ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``. One
-    with rates looks at each row by itself, so that rollouts can end when its verdict is certain."""
+    ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``,
+    ``taught``. One with rates looks at each row by itself, so that rollouts can end when its verdict is certain."""
 
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vtcli.filters.facts import DemoMessage, RowFacts
+from vtcli.filters.facts import DemoMessage, DemoSignals, RowFacts
 from vtcli.schema import Sample
+from vtcli.store import records
 from vtcli.store.parquet import ParquetTable
 
 T = TypeVar("T")
+
+TAUGHT_FILE = "taught.jsonl"
+"""A file of a demos artifact: ``DemoSignals`` of its demonstrations."""
 
 
 class StoredRows(Mapping[tuple[str, str], T], Generic[T]):
@@ -35,6 +40,17 @@ def messages_of(
     """``messages``: of demonstrations."""
     shown = [row for row in rows if row.form == "demo"]
     return StoredRows(shown, lambda row: tables[row.file].row(row.index, "messages")["messages"])
+
+
+def taught_of(folder: Path, rows: Sequence[RowFacts]) -> dict[tuple[str, str], DemoSignals]:
+    """``taught``: what was measured of the tries that demonstrations were made from, where their artifact has it.
+
+    Raises:
+        InputError: a damaged file.
+    """
+    path = folder / TAUGHT_FILE
+    found = {fact.id: fact for fact in records.read(path, DemoSignals)} if path.is_file() else {}
+    return {row.key: found[row.id] for row in rows if row.form == "demo" and row.id in found}
 
 
 def samples_of(tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]) -> Mapping[tuple[str, str], Sample]:

@@ -1,5 +1,5 @@
-"""Rules of demonstrations: tool turns, failed calls, length, language, form, repetition. Other rows have no turns and
-stay. Right answers and verified operations are checked where trajectories are made (``synth.distil``)."""
+"""Rules of demonstrations: tool turns, images, failed calls, length, language, form, repetition. Other rows have
+no turns and stay. ``taught`` has the rules by what was measured of a teacher's try."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from vtcli.families.messages import PLACEHOLDER
 from vtcli.filters.demonstrations import OBSERVATION_TAGS
 from vtcli.filters.facts import DemoMessage, DemoMessages, RowFacts
 from vtcli.filters.numbers import NumberOf, measured_by
@@ -54,6 +55,25 @@ def tool_turns(
         if count >= min_turns and (max_turns is None or count <= max_turns):
             return None
         return f"{count} tool turns, outside {min_turns}..{max_turns or 'any'}"
+
+    return _each(rows, messages, problem)
+
+
+def _shown(texts: Sequence[DemoMessage]) -> int:
+    return sum(text.count(PLACEHOLDER) for text in observations(texts))
+
+
+@measured_by("images of observations", _number(_shown))
+def images(
+    rows: Sequence[RowFacts], *, messages: DemoMessages, min_images: int = 0, max_images: int | None = None
+) -> list[str | None]:
+    """Drops demonstrations whose calls show fewer or more images; those of the question do not count."""
+
+    def problem(texts: Sequence[DemoMessage]) -> str | None:
+        count = _shown(texts)
+        if count >= min_images and (max_images is None or count <= max_images):
+            return None
+        return f"{count} images of calls, outside {min_images}..{'any' if max_images is None else max_images}"
 
     return _each(rows, messages, problem)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from vtcli.protocols import Tracker
+from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
 
 LINE_EVERY_S = 30.0
@@ -56,6 +57,66 @@ class StepBar:
     def _line(self, note: str) -> None:
         if self._bar.disable and not self._quiet:
             sys.stderr.write(f"{self._title} {self._done}/{self._total} {note}\n")
+
+
+class ScoreBars:
+    """A progress bar a benchmark, with the mean score so far; on a pipe or in a job's log file, a line now and then.
+
+    ``totals`` are the rollouts of each task. ``add`` counts what an earlier attempt finished, before the bars start.
+    """
+
+    def __init__(self, title: str, totals: Mapping[str, int]) -> None:
+        self._title, self._totals = title, totals
+        self._done = dict.fromkeys(totals, 0)
+        self._scores: dict[str, list[float]] = {task: [0.0, 0.0] for task in totals}  # sum and number
+        self._last = time.monotonic()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+        )
+        console = Console(stderr=True)
+        self._bar = Progress(
+            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()
+        )
+        self._tasks = {task: self._bar.add_task(f"{title} {task}", total=n, score="") for task, n in totals.items()}
+
+    def __enter__(self) -> ScoreBars:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def add(self, task: str, score: float | None) -> None:
+        """Counts one more rollout; ``score`` None is in no mean."""
+        self._done[task] += 1
+        if score is not None:
+            self._scores[task][0] += score
+            self._scores[task][1] += 1.0
+        self._bar.update(self._tasks[task], completed=self._done[task], score=self._score(task))
+
+    def advance(self, task: str, score: float | None) -> None:
+        """One more rollout is finished."""
+        self.add(task, score)
+        now = time.monotonic()
+        if self._bar.disable and (now - self._last > LINE_EVERY_S or self._done == self._totals):
+            self._last = now
+            parts = [f"{task} {done}/{self._totals[task]} {self._score(task)}" for task, done in self._done.items()]
+            whole = f"{sum(self._done.values())}/{sum(self._totals.values())}"
+            sys.stderr.write(f"{self._title} {whole}: {', '.join(part.strip() for part in parts)}\n")
+
+    def _score(self, task: str) -> str:
+        total, count = self._scores[task]
+        return f"score {total / count:.3f}" if count else ""
+
+
+def score_so_far(trajectory: Trajectory, signals: Signals) -> float | None:
+    """The answer's score by its rule, else whether it is right. None of a broken rollout, and if neither is known."""
+    values = (signals.values.get(name) for name in ("answer_score", "answer_correct"))
+    known = (float(value) for value in values if isinstance(value, int | float))
+    return None if trajectory.stop is Stop.BROKEN else next(known, None)
 
 
 def log_step(tracker: Tracker, log: Path, metrics: Mapping[str, float], step: int, phase: str) -> None:

@@ -34,7 +34,7 @@ from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact
 from vtcli.store.checkpoints import VALIDATED, Interval
 from vtcli.store.images import ImageStore
-from vtcli.store.records import SampleSet
+from vtcli.store.records import SampleSet, in_training
 from vtcli.store.retention import Retention
 from vtcli.store.videos import portable
 
@@ -117,7 +117,7 @@ class HeldOut:
             InputError: no such questions, or rows that cannot be used.
         """
         settings = self.settings
-        samples = SampleSet(self.data, self.form, settings.split, self.images, self.bad_rows, ranks)
+        samples = SampleSet(self.data, self.form, settings.split, self.images, in_training(self.bad_rows), ranks)
         places = self._places(samples)
         drawn = replace(self.sampling, temperature=settings.temperature) if settings.temperature else Sampling(0.0)
         seed = derive_seed(self.seed, "validation")

@@ -5,4 +5,6 @@
 newest of them. ``app`` and ``response`` are HTTP, ``metrics`` is Prometheus', ``page`` is for a browser, and
 ``neighbour`` passes on to a second server. A client's
 text is never trusted: it opens no turn and no image, and its pictures go through ``store.images``.
+
+It may import rollout, envs, the store, and the report's viewer and style. It must not know a stage or what trains.
 """

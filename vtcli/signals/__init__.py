@@ -2,6 +2,9 @@
 
 ``NAMES`` of a module says which values its ``measure`` gives: so it is known what measures a fact that is missing.
 ``CLAIMED`` are those among them that are certain only once the sandbox has done the code's operations again.
+
+A signal may import judging, ``geometry`` and the schema. It must not know a reward, an engine or another trajectory.
+``vtcli.judging`` says how signals, judges and rewards differ.
 """
 
 from __future__ import annotations

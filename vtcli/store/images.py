@@ -201,6 +201,14 @@ class ImageStore:
             self._remember(full, pixels)
         return ImageRef(full, view, width, height, view_width, view_height)
 
+    def outline(self, data: bytes, where: str) -> ImageRef:
+        """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
+
+        Raises ``InputError`` for what is no image, or has a shape that the model cannot be shown."""
+        width, height = size(data, where)
+        view_height, view_width = self._sizing(height, width)
+        return ImageRef("", "", width, height, view_width, view_height)
+
     def full(self, ref: ImageRef) -> Pixels:
         """``(H, W, 3)``, the original pixels."""
         return self._get(ref.full)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,6 +37,10 @@ ROW_GROUP_BYTES = 4 * 2**20
 CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 """Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
 them."""
+
+BadRows = Literal["error", "skip", "when_read"]
+"""The effect of a row that cannot be used: it ends the run at the start, or is left out. ``when_read`` is as ``error``,
+but an image is checked when it is read, so that the start reads none."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -159,16 +165,17 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
     return {"dtype": str(kind), "_type": "Value"}
 
 
-def row_problem(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """The reason why a row cannot be used, in words; None when it can. PNG images are checked by their checksums. A
-    demonstration with a video may have no images: code fetches its frames, and some demonstrations fetch none."""
+def row_problem(row: Mapping[str, Any], schema: pa.Schema, pixels: bool = True) -> str | None:
+    """The reason why a row cannot be used, in words; None when it can. PNG images are checked by their checksums, or
+    only counted (``pixels=False``). A demonstration with a video may have no images: code fetches its frames, and some
+    demonstrations fetch none."""
     if not row["id"]:
         return "it has no id"
-    pngs = [image["bytes"] if image else None for image in row["images"] or ()]
+    pngs = [image.get("bytes") if image else None for image in row["images"] or ()]
     if not pngs and not row.get("videos") and "messages" not in schema.names:
         return "it has no image and no video"
     try:
-        for number, png in enumerate(pngs):
+        for number, png in enumerate(pngs if pixels else ()):
             images.check(png or b"", f"{number}")
     except InputError as error:
         return str(error).rstrip(".")
@@ -237,17 +244,19 @@ class _RowCheck:
 class ParquetTable:
     """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group.
 
-    Each of several ranks checks its share of the row groups; they open a table together.
+    Each of several ranks checks its share of the row groups; they open a table together. With ``when_read`` the
+    check reads no image: ``image`` checks it when it is read.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, bad_rows: Literal["error", "skip"], ranks: Ranks = ALONE) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, bad_rows: BadRows, ranks: Ranks = ALONE) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
+        self._lazy = bad_rows == "when_read"
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
         self._read_group = lru_cache(maxsize=4)(self._read)
         self.bad = self._merge(self._checked_by_all(ranks))
-        if self.bad and bad_rows == "error":
+        if self.bad and bad_rows != "skip":
             shown = "\n".join(f"  {line}" for line in self.bad[:5])
             raise InputError(
                 f"{len(self.bad)} of {len(self.bad) + len(self.ids)} rows of {path} cannot be used:\n{shown}\n"
@@ -267,12 +276,18 @@ class ParquetTable:
     def _read(self, group: int, *columns: str) -> pa.Table:
         return self._file.read_row_group(group, columns=list(columns) or None)
 
-    def column(self, name: str) -> list[Any]:
-        """One column of all usable rows; nothing else is read."""
-        groups = sorted({group for group, _ in self._places})
-        with self._guard, _readable(self.path):
-            found = {group: self._read(group, name).column(name).to_pylist() for group in groups}
-        return [found[group][offset] for group, offset in self._places]
+    def image(self, data: bytes, where: str) -> bytes:
+        """The bytes of an image that was read. Raises ``InputError`` for a damaged one that was not checked before."""
+        if self._lazy:
+            images.check(data or b"", where)
+        return data
+
+    def column(self, name: str) -> Iterator[Any]:
+        """One column of all usable rows, a row group at a time; nothing else is read."""
+        for group, places in groupby(self._places, itemgetter(0)):
+            with self._guard, _readable(self.path):
+                found = self._read(group, name).column(name).to_pylist()
+            yield from (found[offset] for _, offset in places)
 
     def copy(self, path: Path, indices: Iterable[int]) -> None:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
@@ -330,8 +345,12 @@ class ParquetTable:
         return sorted(found, key=lambda check: (check.group, check.offset))
 
     def _checked(self, group: int) -> Iterator[_RowCheck]:
-        for offset, row in enumerate(self._file.read_row_group(group).to_pylist()):
-            problem = row_problem(row, self._schema) or videos.problem(self.path.parent, row.get("videos"))
+        parts = self._file.schema  # of "images" without their bytes: the paths, which say how many there are
+        paths = [parts.column(i).path for i in range(len(parts.names))]
+        columns = [path for path in paths if not re.fullmatch(r"images\..*\.bytes", path)] if self._lazy else None
+        for offset, row in enumerate(self._file.read_row_group(group, columns=columns).to_pylist()):
+            problem = row_problem(row, self._schema, not self._lazy)
+            problem = problem or videos.problem(self.path.parent, row.get("videos"))
             yield _RowCheck(group, offset, row["id"], problem)
 
     def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:

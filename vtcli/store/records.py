@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -196,12 +196,19 @@ def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, An
     } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
 
+def in_training(bad_rows: Literal["error", "skip"]) -> parquet.BadRows:
+    """The reading of rows in training. Images are checked when their step reads them. Where bad rows are left out, they
+    are checked first, as it must be known which ones."""
+    return "when_read" if bad_rows == "error" else bad_rows
+
+
 class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
     Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
     That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
-    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. Pixels
+    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. With
+    ``bad_rows="when_read"`` a damaged image is an error of the ``load`` that reads it. Pixels
     go to ``store`` when a sample is loaded; a video's content is compared with its name then.
     """
 
@@ -211,11 +218,12 @@ class SampleSet:
         form: str,
         split: str,
         store: ImageStore,
-        bad_rows: Literal["error", "skip"] = "error",
+        bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, f"{form}-{split}"), parquet.SAMPLE_SCHEMA, bad_rows, ranks)
+        path = _part(folder, f"{form}-{split}")
+        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -229,7 +237,7 @@ class SampleSet:
         Raises ``InputError`` for an undecodable image."""
         sample = self._load(index)
         if not self._store.has(sample.images):
-            _store_images(self._table.row(index), self._store, self._table.path)
+            _store_images(self._table.row(index), self._store, self._table)
         return sample
 
     def tasks(self) -> list[str]:
@@ -246,7 +254,7 @@ class SampleSet:
             split=info["split"],
             question=info["question"],
             answer=info["answer"],
-            images=_store_images(row, self._store, self._table.path),
+            images=_store_images(row, self._store, self._table),
             tools=tuple(info["tools"]),
             truth=json.loads(info["truth"]),
             videos=videos.load(self._table.path.parent, row.get("videos")),
@@ -261,7 +269,7 @@ class DemoSet:
         artifact: Artifact | Path,
         split: str,
         store: ImageStore,
-        bad_rows: Literal["error", "skip"] = "error",
+        bad_rows: parquet.BadRows = "error",
         ranks: Ranks = ALONE,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
@@ -278,25 +286,39 @@ class DemoSet:
         """The messages alone; no image is read."""
         return tuple(self._table.row(index, "messages")["messages"])
 
-    def every_messages(self) -> list[Sequence[Mapping[str, str]]]:
-        """The messages of all demonstrations; no image is read."""
+    def every_messages(self) -> Iterator[Sequence[Mapping[str, str]]]:
+        """The messages of all demonstrations, one after the other; no image is read."""
         return self._table.column("messages")
 
     def load(self, index: int) -> Demo:
         """Demonstration ``index`` with its images in the store; asked for again it is the same object."""
         return self._load(index)
 
+    def outline(self, index: int) -> Demo:
+        """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
+        row = self._table.row(index)
+        return _demo(row, _each_image(row, self._store.outline, self._table))
+
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
-        refs = _store_images(row, self._store, self._table.path)
-        unlearnt = tuple(row.get("unlearnt") or ())
-        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), refs, unlearnt)
+        return _demo(row, _store_images(row, self._store, self._table))
 
 
-def _store_images(row: Mapping[str, Any], store: ImageStore, path: Path) -> tuple[ImageRef, ...]:
+def _demo(row: Mapping[str, Any], images: tuple[ImageRef, ...]) -> Demo:
+    unlearnt = tuple(row.get("unlearnt") or ())
+    return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), images, unlearnt)
+
+
+def _store_images(row: Mapping[str, Any], store: ImageStore, table: parquet.ParquetTable) -> tuple[ImageRef, ...]:
+    return _each_image(row, lambda data, where: store.add_encoded(table.image(data, where), where), table)
+
+
+def _each_image(
+    row: Mapping[str, Any], take: Callable[[bytes, str], ImageRef], table: parquet.ParquetTable
+) -> tuple[ImageRef, ...]:
     return tuple(
-        store.add_encoded(image["bytes"], f"{number} of row {row['id']!r} in {path}")
-        for number, image in enumerate(row["images"])
+        take((image or {}).get("bytes") or b"", f"{number} of row {row['id']!r} in {table.path}")
+        for number, image in enumerate(row["images"] or ())
     )
 
 

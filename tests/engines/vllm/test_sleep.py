@@ -30,8 +30,9 @@ class RecordingEngine:
         self.asleep: set[str] = set()
         self.refuse: set[str] = set()
         self.threads: set[str] = set()
-        self.model_executor = self
+        self.model_executor = self.engine_core = self
         self.renderer = None
+        self.batch_queue: list[str] = []  # steps in flight, of the core inside its client
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -59,6 +60,8 @@ class RecordingEngine:
     def step(self) -> list[Any]:
         assert not self.asleep, "a step without its memory"
         self._called("step")
+        if self.batch_queue:
+            self.batch_queue.pop()
         return []
 
     def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
@@ -79,18 +82,17 @@ class RecordingEngine:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], tuple[VllmPolicy, RecordingEngine]]]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[VllmPolicy, RecordingEngine]]]:
     made: list[VllmPolicy] = []
     engine = RecordingEngine()
 
-    def make(level: int) -> tuple[VllmPolicy, RecordingEngine]:
+    def make(level: int, *, ahead: bool = False) -> tuple[VllmPolicy, RecordingEngine]:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: engine.calls.append("synchronize"))
         monkeypatch.setattr(vllm_policy, "load", lambda: None)
         monkeypatch.setattr(vllm_policy, "start", lambda given: engine)
-        made.append(
-            VllmPolicy(Engine("vllm", sleep=level, timeout_s=20), tiny_model.family(), None, LIMITS, Placement())  # type: ignore[arg-type]
-        )
+        options = Engine("vllm", sleep=level, timeout_s=20, async_scheduling=ahead)
+        made.append(VllmPolicy(options, tiny_model.family(), None, LIMITS, Placement()))  # type: ignore[arg-type]
         return made[0], engine
 
     yield make
@@ -158,6 +160,23 @@ def test_without_sleep_an_update_is_what_it_was(opened: Any) -> None:
     found, engine = opened(0)
     found.update(weights(), 1)
     assert engine.calls == UPDATE
+
+
+def test_steps_in_flight_end_before_sleep_and_before_weights(opened: Any) -> None:
+    found, engine = opened(1, ahead=True)
+    engine.batch_queue = ["this", "the next"]
+    found.sleep()
+    assert engine.calls == ["step", "step", "sleep 1 abort"]
+    found.wake()
+    engine.batch_queue, engine.calls = ["this"], []
+    found.update(weights(), 1)
+    assert engine.calls == ["step", *UPDATE]
+
+
+def test_on_a_cpu_steps_ahead_are_refused_with_what_to_set() -> None:
+    options = Engine("vllm", async_scheduling=True)
+    with pytest.raises(ConfigError, match=r"needs a GPU.* Set engine\.async_scheduling=false"):
+        VllmPolicy(options, tiny_model.family(), None, LIMITS, Placement())  # type: ignore[arg-type]
 
 
 def test_on_a_cpu_sleep_is_refused_with_what_to_set() -> None:

@@ -9,6 +9,8 @@ from vtcli.data import sheet
 from vtcli.data.generators import canvas
 from vtcli.engines.teachers.distil import Attempt, Distiller, RowOutcome, failed
 from vtcli.families.messages import PLACEHOLDER
+from vtcli.filters.facts import DemoSignals
+from vtcli.filters.reading import TAUGHT_FILE
 from vtcli.rollout.loop import derive_seed
 from vtcli.schema import ImageRef, PolicyTurn
 from vtcli.store import disk, records
@@ -59,8 +61,8 @@ def held_out(outcomes: Sequence[RowOutcome], share: float, seed: int) -> set[str
 def write_rows(
     folder: Path, found: Sequence[RowOutcome], distiller: Distiller, sizing: Sizing, strips: int
 ) -> dict[str, int]:
-    """Writes ``validation.parquet``, ``train.parquet`` and the contact sheet with the first ``strips`` rows of each.
-    Returns the numbers of rows. Raises ``InputError`` for disk trouble."""
+    """Writes ``validation.parquet``, ``train.parquet``, what was measured of their tries, and the contact sheet with
+    the first ``strips`` rows of each. Returns the numbers of rows. Raises ``InputError`` for disk trouble."""
     settings, images = distiller.settings, distiller.images
     aside = held_out(found, settings.validation, distiller.seed)
     counts: dict[str, int] = {}
@@ -71,6 +73,9 @@ def write_rows(
         sized = ((demo, pngs(demo.images, images, sizing)) for demo in demos)
         counts[name] = records.write_demos(folder / f"{name}.parquet", sized, unlearnt=True)
         shown += demos[:strips]
+        records.append(
+            folder / TAUGHT_FILE, [DemoSignals(d.id, a.signals.values) for d, (_, a) in zip(demos, mine, strict=True)]
+        )
     rows = [sheet.episode(d.id, d.messages, [images.view(ref) for ref in d.images]) for d in shown]
     disk.write_atomic(folder / "contact_sheet.png", canvas.png(sheet.sheet(sheet.packed(rows))))
     return counts

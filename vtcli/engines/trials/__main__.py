@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from vtcli.engines.trials import attention, device, engine, learner
+from vtcli.engines.trials import attention, device, elsewhere, engine, learner, turns
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.errors import VtcliError
 
@@ -16,6 +16,9 @@ TRIALS: Mapping[str, Callable[[Trial], Iterator[TrialResult]]] = {
     "matmul": device.matmul,
     "attention": attention.attention,
     "step": learner.step,
+    "turns": turns.turns,
+    "ahead": turns.ahead,
+    "elsewhere": elsewhere.elsewhere,
     **{name: engine.trial_of(name) for name in engine.ENGINES},
 }
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from vtcli.algo.parity import DEFAULTS, ParityBounds
-from vtcli.engines.parity import ParityCheck, disagreement, pooled
+from vtcli.engines.parity import EngineAgreement, ParityCheck, disagreement, pooled
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.engines.probes import LONG, probing
 from vtcli.engines.trials.learner import learner_of, nothing, rows
@@ -50,7 +50,7 @@ def engine(name: str, trial: Trial) -> Iterator[TrialResult]:
         yield TrialResult(f"{name}: start", "ok", f"{time.perf_counter() - begin:.1f} s")
         check = ParityCheck(policy, learner, family, probing(nothing), trial.dtype, ParityBounds(), LONG)
         with EventLoop() as loop:
-            yield _agreement(f"{name}: parity at 1008 × 756, several turns", check, loop)
+            yield agreement(f"{name}: parity at 1008 × 756, several turns", check.run(loop), check)
             learner.step(rows(family, cpu=trial.cpu))
             check = replace(check, room=ROOM) if trial.cpu else check  # small rows: a CPU takes a minute for large ones
             stale = pooled(check.run(loop, 1)).largest
@@ -59,10 +59,10 @@ def engine(name: str, trial: Trial) -> Iterator[TrialResult]:
             before = _free()
             if options.sleeps:
                 yield _asleep(name, policy, size + (options.cache_gib or 0.0))
-            yield _update(name, partial(policy.update, weights, 1), size, stale)
+            yield updated(name, partial(policy.update, weights, 1), size, stale)
             if options.sleeps:
                 yield _awake(name, policy, before)
-            yield _agreement(f"{name}: parity after the update", check, loop)
+            yield agreement(f"{name}: parity after the update", check.run(loop), check)
     finally:
         policy.close()
 
@@ -91,7 +91,7 @@ def _awake(name: str, policy: TrainedPolicy, before: float) -> TrialResult:
     return TrialResult(f"{name}: wake", "ok", f"in {seconds:.2f} s, {before - _free():+.1f} GiB beside before")
 
 
-def _update(name: str, update: Callable[[], None], size: float, stale: float) -> TrialResult:
+def updated(name: str, update: Callable[[], None], size: float, stale: float) -> TrialResult:
     """Seconds of one update of ``size`` GiB; ``stale``: the largest difference before it, which the step has made."""
     begin = time.perf_counter()
     update()
@@ -102,8 +102,8 @@ def _update(name: str, update: Callable[[], None], size: float, stale: float) ->
     return TrialResult(f"{name}: weight update", "ok", figure)
 
 
-def _agreement(what: str, check: ParityCheck, loop: EventLoop) -> TrialResult:
-    found = check.run(loop)
+def agreement(what: str, found: Sequence[EngineAgreement], check: ParityCheck) -> TrialResult:
+    """Figures of parity, and whether they are within the bounds of ``check``."""
     figures = pooled(found)
     figure = (
         f"mean KL {figures.mean:.1e}, 99th percentile {figures.p99:.1e}, largest {figures.largest:.1e} nats of "

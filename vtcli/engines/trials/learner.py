@@ -31,14 +31,14 @@ def nothing(ref: ImageRef) -> Pixels:
     raise KeyError(ref.view)
 
 
-def learner_of(family: Family, trial: Trial, total_steps: int = 10) -> DeepSpeedLearner:
-    """The learner on the trial's model, as a run of RL has it."""
+def learner_of(family: Family, trial: Trial, total_steps: int = 10, *, sleep: bool = False) -> DeepSpeedLearner:
+    """The learner on the trial's model, as a run of RL has it; with ``sleep`` its states can leave the device."""
     return DeepSpeedLearner(
         load_model(family, trial.dtype),
         family,
         probing(nothing),
         optim=Optim(lr=1e-4),
-        backend=Backend(dtype=trial.dtype, zero_stage=0 if trial.cpu else 2),
+        backend=Backend(dtype=trial.dtype, zero_stage=0 if trial.cpu and not sleep else 2, sleep=sleep),
         total_steps=total_steps,
     )
 

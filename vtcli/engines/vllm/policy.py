@@ -27,7 +27,7 @@ from vtcli.engines.vllm.forms import FINISH, SLEEPING, misread, same_tensors, sa
 from vtcli.engines.vllm.queueing import StartOrder, WorkLimit
 from vtcli.engines.vllm.rendering import Renderer
 from vtcli.engines.vllm.seen import from_worker
-from vtcli.engines.vllm.start import arguments, load, require_sleep, start, tensors
+from vtcli.engines.vllm.start import arguments, load, require_gpu, start, tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Family
 from vtcli.protocols import Request, View
@@ -59,7 +59,7 @@ class VllmPolicy:
         self.version = 0
         self.clock = Clock()  # runs while vLLM reads prompts and samples
         self.family, self.view, self.options = family, view, engine
-        require_sleep(engine)  # before an import of half a minute
+        require_gpu(engine)  # before an import of half a minute
         self._asleep = frozenset[str]()  # vLLM's tags of the memory that was given up
         self._vllm = load()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -278,6 +278,7 @@ class VllmPolicy:
         self._doing = "taking weights"
         if count := len(self._open.keys() | self._asked):
             raise EngineError(f"{count} requests are open during a weight update: their tokens would be mixed")
+        self._drain()
         if "weights" in self._asleep:
             self._engine.wake_up(["weights"])  # the cache stays away: the learner's weights are still there
         _settle()
@@ -296,6 +297,7 @@ class VllmPolicy:
         self._doing = "falling asleep"
         if count := len(self._open.keys() | self._asked):
             raise EngineError(f"{count} requests are open while vLLM shall sleep")
+        self._drain()
         self._renderer.forget(self._engine)
         self._asleep = SLEEPING  # whatever fails from here on: nothing is sampled on memory that may be gone
         self._engine.sleep(self.options.sleep)
@@ -307,6 +309,13 @@ class VllmPolicy:
         if self._asleep and not self._engine.wake_up(sorted(self._asleep)):
             raise EngineError("vLLM did not take all of its memory back")
         self._asleep = frozenset()
+
+    def _drain(self) -> None:
+        """Ends steps in flight. Scheduled ahead, the last one samples for requests that the one before it has ended;
+        it reads weights and writes keys. ``mode=abort`` of vLLM's sleep waits for it in servers only."""
+        if self.options.async_scheduling:
+            while self._engine.engine_core.engine_core.batch_queue:
+                self._engine.step()
 
     def _send(self, passing: _WeightIterator) -> None:
         """Sends weights to workers in processes of their own: in buckets, as to servers."""

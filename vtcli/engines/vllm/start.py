@@ -29,7 +29,6 @@ DEFAULTS = {
 }
 FIXED: dict[str, Any] = {
     "enable_prefix_caching": True,  # a group's question and earlier turns are read once
-    "async_scheduling": False,  # vllm_draw counts the tokens said
     "scheduling_policy": "priority",  # the trajectory that began first goes on first
     "generation_config": "vllm",  # nothing of the model folder's sampling settings
     "logits_processors": ["vtcli.engines.vllm.draw:Draw"],
@@ -76,6 +75,7 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
         "max_num_batched_tokens": engine.step_tokens or max(2048 if on_cpu else 8192, engine.max_batch),
         "mm_processor_cache_gb": engine.image_cache_gib,
         "enforce_eager": engine.eager or on_cpu,
+        "async_scheduling": engine.async_scheduling,  # null would switch it on where it can be
         "enable_sleep_mode": engine.sleep > 0,
         "gpu_memory_utilization": engine.gpu_memory,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
@@ -85,15 +85,20 @@ def arguments(engine: Engine, family: Family, limits: Limits, place: Placement) 
     }
 
 
-def require_sleep(engine: Engine) -> None:
+def require_gpu(engine: Engine) -> None:
     """
     Raises:
-        ConfigError: the engine shall sleep and has no GPU. vLLM's build for CPUs refuses to start so.
+        ConfigError: no GPU, and the engine shall sleep or plan ahead. vLLM's build for CPUs does neither.
     """
     if engine.sleep and not torch.cuda.is_available():
         raise ConfigError(
             f"engine.sleep={engine.sleep} needs a GPU, and there is none: vLLM's build for CPUs cannot give up its "
             "memory. Set engine.sleep=0"
+        )
+    if engine.async_scheduling and not torch.cuda.is_available():
+        raise ConfigError(
+            "engine.async_scheduling=true needs a GPU, and there is none: vLLM's build for CPUs switches it off. Set "
+            "engine.async_scheduling=false"
         )
 
 

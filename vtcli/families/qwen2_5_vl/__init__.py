@@ -1,1 +1,4 @@
-"""Qwen2.5-VL."""
+"""Qwen2.5-VL: what differs from ``families.qwen_vl``.
+
+It may import that room and what all families share. It must not know another family.
+"""

@@ -1,1 +1,4 @@
-"""Qwen3-VL, the dense models."""
+"""Qwen3-VL, the dense models: what differs from ``families.qwen_vl``.
+
+It may import that room and what all families share. It must not know another family.
+"""

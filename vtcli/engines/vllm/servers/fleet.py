@@ -24,7 +24,7 @@ from vtcli.engines.vllm.forms import Odd
 from vtcli.engines.vllm.servers.child import ServerPlan, end, gpus_of, launch
 from vtcli.engines.vllm.servers.remote import Gone, RefusalError, Remote, introduce, open_session
 from vtcli.engines.vllm.servers.serve import KEY
-from vtcli.engines.vllm.start import require_sleep
+from vtcli.engines.vllm.start import require_gpu
 from vtcli.engines.vllm.sync import KeptBuckets, Push, WeightSource, of_folder, of_weights
 from vtcli.errors import ConfigError, EngineError, VtcliError
 from vtcli.families.family import Family
@@ -99,7 +99,7 @@ class Fleet:
             self._source = of_folder(label, self.folder, options.bucket_mb * 2**20, spool)
             await self._push(self.servers, self._source, "the first weights", options.timeout_s)
         else:
-            require_sleep(options)
+            require_gpu(options)
             self._source = of_folder(label, self.folder, options.bucket_mb * 2**20, spool)
             self.home = Path(tempfile.mkdtemp(prefix="vtcli-servers-"))
             plans = [self._plan(number, self.home) for number in range(options.servers)]

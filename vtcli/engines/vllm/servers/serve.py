@@ -75,6 +75,7 @@ def _arguments(argv: Sequence[str], settings: Mapping[str, Any]) -> Any:
         if not hasattr(args, name):
             raise SystemExit(f"this vLLM has no argument {name}; vtcli was written for 0.32")
         setattr(args, name, value)
+    args.async_scheduling = bool(args.async_scheduling)  # by hand too it is on only where it is asked for
     if not settings:  # who starts us has read the model's family already
         _limit(args)
     cli.validate_parsed_serve_args(args)
