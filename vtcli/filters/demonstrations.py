@@ -160,7 +160,7 @@ def _calls(trajectory: Trajectory, keep: Keep) -> str | None:
 
 
 def unverified(signals: Signals, verified: Literal["all", "not_false", "any"]) -> str | None:
-    """The reason why operations do not stand when the sandbox repeats them: one was not done, or (``all``) one that
+    """The reason why operations do not stand when the sandbox repeats them. One was not done, or (``all``) one that
     shows an image could not be repeated. None where they do."""
     if verified == "any":
         return None
