@@ -37,9 +37,11 @@ from vtcli.filters.applying import (
 )
 from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
+from vtcli.filters.judge_meter import FACT, JudgeMeter, rubrics_of
 from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
+from vtcli.judging import oracle
 from vtcli.protocols import Signal
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
@@ -67,6 +69,7 @@ RUNTIME_KEYS = (
         "filter.device",
     ),
     *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
+    *(key.replace("judge", "filter.second_judge", 1) for key in judging.RUNTIME_KEYS),
 )
 """Keys that change nothing in what is kept."""
 
@@ -93,6 +96,7 @@ class Config:
     benchmarks_in: str | None = None  # folder with local copies of their files
     rollouts: Rollouts = field(default_factory=Rollouts)
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
+    second_judge: OpenJudge | None = None  # the same: rules of questions ask both (filters.judged)
     max_unjudged: float = 0.05  # a larger share of judged rollouts without a verdict ends the run
     max_broken: float = 0.5  # a larger share of broken rollouts ends the run
     bad_rows: Literal["error", "skip"] = "error"
@@ -113,6 +117,12 @@ class Config:
             )
         shares(self, "max_broken", "max_unjudged")
         self._require_references()
+        asking = applying.needs(self.rules, FACT)
+        if asking and oracle.judges(self.judge):
+            raise ConfigError(
+                f"filter.rules.{asking[0]} asks a judge about questions, which judge=oracle cannot answer: give "
+                "judge=openai judge.url=… judge.model=…"
+            )
         needy = applying.needs(self.rules, *ROLLED)
         if needy and not self.model:
             raise ConfigError(
@@ -186,6 +196,7 @@ def run(config: Config) -> Artifact:
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
         # Asked for the rows that are left when a rule wants the fact: put dear rules last.
+        asked = rolling.judges(config.rules)
         measures: dict[str, Measure] = {
             MEASURED: rolling,
             PLAIN: partial(rolling, offered=False),
@@ -193,15 +204,17 @@ def run(config: Config) -> Artifact:
             HELD_OUT: held,
             MESSAGES: lambda rows, decided: messages_of(tables, rows),
             SAMPLES: lambda rows, decided: samples_of(tables, rows),
+            FACT: asked,
             TAUGHT: lambda rows, decided: taught_of(data.path, rows),
         }
         try:
             found = applying.apply(config.rules, rows, measures, config.rollouts.k)
         finally:
+            asked.close()
             rolling.close()
         policy = source.name if source else None
         k = config.rollouts.k if policy else None
-        said = account.account(found, {"data": data.ref, "policy": policy, "k": k})
+        said = account.account(found, {"data": data.ref, "policy": policy, "k": k}) | asked.account()
         return _finish(stage, data, said, tables, found, held)
 
 
@@ -259,6 +272,17 @@ class _Rollouts:
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, self.players.get(offered))
         return rates
+
+    def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
+        """Who is asked about questions, and sees their images as they are given to the policy."""
+        sets: dict[str, SampleSet] = {}
+
+        def load(row: RowFacts) -> Sample:
+            return (sets.get(row.file) or sets.setdefault(row.file, self._samples(row.file))).load(row.index)
+
+        given = [judge for judge in (self.config.judge, self.config.second_judge) if judge is not None]
+        opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in given]
+        return JudgeMeter(opened, rubrics_of(rules), load, self.config.rollouts.concurrency)
 
     def _samples(self, name: str) -> SampleSet:
         form, _, split = name.partition("-")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sandbox_world import World, idle_cpu, setup
 
-from vtcli.sandbox.processes import waits
+from vtcli.sandbox import waits
 from vtcli.sandbox.types import RunLimits, RunResult, Status
 
 CLEARED = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, 0)\nos.lseek(1, 20 << 20, 0)\n1/0"

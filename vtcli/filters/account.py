@@ -12,6 +12,7 @@ from typing import Any
 from vtcli.algo.metrics import wilson
 from vtcli.filters.applying import EXAMPLES, HASHED, MEASURED, PLAIN, Subset
 from vtcli.filters.facts import ImageHashes, Match, PassRate, PassRates, Reason, RowFacts
+from vtcli.filters.judge_meter import FACT, JudgeMeter
 from vtcli.store import codec, disk
 
 RATES = {MEASURED: "pass_rate", PLAIN: "pass_rate_without_tools"}
@@ -72,7 +73,8 @@ def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
     """Writes ``filter.json``, ``dropped.jsonl`` (id, file, rule, why, as) and what was measured, of dropped rows too.
 
     ``facts/pass_rate.jsonl`` and ``facts/pass_rate_without_tools.jsonl`` have a line a question with its rate and
-    Wilson interval, ``facts/image_hash.jsonl`` one an image. Raises ``InputError`` for disk trouble."""
+    Wilson interval, ``facts/image_hash.jsonl`` one an image,
+    ``facts/judged.jsonl`` one a question and rubric. Raises ``InputError`` for disk trouble."""
     disk.write_atomic(folder / "filter.json", (json.dumps(said, indent=1) + "\n").encode())
     dropped = ({"rule": step.name} | _dropped(row, reason) for step in found.steps for row, reason in step.dropped)
     disk.write_atomic(folder / "dropped.jsonl", _lines(dropped))
@@ -81,6 +83,9 @@ def write(folder: Path, found: Subset, said: Mapping[str, Any]) -> None:
         if rates:
             facts = ({"id": key[1], "file": key[0]} | _fact(rate) for key, rate in rates.items())
             disk.write_atomic(folder / "facts" / f"{name}.jsonl", _lines(facts))
+    judged = found.facts.get(FACT)
+    if isinstance(judged, JudgeMeter):
+        disk.write_atomic(folder / "facts" / "judged.jsonl", _lines(judged.lines()))
     hashes: ImageHashes = found.facts.get(HASHED, {})
     if hashes:
         disk.write_atomic(folder / IMAGE_HASHES, _lines({"sha256": k, "hash": v.hex()} for k, v in hashes.items()))

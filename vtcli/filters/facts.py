@@ -122,7 +122,8 @@ Reason = str | Match
 class Rule(Protocol):
     """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
     ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``,
-    ``taught``. One with rates looks at each row by itself, so that rollouts can end when its verdict is certain."""
+    ``taught``, ``judged``. One with rates looks at each row by itself, so that rollouts can end when its verdict is
+    certain."""
 
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vtcli.engines.openai.ledger import Price
@@ -27,9 +27,18 @@ def filtered(said: Mapping[str, Any]) -> Iterator[Table]:
     numbers = tuple(_sparks(rule) for rule in said["rules"] if rule.get("histogram"))
     if numbers:
         yield Table("rows by the number of each rule, lowest first", "", ("rule", "number", "kept", "dropped"), numbers)
+    if judged := said.get("judged"):
+        yield Table("questions asked of judges", "", ("rubric", "judge", "asked", "no verdict"), tuple(_asked(judged)))
     for name in RATES.values():
         if rates := said.get(name):
             yield _histogram(rates, name.replace("_", " "), said["policy"])
+
+
+def _asked(judged: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Cell, ...]]:
+    for entry in judged:
+        for judge, lacking in zip(entry["judges"], entry["without_verdict"], strict=True):
+            asked, none = Cell(str(entry["questions"])), Cell(str(lacking))
+            yield Cell(entry["rubric"], head=True), Cell(judge, words=True), asked, none
 
 
 def _sparks(rule: Mapping[str, Any]) -> tuple[Cell, ...]:

@@ -1,0 +1,176 @@
+"""``vtcli filter`` with rules that ask judges behind real endpoints: both agree, one is down, all are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from fakes import native_card
+from judge_server import Body, JudgeServer, Reaction, pictures, quoted, text_of, verdict
+
+from stages import filter as stage
+from vtcli.errors import ConfigError, EngineError
+from vtcli.filters import judged
+from vtcli.filters.facts import RowFacts
+from vtcli.filters.judge_meter import rubrics_of
+from vtcli.judging.endpoint import Patience
+from vtcli.judging.model import open_judge
+from vtcli.schema import Sample
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import encode_png
+
+PROMPT = {"style": "compact", "system": "{tools}", "tool_question": "{question}", "answer_question": "{question}"}
+ROW = RowFacts("answer-train", 0, "q", "answer", "", "", (), (), "c")
+QUICK = Patience(timeout_s=2.0, deadline_s=2.0, attempts=1, backoff_s=0.01, give_up=2)
+GOOD: dict[str, str | None] = {"both": "11", "neither": "00", "first": "10", "second": "01", "who": "11"}
+"""Questions, and what the judges say of them."""
+
+
+def why(rule: Any, scores: tuple[float | None, ...], **keys: Any) -> str | None:
+    demo = RowFacts("train", 0, "d", "demo", "", "", (), (), "c")
+    rubric = keys.get("rubric") or rule.__kwdefaults__["rubric"]
+    reason, stays = rule([ROW, demo], judged={rubric: {ROW.key: scores}}, **keys)
+    assert stays is None
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("scores", "dropped", "kept"),
+    [
+        ((1, 1), None, None),
+        ((0, 0), *["judged 0 and 0"] * 2),
+        ((1, 0), *["the judges disagree: 1 and 0"] * 2),
+        ((1, None), "no verdict of 1 of 2 judges", None),
+        ((0, None), *["judged 0"] * 2),
+        ((None, None), "no verdict of 2 of 2 judges", None),
+    ],
+)
+def test_both_judges_have_to_agree(scores: tuple[float | None, ...], dropped: str | None, kept: str | None) -> None:
+    assert why(judged.agreed, scores) == dropped
+    assert why(judged.agreed, scores, unknown="keep") == kept
+    assert why(judged.agreed, (0.5, 0.5), least=0.5) is None
+    with pytest.raises(ValueError, match=r"judges=2: expected as many judges, got 1\. Give one with judge@filter"):
+        why(judged.agreed, (1,))
+    with pytest.raises(ValueError, match="unknown='no'"):
+        why(judged.agreed, scores, unknown="no")
+
+
+def test_one_judge_is_enough_for_knowledge_from_outside() -> None:
+    assert why(judged.self_contained, (0, 0)) is None
+    assert why(judged.self_contained, (None, 1)) == "it needs knowledge that the image does not show"
+    assert why(judged.self_contained, (0, None)) is None
+    assert why(judged.self_contained, (0, None), unknown="drop") == "no verdict of 1 of 2 judges"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    def row(number: int, name: str) -> tuple[Sample, list[bytes]]:
+        question = Sample(name, "count", "answer", "train", f"What of {name}?", "3", (), (), {"value": [3], "total": 5})
+        return question, [encode_png(np.full((56, 56, 3), number, np.uint8))]
+
+    home = tmp_path / "artifacts"
+    with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
+        records.write_samples(draft.path / "answer-train.parquet", [row(n, name) for n, name in enumerate(GOOD)])
+        draft.commit()
+    return home
+
+
+def says(place: int) -> Callable[[Body, int], Reaction]:
+    """A judge that knows the trial's questions, and its part of ``GOOD``; "who" needs knowledge from outside."""
+
+    def react(body: Body, number: int) -> Reaction:
+        outside = "You sort questions" in body["messages"][0]["content"]
+        name = quoted(body, "Question").split()[-1].rstrip("?")
+        assert len(pictures(body)) == 1
+        if name in GOOD:
+            return verdict(int(name == "who") if outside else int(GOOD[name][place]))
+        return verdict(int("painter" in text_of(body)) if outside else 0)
+
+    return react
+
+
+RULES = {"self_contained": judged.self_contained, "agreed": judged.agreed}
+
+
+def run(home: Path, first: str, second: str, name: str, large: str = "large", **rules: Any) -> Artifact:
+    def judge(url: str, model: str) -> Any:
+        return partial(open_judge, url=url, model=model, parameters={}, patience=QUICK)
+
+    given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card, "judge": judge(first, "small")}
+    given["second_judge"] = judge(second, large)
+    own = {"rules": {key: repr(rule) for key, rule in (RULES | rules).items()}}
+    return stage.run(
+        stage.Config(data="data:v1", rules=RULES | rules, **given, job={"home": str(home), "name": name, "filter": own})
+    )
+
+
+def ids(artifact: Artifact) -> list[str]:
+    return pq.read_table(artifact.path / "answer-train.parquet", columns=["id"]).column("id").to_pylist()
+
+
+def test_two_judges_are_asked_once_and_what_they_said_is_stored(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with JudgeServer(says(0)) as small, JudgeServer(says(1)) as large:
+        made = run(home, small.url, large.url, "good")
+        assert ids(made) == ["both"]
+        asked = len(small.requests), len(large.requests)
+        assert asked == (5 + 4 + 6, 5 + 4 + 6)  # what the first rule leaves, and the trial
+        kept = run(home, small.url, large.url, "again", agreed=partial(judged.agreed, least=0.0))
+        assert ids(kept) == ["both", "neither", "first", "second"]
+        assert (len(small.requests), len(large.requests)) == asked  # known from the first run
+    told = json.loads((made.path / "filter.json").read_text())
+    assert {entry["rubric"]: entry["questions"] for entry in told["judged"]} == {
+        "codedance_quality": 4,
+        "external_knowledge": 5,
+    }
+    quality = next(entry for entry in told["judged"] if entry["rubric"] == "codedance_quality")
+    assert (quality["judges"], quality["without_verdict"], quality["agree"]) == (["small", "large"], [0, 0], 0.5)
+    lines = [json.loads(line) for line in (made.path / "facts" / "judged.jsonl").read_text().splitlines()]
+    assert {line["id"]: line["scores"] for line in lines if line["rubric"] == "codedance_quality"} == {
+        "both": [1, 1],
+        "neither": [0, 0],
+        "first": [1, 0],
+        "second": [0, 1],
+    }
+    dropped = [json.loads(line) for line in (made.path / "dropped.jsonl").read_text().splitlines()]
+    assert {line["id"]: line["why"] for line in dropped if line["rule"] == "agreed"} == {
+        "neither": "judged 0 and 0",
+        "first": "the judges disagree: 1 and 0",
+        "second": "the judges disagree: 0 and 1",
+    }
+    assert "questions asked of judges" in capfd.readouterr().err
+
+
+def test_a_judge_that_is_down_gives_no_verdict_and_its_rows_go_or_stay_by_choice(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = "http://127.0.0.1:9/v1"
+    with JudgeServer(says(0)) as small:
+        kept = run(home, small.url, gone, "kept", agreed=partial(judged.agreed, unknown="keep"))
+        assert ids(kept) == ["both", "first"]
+        told = json.loads((kept.path / "filter.json").read_text())
+        assert [entry["without_verdict"] for entry in told["judged"]] == [[0, 4], [0, 5]]
+        out = capfd.readouterr()
+        assert "the judge large gives no verdicts from now on" in out.err and "no verdict" in out.err
+    with pytest.raises(ConfigError, match=r"both judges are small: expected another filter\.second_judge\.model"):
+        run(home, gone, gone, "same", large="small")
+
+
+def test_without_any_judge_the_run_ends(home: Path) -> None:
+    gone = "http://127.0.0.1:9/v1"
+    with pytest.raises(EngineError, match=r"no judge is left\. the judge (small|large) at .* cannot be asked"):
+        run(home, gone, gone, "none")
+
+
+def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:
+    own = {"mine": partial(judged.agreed, rubric="deepeyes_answer")}
+    assert rubrics_of(RULES | own) == ["codedance_quality", "deepeyes_answer", "external_knowledge"]
+    given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
+    with pytest.raises(ConfigError, match=r"filter\.rules\.self_contained asks a judge .* judge=openai"):
+        stage.Config(data="data:v1", rules=RULES, **given)

@@ -1,0 +1,151 @@
+"""Asks judges about questions, for the rules of ``judged``. What a judge has said is in its own cache of verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from rich.console import Console
+from rich.progress import Progress
+
+from vtcli.errors import ConfigError, EngineError
+from vtcli.filters.applying import Decided
+from vtcli.filters.facts import RowFacts, Rule
+from vtcli.filters.judged import Judged, Scores
+from vtcli.protocols import Case, Judge
+from vtcli.rollout.threads import EventLoop
+from vtcli.schema import Sample, Stop, Trajectory
+
+FORM = "answer"
+"""Only plain questions have an answer to judge."""
+
+FACT = "judged"
+
+
+def rubrics_of(rules: Mapping[str, Rule]) -> list[str]:
+    """The rubrics that rules ask, from their setting ``rubric`` or its default."""
+    found: set[str] = set()
+    for rule in rules.values():
+        parameters = inspect.signature(cast(Any, rule)).parameters
+        if FACT in parameters and "rubric" in parameters:
+            found.add(str(parameters["rubric"].default))
+    return sorted(found)
+
+
+class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
+    """``Judged`` of the rows of the last call: a rubric's questions are asked when a rule wants them.
+
+    A judge that is down, or fails its trial, gives no verdict, and the run goes on with the others. ``found`` has all
+    scores, of dropped rows too.
+    """
+
+    def __init__(
+        self,
+        judges: Sequence[Callable[[], Judge]],
+        rubrics: Sequence[str],
+        load: Callable[[RowFacts], Sample],
+        concurrency: int,
+    ) -> None:
+        self._open, self._rubrics, self._load, self._concurrency = judges, rubrics, load, concurrency
+        self._judges: list[Judge] = []
+        self._loop: EventLoop | None = None
+        self._rows: Sequence[RowFacts] = ()
+        self.found: dict[str, dict[tuple[str, str], Scores]] = {rubric: {} for rubric in rubrics}
+        self.down: dict[str, str] = {}  # the error of each judge that is gone
+
+    @property
+    def names(self) -> list[str]:
+        """The judges' names, once one was asked."""
+        return [judge.name for judge in self._judges]
+
+    def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> Judged:
+        del decided
+        self._rows = [row for row in rows if row.form == FORM]
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rubrics)
+
+    def __len__(self) -> int:
+        return len(self._rubrics)
+
+    def __getitem__(self, rubric: str) -> Mapping[tuple[str, str], Scores]:
+        """Raises ``EngineError`` when no judge is left, ``ConfigError`` for the same model twice."""
+        known = self.found[rubric]
+        todo = [row for row in self._rows if row.key not in known]
+        if todo:
+            if self._loop is None:
+                self._loop = EventLoop()
+                self._loop.__enter__()
+            known.update(self._loop.run(self._all(rubric, todo)))
+        return {row.key: known[row.key] for row in self._rows}
+
+    def close(self) -> None:
+        if self._loop is None:
+            return
+        try:
+            for judge in self._judges:
+                self._loop.run(judge.close())
+        finally:
+            self._loop.__exit__(None, None, None)
+
+    def account(self) -> dict[str, Any]:
+        """Of ``filter.json``: per rubric the judges, their missing verdicts, and how often they agree."""
+        rubrics = [self._counts(rubric, scores) for rubric, scores in self.found.items() if scores]
+        return {"judged": rubrics} if rubrics else {}
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """What was said of every question, of dropped ones too."""
+        for rubric, found in self.found.items():
+            for key, scores in found.items():
+                yield {"id": key[1], "file": key[0], "rubric": rubric, "scores": list(scores)}
+
+    def _counts(self, rubric: str, found: Mapping[tuple[str, str], Scores]) -> dict[str, Any]:
+        both = [scores for scores in found.values() if None not in scores]
+        return {
+            "rubric": rubric,
+            "judges": self.names,
+            "questions": len(found),
+            "without_verdict": [sum(s[n] is None for s in found.values()) for n in range(len(self._judges))],
+            "agree": sum(len(set(scores)) == 1 for scores in both) / len(both) if both else None,
+        }
+
+    async def _all(self, rubric: str, rows: Sequence[RowFacts]) -> dict[tuple[str, str], Scores]:
+        if not self._judges:
+            self._judges = [open_one() for open_one in self._open]
+            if len(set(self.names)) < len(self._judges):
+                raise ConfigError(f"both judges are {self.names[0]}: expected another filter.second_judge.model")
+            for judge in self._judges:
+                await judge.start(self._rubrics, eager=False)
+        waiting, found = iter(rows), dict[tuple[str, str], Scores]()
+        with Progress(console=Console(stderr=True)) as bar:
+            shown = bar.add_task(f"judges: {rubric}", total=len(rows))
+
+            async def worker() -> None:
+                for row in waiting:  # shared: each takes the next one
+                    sample = await asyncio.to_thread(self._load, row)
+                    found[row.key] = tuple(await asyncio.gather(*(self._ask(j, rubric, sample) for j in self._judges)))
+                    bar.advance(shown)
+
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(self._concurrency, len(rows))):
+                    tasks.create_task(worker())
+        if len(self.down) == len(self._judges):
+            raise EngineError(f"no judge is left. {next(iter(self.down.values()))}")
+        return found
+
+    async def _ask(self, judge: Judge, rubric: str, sample: Sample) -> float | None:
+        if judge.name in self.down or not judge.knows("quality", sample):
+            return None
+        played = Trajectory(sample.id, sample, (), sample.images, (), Stop.ANSWERED, 0)
+        texts = {"question": sample.question, "truth": sample.answer}
+        try:
+            return (await judge(Case("quality", rubric, texts, sample.images, played))).score
+        except EngineError as error:
+            if judge.name not in self.down:
+                self.down[judge.name] = str(error)
+                sys.stderr.write(f"the judge {judge.name} gives no verdicts from now on: {error}\n")
+            return None

@@ -1,0 +1,94 @@
+"""Rules of questions by what judges say of them: good questions with right answers, and what needs more than the image.
+
+Each judge is asked once about a question, in the words of a rubric (conf/judge/prompts). Where a judge gave no verdict,
+``unknown`` says whether the row goes; both are counted. Demonstrations and questions for tools alone stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from vtcli.filters.facts import RowFacts
+from vtcli.filters.numbers import measured_by
+
+Scores = tuple[float | None, ...]
+"""Of one question, in the order of the judges; None is no verdict."""
+
+Judged = Mapping[str, Mapping[tuple[str, str], Scores]]
+"""By the rubric's name, then by ``RowFacts.key``."""
+
+Unknown = Literal["drop", "keep"]
+
+
+def _lowest(row: RowFacts, judged: Judged, rubric: str = "codedance_quality") -> float | None:
+    known = [score for score in judged[rubric].get(row.key, ()) if score is not None]
+    return min(known, default=None)
+
+
+@measured_by("lowest score of a judge", _lowest)
+def agreed(
+    rows: Sequence[RowFacts],
+    *,
+    judged: Judged,
+    rubric: str = "codedance_quality",
+    least: float = 1.0,
+    judges: int = 2,
+    unknown: Unknown = "drop",
+) -> list[str | None]:
+    """Keeps questions that all judges find good, with a score of at least ``least``: CodeDance's quality control, which
+    a second model of 72B cross-validates (7.2)."""
+
+    def problem(scores: Scores) -> str | None:
+        if len(scores) < judges:
+            raise ValueError(f"judges={judges}: expected as many judges, got {len(scores)}. {SECOND}")
+        known = [score for score in scores if score is not None]
+        said = " and ".join(f"{score:g}" for score in known)
+        if any(score < least for score in known):
+            return f"the judges disagree: {said}" if any(score >= least for score in known) else f"judged {said}"
+        return _missing(scores, unknown)
+
+    return _each(rows, judged[rubric], unknown, problem)
+
+
+def _highest(row: RowFacts, judged: Judged, rubric: str = "external_knowledge") -> float | None:
+    known = [score for score in judged[rubric].get(row.key, ()) if score is not None]
+    return max(known, default=None)
+
+
+@measured_by("highest score of a judge", _highest)
+def self_contained(
+    rows: Sequence[RowFacts],
+    *,
+    judged: Judged,
+    rubric: str = "external_knowledge",
+    most: float = 0.0,
+    unknown: Unknown = "keep",
+) -> list[str | None]:
+    """Drops questions that a judge says need knowledge from outside of the image, as OK-VQA's do (CodeV 5.1)."""
+
+    def problem(scores: Scores) -> str | None:
+        if any(score is not None and score > most for score in scores):
+            return "it needs knowledge that the image does not show"
+        return _missing(scores, unknown)
+
+    return _each(rows, judged[rubric], unknown, problem)
+
+
+SECOND = "Give one with judge@filter.second_judge=openai filter.second_judge.url=… filter.second_judge.model=…"
+
+
+def _missing(scores: Scores, unknown: Unknown) -> str | None:
+    lacking = scores.count(None)
+    return f"no verdict of {lacking} of {len(scores)} judges" if lacking and unknown == "drop" else None
+
+
+def _each(
+    rows: Sequence[RowFacts],
+    found: Mapping[tuple[str, str], Scores],
+    unknown: Unknown,
+    problem: Callable[[Scores], str | None],
+) -> list[str | None]:
+    if unknown not in ("drop", "keep"):
+        raise ValueError(f"unknown={unknown!r}: expected drop or keep")
+    return [problem(scores) if (scores := found.get(row.key)) is not None else None for row in rows]
