@@ -274,7 +274,7 @@ class _Rollouts:
         return rates
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
-        """Who is asked about questions, and sees their images as they are given to the policy."""
+        """The judges that are asked about questions, with the images as the policy is given them."""
         sets: dict[str, SampleSet] = {}
 
         def load(row: RowFacts) -> Sample:

@@ -98,7 +98,7 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         return {"judged": rubrics} if rubrics else {}
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What was said of every question, of dropped ones too."""
+        """Scores of every question, of dropped ones too."""
         for rubric, found in self.found.items():
             for key, scores in found.items():
                 yield {"id": key[1], "file": key[0], "rubric": rubric, "scores": list(scores)}
