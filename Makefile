@@ -1,10 +1,11 @@
-# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | check | reproduce-RECIPE | claim-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP_ARGS ?=
 VENV := .venv
 VLLM := .venv-vllm
+HARNESS := .venv-harness
 VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -14,7 +15,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm quickstart tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm test-harness quickstart tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -71,6 +72,19 @@ test-vllm: setup-vllm
 test-slurm: setup
 	tests/support/slurm_node.sh install
 	$(BIN)/python -m pytest -q -rs -m slurm tests/stages/test_slurm_jobs.py tests/stages/test_slurm_nodes.py
+
+# inspect-ai and lmms-eval against a server, scored as `vtcli eval` does. They share .venv's torch and transformers.
+$(HARNESS)/.installed: pyproject.toml | setup
+	test -x $(HARNESS)/bin/python || $(PYTHON) -m venv $(HARNESS)
+	site=$$($(HARNESS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$site/ours.pth"
+	$(HARNESS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) inspect-ai==0.3.285 loguru==0.7.3 \
+		jsonlines==4.0.0 pytablewriter==1.2.1 sacrebleu==2.6.0 scikit-learn==1.9.1 evaluate==0.4.6 tenacity==9.2.1 tiktoken==0.14.0
+	$(HARNESS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps lmms-eval==0.7.3
+	touch $@
+
+test-harness: $(HARNESS)/.installed
+	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness.py
 
 # The tiny base model that comes with the package, made anew: some minutes; docs/contributing.md says when.
 tiny-base: setup
