@@ -36,7 +36,7 @@ GOOD: dict[str, str | None] = {"both": "11", "neither": "00", "first": "10", "se
 def why(rule: Any, scores: tuple[float | None, ...], **keys: Any) -> str | None:
     demo = RowFacts("train", 0, "d", "demo", "", "", (), (), "c")
     rubric = keys.get("rubric") or rule.__kwdefaults__["rubric"]
-    reason, stays = rule([ROW, demo], judged={rubric: {ROW.key: scores}}, **keys)
+    reason, stays = rule([ROW, demo], judgements={rubric: {ROW.key: scores}}, **keys)
     assert stays is None
     return reason
 

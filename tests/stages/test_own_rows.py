@@ -219,7 +219,10 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
         ]
         talk = [{"from": who, "value": text} for who, text in (said if number != 4 else said[:3])]
         picture(data / f"{number}.png", 90 + number)
-        lines.append(json.dumps({"conversations": talk, "images": [f"{number}.png", "test0.png"], "system": "Tools."}))
+        with Image.open(data / f"{number}.png") as whole:
+            whole.crop((0, 0, 56, 56)).save(data / f"crop{number}.png")
+        images = [f"{number}.png", f"crop{number}.png"]
+        lines.append(json.dumps({"conversations": talk, "images": images, "system": "Tools."}))
     (data / "cold.jsonl").write_text("\n".join(lines))
     source = f"path:'{data}/cold.jsonl',name:cold,preset:sharegpt"
     task = f"{{generate:{{_target_:vtcli.data.importers.rows.generate,{source}}}}}"

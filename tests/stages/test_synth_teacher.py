@@ -220,8 +220,8 @@ def test_a_dry_run_says_the_cost_and_asks_nothing(home: Path, capfd: pytest.Capt
         assert server.requests == []
     told = " ".join(capfd.readouterr().err.split())
     assert f"t: {len(NAMES)} rows" in told and "EUR" in told and "Nothing was asked" in told
-    assert f"│ expected, one try a row │ {3 * len(NAMES)} " in told  # two calls and an answer
-    assert f"│ at most, by the limits │ {4 * 2 * len(NAMES)} " in told
+    assert f"| expected, one try a row | {3 * len(NAMES)} " in told  # two calls and an answer
+    assert f"| at most, by the limits | {4 * 2 * len(NAMES)} " in told
     assert not (home / "dry").exists() and not list(home.glob(".work/synth-*"))
 
 

@@ -135,7 +135,7 @@ def test_a_row_that_names_a_file_outside_its_artifact_is_refused(
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     for row in rows:
         row["videos"] = [entry | {"video": name} for entry in row["videos"]]
-    monkeypatch.setattr(parquet, "row_problem", lambda row, schema: None)
+    monkeypatch.setattr(parquet, "row_problem", lambda *_: None)
     parquet.write(path, parquet.SAMPLE_SCHEMA, rows)
     with pytest.raises(InputError, match=r"3 of 4 rows(?s:.*)within the artifact"):
         read(tmp_path)

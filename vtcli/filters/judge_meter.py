@@ -22,7 +22,7 @@ from vtcli.schema import Sample, Stop, Trajectory
 FORM = "answer"
 """Only plain questions have an answer to judge."""
 
-FACT = "judged"
+FACT = "judgements"
 
 
 def rubrics_of(rules: Mapping[str, Rule]) -> list[str]:

@@ -21,8 +21,8 @@ Judged = Mapping[str, Mapping[tuple[str, str], Scores]]
 Unknown = Literal["drop", "keep"]
 
 
-def _lowest(row: RowFacts, judged: Judged, rubric: str = "codedance_quality") -> float | None:
-    known = [score for score in judged[rubric].get(row.key, ()) if score is not None]
+def _lowest(row: RowFacts, judgements: Judged, rubric: str = "codedance_quality") -> float | None:
+    known = [score for score in judgements[rubric].get(row.key, ()) if score is not None]
     return min(known, default=None)
 
 
@@ -30,7 +30,7 @@ def _lowest(row: RowFacts, judged: Judged, rubric: str = "codedance_quality") ->
 def agreed(
     rows: Sequence[RowFacts],
     *,
-    judged: Judged,
+    judgements: Judged,
     rubric: str = "codedance_quality",
     least: float = 1.0,
     judges: int = 2,
@@ -48,11 +48,11 @@ def agreed(
             return f"the judges disagree: {said}" if any(score >= least for score in known) else f"judged {said}"
         return _missing(scores, unknown)
 
-    return _each(rows, judged[rubric], unknown, problem)
+    return _each(rows, judgements[rubric], unknown, problem)
 
 
-def _highest(row: RowFacts, judged: Judged, rubric: str = "external_knowledge") -> float | None:
-    known = [score for score in judged[rubric].get(row.key, ()) if score is not None]
+def _highest(row: RowFacts, judgements: Judged, rubric: str = "external_knowledge") -> float | None:
+    known = [score for score in judgements[rubric].get(row.key, ()) if score is not None]
     return max(known, default=None)
 
 
@@ -60,7 +60,7 @@ def _highest(row: RowFacts, judged: Judged, rubric: str = "external_knowledge") 
 def self_contained(
     rows: Sequence[RowFacts],
     *,
-    judged: Judged,
+    judgements: Judged,
     rubric: str = "external_knowledge",
     most: float = 0.0,
     unknown: Unknown = "keep",
@@ -72,7 +72,7 @@ def self_contained(
             return "it needs knowledge that the image does not show"
         return _missing(scores, unknown)
 
-    return _each(rows, judged[rubric], unknown, problem)
+    return _each(rows, judgements[rubric], unknown, problem)
 
 
 SECOND = "Give one with judge@filter.second_judge=openai filter.second_judge.url=… filter.second_judge.model=…"

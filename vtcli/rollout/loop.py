@@ -28,9 +28,9 @@ class Limits:
     max_turns: int = 10
     max_tokens: int = 8192  # prompt, policy and observations together
     max_turn_tokens: int = 1024  # one policy turn
-    max_thought_tokens: int = 0  # of a turn, the thought that the prompt has opened; 0: bounded by the turn alone
     max_images: int = 16  # the sample's included
     timeout_s: float = 600.0  # wall clock of one environment step
+    max_thought_tokens: int = 0  # of a turn, the thought that the prompt has opened; 0: bounded by the turn alone
 
     def __post_init__(self) -> None:
         at_least(1, self, "max_turns", "max_tokens", "max_turn_tokens", "max_images")
