@@ -106,6 +106,7 @@ def test_a_client_that_does_not_read_is_given_up(
     assert "failed" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_path: Path) -> None:
     slow = tagged("import time\nwhile True: time.sleep(1)")
 

@@ -296,6 +296,7 @@ module.stage.run(module.config(Path({home!r}), "killed", seed=7, signals={{"answ
 """
 
 
+@pytest.mark.slow
 def test_kill_loses_no_finished_question(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path(__file__).resolve()
     script = KILLED.format(

@@ -67,6 +67,7 @@ def test_a_dataset_has_both_forms_of_every_split(whole: Artifact) -> None:
     assert Image.open(whole.path / "contact_sheet.png").width > 300
 
 
+@pytest.mark.slow
 def test_the_bytes_do_not_depend_on_the_number_of_workers(whole: Artifact, tmp_path: Path) -> None:
     again = synth(tmp_path, "synth.workers=2")
     assert digests(again) == digests(whole) and again.digest == whole.digest
@@ -158,6 +159,7 @@ def test_shards_of_a_name_are_found_by_how_many_they_are(demos: Artifact, tmp_pa
         synth(tmp_path, "synth.merge=3", "seed=1", *more)
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_bytes(whole: Artifact, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vtcli", "synth", *arguments(tmp_path), "synth.workers=2"]
     work = tmp_path / ".work"
@@ -210,6 +212,7 @@ def test_a_dataset_of_no_items_is_refused(tmp_path: Path) -> None:
         synth(tmp_path, *none)
 
 
+@pytest.mark.slow
 def test_demonstrations_of_code_are_the_same_bytes_in_one_process_and_in_two(tmp_path: Path) -> None:
     few = ["synth.demos.rows.zoom.answer=36", "synth.demos.rows.zoom.perceive=2", "synth.demos.validation=0.1"]
     base = ["+recipe=tiny_codev", "scale=tiny", "tracker=console", f"home={tmp_path}", "synth.sheet=1", *few]
