@@ -84,7 +84,7 @@ $(HARNESS)/.installed: pyproject.toml | setup
 	touch $@
 
 test-harness: $(HARNESS)/.installed
-	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness.py
+	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness_clients.py
 
 # The tiny base model that comes with the package, made anew: some minutes; docs/contributing.md says when.
 tiny-base: setup
