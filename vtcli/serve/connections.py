@@ -15,6 +15,9 @@ from vtcli.serve.requests import RequestError
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 """The answer to a connection beyond their number."""
 
+FULL_S = 2.0
+"""The time for which such a connection stays open at most; a client that reads the answer ends it before."""
+
 
 @dataclass(frozen=True)
 class ConnectionLimits:
@@ -54,12 +57,14 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
 
 
 class _Full(asyncio.Protocol):
-    """A connection that is closed at once, with an answer."""
+    """A connection that gets an answer and is closed soon. What the client goes on to send is read and forgotten: were
+    it left unread, closing would reset the connection, and the answer could be lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.write(FULL)
-        transport.close()
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(FULL_S, transport.close)
 
 
 class Bodies:
