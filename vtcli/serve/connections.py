@@ -57,8 +57,8 @@ async def listen(at: web.AppRunner, host: str, port: int, limits: ConnectionLimi
 
 
 class _Full(asyncio.Protocol):
-    """A connection that gets an answer and is closed soon. What the client goes on to send is read and forgotten: were
-    it left unread, closing would reset the connection, and the answer could be lost."""
+    """A connection that gets an answer and is closed soon. What the client goes on to send is read and forgotten.
+    Bytes left unread would make closing reset the connection, and the client could lose the answer."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
