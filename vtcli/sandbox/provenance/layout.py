@@ -88,7 +88,7 @@ def _of_frame(trace: Trace, number: int) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """How an array was turned: axes reversed, then exchanged."""
+    """An orientation of an array: axes reversed, then exchanged."""
 
     mirror_x: bool = False
     mirror_y: bool = False

@@ -47,7 +47,7 @@ QUIET = ("matplotlib", "mpl_toolkits", "PIL", "cv2", "scipy", "numpy", "sympy", 
 
 @dataclass(frozen=True, slots=True)
 class NewImage:
-    """What an operation returned: the object, its (width, height) in pixels, and the map back to its source."""
+    """The image that an operation returned, its (width, height) in pixels, and the map back to its source."""
 
     image: object
     size: tuple[int, int]
