@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import file_page
 import pytest
 
 from vtcli.config import compose
@@ -19,7 +20,7 @@ LINE, SENTENCE = 120, 25
 STAGES = ("synth", "filter", "sft", "rl", "eval", "judge", "serve", "plan")
 
 WIDE_TABLES = {
-    f"docs/{page}.md" for page in ("reliability", "decisions/store", "families", "filter", "sandbox", "serve")
+    f"docs/{page}.md" for page in ("reliability", "decisions/store", "families", "files", "filter", "sandbox", "serve")
 }
 WIDE_TABLES |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "papers").glob("*.md")}
 """Pages whose table rows hold sentences and cannot be broken; their prose keeps the limit."""
@@ -67,6 +68,10 @@ def split(paragraph: str) -> list[str]:
     flat = re.sub(r"`[^`]*`", "code", " ".join(paragraph.split()))
     flat = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", flat).replace("**", "")
     return [part for part in re.split(r"(?<=[.;!?])[)\"']?\s+", flat) if part.strip()]
+
+
+def test_the_page_of_files_says_what_the_files_say() -> None:
+    assert file_page.PAGE.read_text() == file_page.page(), "write it with: python tests/support/file_page.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
