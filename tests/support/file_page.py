@@ -17,7 +17,7 @@ HEAD = """# Every file in one line
 
 Each file's first sentence about itself, room by room. `python tests/support/file_page.py` writes this page.
 """
-TREES = ("vtcli", "stages", "conf", "tests/bench", "tests/contracts", "tests/plugs")
+TREES = ("vtcli", "stages", "conf", "tests")
 ALONE = (".ci/run", "Makefile", "pyproject.toml", "constraints.txt")
 KINDS = (".py", ".yaml", ".sh", ".sbatch", ".js", "Dockerfile")
 

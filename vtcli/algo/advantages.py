@@ -1,4 +1,4 @@
-"""Credit: from the verdicts of a group to one value per policy turn. Pure Python."""
+"""Credit: from the verdicts of a group to one value per policy turn, and who is masked out. Pure Python."""
 
 from __future__ import annotations
 
