@@ -48,11 +48,11 @@ check: setup
 	$(BIN)/python -m pytest -q tests/test_budgets.py
 
 test: setup
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q --durations=10 tests
 
 # Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
 test-slow: setup
-	$(BIN)/python -m pytest -q -m "slow and not rounds and not slurm"
+	$(BIN)/python -m pytest -q --durations=25 -m "slow and not rounds and not slurm"
 
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
