@@ -30,6 +30,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
@@ -56,7 +57,7 @@ from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter, judge_of, unjudged_share, with_rules
+from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
@@ -430,7 +431,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
     series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)
-    judge = judge_of(config.judge)
+    judge = answers_by(config.job) or results.ORACLE
     measured = _benchmark_results(config, found, label, judge)
     beside = published.table(measured, config.benchmark)
     if measured:

@@ -20,6 +20,7 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
 from vtcli.benchmarks.benchmark import Benchmark, own_rules
+from vtcli.benchmarks.results import ORACLE
 from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.engines.phases import Phases, refuse_sleep_ahead
@@ -30,6 +31,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging.separate import answers_by
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
@@ -57,7 +59,7 @@ from vtcli.runs.updates import UpdateCount
 from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter, judge_of, with_rules
+from vtcli.signals.measuring import OpenJudge, SignalMeter, with_rules
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
@@ -407,7 +409,7 @@ def _validator(run: _Training) -> Validator:
         exams.append(HeldOut(settings, *rows, config.sampling, config.seed))
     if config.benchmarks.benchmarks:
         images = run.retention.benchmarks(run.family.sizing(config.images))
-        asked = (config.benchmarks, settings.drawn(config.sampling), judge_of(config.judge))
+        asked = (config.benchmarks, settings.drawn(config.sampling), answers_by(config.job) or ORACLE)
         exams.append(BenchmarkExam(*asked, images, run.worlds.offer))
     parts = (run.loop, _stream(run), run.phases, run.retention, run.stage, run.check)
     return Validator(settings, exams, *parts, config.compress_logs)

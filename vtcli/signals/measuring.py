@@ -19,11 +19,6 @@ OpenJudge = Callable[..., Judge]
 """conf/judge, bound: takes ``images`` and ``home`` as keywords."""
 
 
-def judge_of(judge: OpenJudge | None) -> str:
-    """The name of the model that judges, or ``oracle``."""
-    return str(getattr(judge, "keywords", {}).get("model") or "oracle")
-
-
 def with_rules(signals: Iterable[Signal], own: Mapping[str, Any]) -> list[Signal]:
     """The signals; those that take rules know ``own`` as well, the scorers that benchmarks bring from outside."""
     found: list[Signal] = []
