@@ -161,7 +161,7 @@ class Config:
 
     @property
     def benchmarks(self) -> BenchmarkQuestions:
-        """What is asked of benchmarks."""
+        """The questions of benchmarks."""
         tools = tools_of(self.job)
         return BenchmarkQuestions(self.benchmark, self.benchmarks_in, tools, self.seed, self.max_samples)
 

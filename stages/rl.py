@@ -168,7 +168,7 @@ class Config:
 
     @property
     def benchmarks(self) -> BenchmarkQuestions:
-        """What validation asks of benchmarks."""
+        """The questions of benchmarks, for validation."""
         asked = (self.benchmark if self.validate.every else {}, self.validate.benchmarks_in)
         return BenchmarkQuestions(*asked, tools_of(self.job), self.seed, self.validate.prompts)
 

@@ -123,7 +123,7 @@ def unrewarded(signals_G: Sequence[Signals]) -> list[Verdict | None]:
 
 
 def _without_tokens(scored: Scored) -> Scored:
-    """What a scorer reads of a trajectory."""
+    """The parts of a trajectory that a scorer reads."""
     last = scored.trajectory.policy_turns[-1:]
     bare = tuple(replace(turn, completion=replace(turn.completion, token_ids=(), logprobs=())) for turn in last)
     return replace(scored, trajectory=replace(scored.trajectory, prompt_ids=(), images=(), turns=bare))
