@@ -179,11 +179,7 @@ def run(config: Config) -> Artifact:
             store.resolve(artifact.ref, "dataset")
     facts, folder = store.root / ".facts", Path(config.benchmarks_in or "")
     benchmarks = config.benchmark if applying.needs(config.rules, HELD_OUT) else {}
-    copies = {
-        f"benchmark/{name}/{path.name}": path
-        for name, one in benchmarks.items()
-        for path in files.locate(folder, name, one)[1]
-    }
+    copies = files.copies(folder, benchmarks)
     parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
     scope = Scope(free, (source.files if source else {}) | copies)
