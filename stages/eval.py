@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.benchmarks import files, results
-from vtcli.benchmarks import samples as benchmark_samples
+from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
@@ -37,7 +35,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, evaluated, folder, printing, side_by_side, tables
+from vtcli.report import build, content, evaluated, folder, side_by_side
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -51,6 +49,7 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.imported import ImportedGroups, ImportedRuns
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
@@ -164,25 +163,20 @@ class Config:
             raise ConfigError(
                 f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
             )
-        if self.benchmark and not self.benchmarks_in:
-            raise ConfigError(
-                "eval.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as the "
-                "environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
-            )
+        self.benchmarks.require_folder("eval.benchmarks_in")
+
+    @property
+    def benchmarks(self) -> BenchmarkQuestions:
+        """The questions of benchmarks."""
+        tools = tools_of(self.job)
+        return BenchmarkQuestions(self.benchmark, self.benchmarks_in, tools, self.seed, self.max_samples)
 
     def asked(self, task: str | None) -> tuple[int, Sampling]:
         """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
         own = generation_of(task, self.benchmark, self.generation)
-        return (
-            own.samples_per_question or self.samples_per_question,
-            Sampling(
-                self.temperature if own.temperature is None else own.temperature,
-                self.top_k if own.top_k is None else own.top_k,
-                self.top_p if own.top_p is None else own.top_p,
-                self.min_p,
-                self.spans,
-            ),
-        )
+        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
+        drawn = Drawing(self.samples_per_question, sampling).of(own)
+        return drawn.count, drawn.sampling
 
 
 def run(config: Config) -> Artifact:
@@ -203,11 +197,11 @@ def run(config: Config) -> Artifact:
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
-    read = (source.files if source else {}) | files.copies(Path(config.benchmarks_in or ""), config.benchmark)
+    read = {**(source.files if source else {}), **config.benchmarks.files()}
     read |= config.imported.files() if config.policy == "imported" else {}
     with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
         if stage.reused:
-            _print(config, stage.reused, parents)
+            _print_again(config, stage.reused, parents)
             return stage.reused
         family = open_family(source.path, config.families) if source else None
         sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
@@ -219,8 +213,10 @@ def run(config: Config) -> Artifact:
         if config.policy == "imported":
             runs = config.imported.read(images, stage.work, config.bad_rows, config.seed)
             samples = runs.samples
+        elif data:
+            samples = _samples(config, data, images, worlds)
         else:
-            samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
+            samples = {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
@@ -245,18 +241,6 @@ def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds)
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
     return samples
-
-
-def _benchmark_samples(config: Config, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
-    """The benchmarks' rows as plain questions, with the tools that the environment offers."""
-    folder, tools = Path(config.benchmarks_in or ""), tuple(config.job.get("synth", {}).get("tools") or ())
-    return {
-        ("answer", sample.id): worlds.offer(replace(sample, tools=tools))
-        for name, benchmark in config.benchmark.items()
-        for sample in benchmark_samples.load(
-            folder, name, benchmark, images, seed=config.seed, limit=config.max_samples
-        )
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +459,8 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     probed = rolled.probe.result() if rolled.probe else None
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
+    run = side_by_side.BenchmarkRun(label, judge, found)
+    extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
@@ -486,29 +472,22 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
         measured=len(found),
         notes=folder.image_notes(parents["model"].path) if "model" in parents else (),
         seed=config.seed,
-        extra=evaluated.tables(
-            side_by_side.BenchmarkRun(label, judge, found),
-            *(config.benchmark, measured, parents.get("report"), probed, config.seed),
-        ),
+        extra=extra,
     )
     build.build(out, report, images)
     figures = folder.flat(summarise(series[-1].rows, config.seed)) | results.headlines(measured)
     figures |= effects.flat(probed) if probed else {}
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
-    _print(config, artifact, parents)
+    evaluated.show(artifact.path, extra, config.seed, faithful=config.policy == "imported")
     return artifact
 
 
-def _print(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
-    """Prints the tables of a report, also of one that was made before, from what it stores."""
-    series, found = folder.load_series(report.path), list(records.read(report.path / "trajectories.jsonl", Scored))
-    judge, label = answers_by(config.job) or results.ORACLE, series[-1].label
+def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
+    """Prints the tables of a report that was made before, from what it stores."""
+    found = list(records.read(report.path / "trajectories.jsonl", Scored))
+    judge, label = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
+    run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
     measured = _benchmark_results(config, found, label, judge)
-    tables.show(series, config.seed)
-    if config.policy == "imported":
-        printing.print_all(evaluated.faithfulness(report.path, config.seed))
-    run, baseline = side_by_side.BenchmarkRun(label, judge, found), parents.get("report")
-    probed = folder.load_probe(report.path)
-    printing.print_all(evaluated.tables(run, config.benchmark, measured, baseline, probed, config.seed))
-    sys.stderr.write(f"report: {report.path / 'report.html'}\n")
+    extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
+    evaluated.show(report.path, extra, config.seed, faithful=config.policy == "imported")

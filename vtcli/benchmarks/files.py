@@ -49,15 +49,6 @@ def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[
     )
 
 
-def copies(folder: Path, benchmarks: Mapping[str, Benchmark]) -> dict[str, Path]:
-    """The files that are read, by names that do not say where they lie. Raises ``InputError`` for none."""
-    return {
-        f"benchmark/{name}/{path.name}": path
-        for name, benchmark in benchmarks.items()
-        for path in locate(folder, name, benchmark)[1]
-    }
-
-
 def rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """The rows of a file by its ending, one after the other. Raises ``InputError`` for a file that cannot be read."""
     try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult
 from vtcli.probes.effects import CausalResult
-from vtcli.report import analyses, causal, folder, published, side_by_side
+from vtcli.report import analyses, causal, folder, printing, published, side_by_side
+from vtcli.report import tables as rows
 from vtcli.report.printing import Table
 from vtcli.report.side_by_side import BenchmarkRun
 from vtcli.store.artifacts import Artifact
@@ -32,7 +34,10 @@ def tables(
     return [*found, *causal.tables([*((each.label, earlier) for each in before if earlier), (run.label, probed)])]
 
 
-def faithfulness(report: Path, seed: int) -> list[Table]:
-    """Faithful, unfaithful and no tool, of a report's rows; nothing where that was not measured."""
-    table = analyses.faithfulness(folder.load_series(report)[-1:], seed)
-    return [] if table is None else [table]
+def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> None:
+    """Prints a report's tables and says where its page is; ``faithful``: with faithful, unfaithful and no tool."""
+    series = folder.load_series(report)
+    rows.show(series, seed)
+    table = analyses.faithfulness(series[-1:], seed) if faithful else None
+    printing.print_all([*([table] if table else []), *extra])
+    sys.stderr.write(f"report: {report / 'report.html'}\n")
