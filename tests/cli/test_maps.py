@@ -47,7 +47,7 @@ def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> Non
     second = found["m-report_accuracy-framed0.1-skill0.2-s3"].reads["eval.baseline"]
     assert second == "m-report_tapo-framed0.1-skill0.2-s3"  # paired with the claim's arm
     place = grid.plan("m", asked, (3,)).places["m-report_tapo-framed0.9-skill0.2-s3"]
-    assert place == grid.Place((0.9, 0.2), "tapo", 3)
+    assert place == grid.ReportPlace((0.9, 0.2), "tapo", 3)
 
 
 def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -> None:
@@ -75,7 +75,7 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
         ({"by": "colour"}, "by: colour is not known"),
         ({"words": {"train": []}}, "words: train is no step; expected of taught, seen, demos"),
         ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),
-        ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are 3; a figure shows at most two"),
+        ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
         ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a.words: train is no step"),
     ],
 )
@@ -96,7 +96,7 @@ def rows(accuracy: list[int], calls: float, difficulty: str | None = None) -> tu
 def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_picture(tmp_path: Path) -> None:
     asked = made(axes={"framed": {**FRAMED, "paper": 0.9}, "skill": SKILL})
     found = [
-        results.Outcome((f, 0.2), arm, (0, 1), rows(right, calls))
+        results.ArmOutcome((f, 0.2), arm, (0, 1), rows(right, calls))
         for f in (0.1, 0.9)
         for arm, right, calls in (
             ("before", [0, 0, 1, 1], 0.5),

@@ -74,8 +74,8 @@ class Map:
     def __post_init__(self) -> None:
         if self.start not in (None, "shipped", "seen"):
             raise ConfigError(f"start: {self.start} is not known; expected shipped, seen or null")
-        if len(self.axes) > 2:
-            raise ConfigError(f"axes: {', '.join(self.axes)} are {len(self.axes)}; a figure shows at most two")
+        if len(self.axes) > (1 if self.by else 2):
+            raise ConfigError(f"axes: {', '.join(self.axes)} are too many; a figure shows two, and by is one of them")
         if self.by not in (None, "difficulty", "task", "orientation"):
             raise ConfigError(f"by: {self.by} is not known; expected difficulty, task, orientation or null")
         for where, words in (("words", self.words), *((f"axes.{n}.words", a.words) for n, a in self.axes.items())):
@@ -87,7 +87,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Place:
+class ReportPlace:
     """The place of a report in a map. ``arm`` is None before training."""
 
     cell: tuple[AxisValue, ...]
@@ -96,11 +96,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MapPlan:
     """The commands of a map in order, and the place of every report by its artifact's name."""
 
     commands: list[PaperCommand]
-    places: dict[str, Place]
+    places: dict[str, ReportPlace]
 
 
 def load(name: str, own: Path | None = None) -> Map:
@@ -116,9 +116,9 @@ def load(name: str, own: Path | None = None) -> Map:
     return convert(yaml.safe_load((folder / "map" / f"{name}.yaml").read_text()), Map, f"map.{name}")
 
 
-def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = ()) -> Plan:
+def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = ()) -> MapPlan:
     """All commands, cell by cell, so that each cell is whole before the next begins. ``more`` go to all commands."""
-    found = Plan([], {})
+    found = MapPlan([], {})
     for seed in seeds:
         for cell in itertools.product(*(axis.values for axis in asked.axes.values())):
             _Cell(name, asked, cell, seed, more, found).add_all()
@@ -132,7 +132,7 @@ class _Cell:
     cell: tuple[AxisValue, ...]
     seed: int
     more: tuple[str, ...]
-    plan: Plan
+    plan: MapPlan
 
     def add_all(self) -> None:
         asked = self.asked
@@ -140,13 +140,13 @@ class _Cell:
         base = self._base()
         inputs = {"eval.data": data, "eval.model": base}
         baseline = self._add("before", "eval", asked.recipe, inputs, ("eval.label=before",))
-        self.plan.places[baseline] = Place(self.cell, None, self.seed)
+        self.plan.places[baseline] = ReportPlace(self.cell, None, self.seed)
         for label, arm in asked.arms.items():
             recipe = arm.recipe or asked.recipe
             policy = self._add("policy", "rl", recipe, {"rl.data": data, "rl.model": base}, arm.words, label)
             inputs = {"eval.data": data, "eval.model": policy, "eval.baseline": baseline}
             report = self._add("report", "eval", asked.recipe, inputs, (f"eval.label={label}",), label)
-            self.plan.places[report] = Place(self.cell, label, self.seed)
+            self.plan.places[report] = ReportPlace(self.cell, label, self.seed)
             baseline = report if label == next(iter(asked.arms)) else baseline
 
     def _base(self) -> str:

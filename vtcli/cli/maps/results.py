@@ -9,7 +9,7 @@ from typing import Any
 
 from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, compare, pick, summarise
-from vtcli.cli.maps.grid import AxisValue, Map, Plan
+from vtcli.cli.maps.grid import AxisValue, Map, MapPlan
 from vtcli.errors import InputError
 from vtcli.report.folder import load_series
 from vtcli.store.artifacts import ArtifactStore
@@ -20,7 +20,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ArmOutcome:
     """Rows of an arm in a cell, of all seeds whose report is there. ``place`` is the cell, and the value of ``by``."""
 
     place: tuple[AxisValue, ...]
@@ -34,13 +34,13 @@ class Outcome:
         return pick(summarise(self.rows, SEED), form, name, task)
 
 
-def difference(first: Outcome, other: Outcome, measure: str) -> Comparison | None:
+def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison | None:
     """``first`` minus ``other`` in a measure, paired by question."""
     form, task, name = measure.split(".")
     return compare(other.rows, first.rows, name, form, task=task, seed=SEED)
 
 
-def outcomes(asked: Map, found: Plan, home: Path) -> list[Outcome]:
+def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
     """The outcomes in the order of the axes' values; reports that are not there are left out.
 
     Raises:
@@ -63,10 +63,10 @@ def outcomes(asked: Map, found: Plan, home: Path) -> list[Outcome]:
         raise InputError(f"{home} has no report of this map: the same command without --table makes them")
     arms = [BEFORE, *asked.arms]
     ordered = sorted(rows, key=lambda key: (key[0], arms.index(key[1])))
-    return [Outcome(key[0], key[1], tuple(seeds[key]), tuple(rows[key])) for key in ordered]
+    return [ArmOutcome(key[0], key[1], tuple(seeds[key]), tuple(rows[key])) for key in ordered]
 
 
-def markdown(asked: Map, found: Sequence[Outcome]) -> str:
+def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
     """A line for each arm in each cell; the first arm's difference to the others in brackets of their own columns."""
     names = [*asked.axes, *([asked.by] if asked.by else [])]
     first = next(iter(asked.arms))
@@ -90,7 +90,7 @@ def _plain(found: Estimate | Comparison | None, sign: str = "") -> str:
     return f"{found.value:{sign}.3f}{ends}"
 
 
-def draw(asked: Map, found: Sequence[Outcome], path: Path) -> None:
+def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
     """A PNG: a line of panels for each measure, a panel for each value of the second axis, a line for each arm."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -123,7 +123,7 @@ def _label(asked: Map, name: str) -> str:
     return asked.axes[name].label if name in asked.axes else name
 
 
-def _panel(ax: Any, asked: Map, found: Sequence[Outcome], measure: str, along: int | None) -> None:
+def _panel(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, along: int | None) -> None:
     """Means with their intervals; arms a little apart, so that none hides another."""
     values: list[Any] = sorted({one.place[along] for one in found}) if along is not None else [""]
     numbers = all(isinstance(value, int | float) for value in values)

@@ -46,7 +46,8 @@ FRAMES: dict[str, canvas.Rgb] = {
     "rising": (250, 170, 20),
     "falling": (150, 70, 200),
 }
-"""The colour of the frame that goes with a direction; green, which no light changes, tells them apart."""
+FRAMES |= dict(zip(CORNERS, FRAMES.values(), strict=True))
+"""The colour of the frame that goes with a direction or a corner; green, which no light changes, tells them apart."""
 
 _NORMALS = {"across": 90, "down": 0, "rising": 45, "falling": 135}  # degrees of what is at right angles to the lines
 _LETTER = ("What letter is on the {}?", "What letters are on the {}?")
