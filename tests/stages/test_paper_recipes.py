@@ -1,5 +1,6 @@
-"""Every recipe of a paper whose policy writes code, and Mini-o3's, on a few questions: demonstrations, sft, two steps of
-rl and an evaluation, with the real sandbox, engines and rewards. The tiny model learns from a few rows how code is written."""
+"""Every recipe of a paper whose policy writes code, and Mini-o3's, on a few questions: demonstrations, sft, two steps
+of rl and an evaluation, with the real sandbox, engines and rewards. A tiny model learns how code is written from few
+rows."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_a_recipe_goes_from_demonstrations_to_a_report(tmp_path: Path, recipe: s
 def test_what_a_claim_leaves_out_is_a_key_of_its_recipe() -> None:
     script = (Path(__file__).parents[2] / "stages" / "scripts" / "claim.sh").read_text()
     comparisons = re.findall(r"^([a-z_ |]+)\) others=\((.*)\) ;;$", script, re.MULTILINE)
-    assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} == set(RECIPES)
+    assert {recipe for names, _ in comparisons for recipe in names.split(" | ")} < set(RECIPES)
     for names, others in comparisons:
         for override in re.findall(r'"[a-z-]+=([^"$]+)"', others):
             for recipe in names.split(" | "):

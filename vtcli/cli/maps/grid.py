@@ -64,7 +64,7 @@ class Map:
     title: str
     recipe: str  # of data, training and evaluation
     arms: Mapping[str, Arm]
-    measures: tuple[str, ...]  # of the reports: FORM.TASK.MEASURE
+    measures: tuple[str, ...]  # of the reports: FORM.TASK.MEASURE, and causal.TASK.CONDITION of their probe
     axes: Mapping[str, Axis] = field(default_factory=dict[str, Axis])
     teach: str | None = None  # recipe of the demonstrations; None: the base model that comes with the package, as it is
     start: str | None = None  # shipped: the base model of the package, taught in each cell; seen: one of the map's own
@@ -82,8 +82,11 @@ class Map:
             if unknown := words.keys() - STEPS.keys():
                 raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is no step; expected of {', '.join(STEPS)}")
         for measure in self.measures:
-            if not re.fullmatch(r"(answer|tool)\.\w+\.\w+", measure):
-                raise ConfigError(f"measures: {measure}: expected FORM.TASK.MEASURE, such as answer.all.accuracy")
+            if not re.fullmatch(r"(answer|tool|causal)\.\w+\.\w+", measure):
+                raise ConfigError(
+                    f"measures: {measure}: expected FORM.TASK.MEASURE, such as answer.all.accuracy, or "
+                    "causal.TASK.CONDITION of a probe"
+                )
 
 
 @dataclass(frozen=True)

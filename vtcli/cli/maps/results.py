@@ -11,7 +11,10 @@ from vtcli.algo.metrics import Comparison, Estimate
 from vtcli.algo.rows import Row, compare, pick, summarise
 from vtcli.cli.maps.grid import AxisValue, Map, MapPlan
 from vtcli.errors import InputError
+from vtcli.probes import effects
+from vtcli.probes.causal import Continuation
 from vtcli.report.folder import load_series
+from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
 
 BEFORE = "before"
@@ -27,16 +30,23 @@ class ArmOutcome:
     arm: str
     seeds: tuple[int, ...]
     rows: tuple[Row, ...]
+    continued: tuple[Continuation, ...] = ()  # of the causal probe, where the reports have one
 
     def estimate(self, measure: str) -> Estimate | None:
-        """The mean of ``FORM.TASK.MEASURE`` with its 95 % interval; None where nothing was measured."""
+        """The mean of ``FORM.TASK.MEASURE`` with its 95 % interval; None where nothing was measured. Of
+        ``causal.TASK.CONDITION`` it is the share of the accuracy that rests on the picture."""
         form, task, name = measure.split(".")
+        if form == "causal":
+            found = effects.result(self.continued, 0, 0, SEED).effects if self.continued else ()
+            return next((e.rests for e in found if (e.task, e.condition) == (task, name)), None)
         return pick(summarise(self.rows, SEED), form, name, task)
 
 
 def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison | None:
-    """``first`` minus ``other`` in a measure, paired by question."""
+    """``first`` minus ``other`` in a measure, paired by question; None for a share that rests on the picture."""
     form, task, name = measure.split(".")
+    if form == "causal":
+        return None
     return compare(other.rows, first.rows, name, form, task=task, seed=SEED)
 
 
@@ -49,10 +59,14 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
     store = ArtifactStore(home)
     rows = dict[tuple[tuple[AxisValue, ...], str], list[Row]]()
     seeds = dict[tuple[tuple[AxisValue, ...], str], list[int]]()
+    continued = dict[tuple[tuple[AxisValue, ...], str], list[Continuation]]()
     for name, place in found.places.items():
         if not (home / name).is_dir():
             continue
         report = store.resolve(f"{name}@latest", "report", verify=False)
+        if (probe := report.path / "probe.jsonl").is_file():
+            kept = [replace(c, source=f"{place.seed}/{c.source}") for c in records.read(probe, Continuation)]
+            continued.setdefault((place.cell, place.arm or BEFORE), []).extend(kept)
         for row in load_series(report.path)[-1].rows:
             value = getattr(row, asked.by) if asked.by else None
             key = (place.cell if value is None else (*place.cell, value), place.arm or BEFORE)
@@ -63,7 +77,7 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
         raise InputError(f"{home} has no report of this map: the same command without --table makes them")
     arms = [BEFORE, *asked.arms]
     ordered = sorted(rows, key=lambda key: (key[0], arms.index(key[1])))
-    return [ArmOutcome(key[0], key[1], tuple(seeds[key]), tuple(rows[key])) for key in ordered]
+    return [ArmOutcome(*key, tuple(seeds[key]), tuple(rows[key]), tuple(continued.get(key, ()))) for key in ordered]
 
 
 def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
