@@ -134,8 +134,8 @@ def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: in
 
     note = (
         f"Emergent: recorded here, and in none of the {demos.rows} demonstrations of {', '.join(demos.sources)}. "
-        "Shares are of demonstrations and of questions. Directions of turns and flips are not told apart in demonstrations; "
-        "where the sandbox did not record them, a function's name in the code counts as its operation."
+        "Shares are of demonstrations and of questions. Directions of turns and flips are not told apart in "
+        "demonstrations; where the sandbox did not record them, a function's name in the code counts as its operation."
     )
     columns = ("operation", "", "demonstrations", "trajectories", "accuracy with it", "trajectories with it")
     return Table("Operations beside those of the demonstrations", note, columns, tuple(lines()))
