@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.inputs import files, survey
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import IMPORTED, KINDS, DemonstrationSetup
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.store.hashes import FileGroup
 
 CHUNK = 32
 """Items that one process makes at a time."""
@@ -80,15 +86,46 @@ class ParquetPart:
         return not self.split.endswith("train")
 
 
-def inputs(parts: Sequence[ParquetPart]) -> dict[str, Path]:
-    """The files that the parts' generators read, by their paths."""
-    needed = {
-        (chunk.task, chunk.split): (chunk.generate, max(c.items.stop for c in part.chunks if c.task == chunk.task))
-        for part in parts
-        for chunk in part.chunks
+def keeping(data: Data, keep: KeepImages) -> Data:
+    """The data with imported images held as ``keep`` says; what is drawn, and pages that are turned, stay PNG.
+
+    Raises:
+        ConfigError: no task that imports rows.
+    """
+    if keep == "png":
+        return data
+    tasks = {
+        name: replace(task, generate=partial(cast(Any, task.generate), keep_images=keep))
+        for name, task in data.tasks.items()
+        if "keep_images" in inspect.signature(task.generate).parameters
     }
-    found = (path for (_, split), (generate, items) in needed.items() for path in files(generate, split, items))
-    return {str(path): path for path in found}
+    if not tasks:
+        raise ConfigError(
+            f"synth.keep_images={keep} is for rows of others, and no task of {', '.join(data.tasks)} imports rows: "
+            "leave it out, or choose another data=NAME"
+        )
+    return replace(data, tasks=data.tasks | tasks)
+
+
+NAMED_FILES = 1000
+"""Files of one task and split that a run names one by one; more are one group with one digest."""
+
+
+def inputs(parts: Sequence[ParquetPart]) -> dict[str, Path | FileGroup]:
+    """The files that the parts' generators read, by their paths."""
+    needed: dict[tuple[str, str], tuple[Generate, int]] = {}
+    for chunk in (chunk for part in parts for chunk in part.chunks):
+        _, items = needed.get((chunk.task, chunk.split), (chunk.generate, 0))
+        needed[chunk.task, chunk.split] = chunk.generate, max(items, chunk.items.stop)
+    found: dict[str, Path | FileGroup] = {}
+    for (_, split), (generate, items) in needed.items():
+        read = partial(files, generate, split, items)
+        some = list(itertools.islice(read(), NAMED_FILES + 1))
+        if len(some) <= NAMED_FILES:
+            found |= {str(path): path for path in some}
+        else:
+            found[f"{some[0]}, or one of the files that its rows name,"] = FileGroup(read)
+    return found
 
 
 def sample_parts(

@@ -125,6 +125,25 @@ def check(data: bytes, where: str) -> None:
         raise _undecodable(where, error) from error
 
 
+def check_ends(data: bytes, where: str) -> None:
+    """Checks that an image is whole, mostly without decoding it: PNG by its checksums, JPEG by the marker at its end.
+    A JPEG without it and other formats are decoded. A JPEG that is damaged inside is found when it is read, if at all.
+    Raises ``InputError`` as ``decode`` does."""
+    image = _open(data, where)
+    if image.format != "JPEG" or b"\xff\xd9" not in data[-END_BYTES:]:
+        check(data, where)
+
+
+END_BYTES = 64
+"""Bytes in which a JPEG's end is looked for. Some writers add a few behind it."""
+
+
+def ending(data: bytes, where: str) -> str:
+    """The ending of a file with this image: png, jpg, webp. Raises ``InputError`` for what is no image."""
+    name = (_open(data, where).format or "png").lower()
+    return "jpg" if name in ("jpeg", "mpo") else name
+
+
 def encode_png(pixels: Pixels) -> bytes:
     """``(H, W, 3)`` uint8 to PNG; the same pixels give the same bytes."""
     buffer = io.BytesIO()

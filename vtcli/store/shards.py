@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Sample, VideoRef
+from vtcli.store import encoded
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.records import Demo
+from vtcli.store.records import Demo, Media
 
 
 def name_of(whole: str, shard: str) -> str:
@@ -78,7 +79,7 @@ def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({**config, "synth": synth}))
 
 
-def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, list[bytes]]]:
+def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, Media]]:
     """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard."""
     for task, kind in groups:
         for path in paths:
@@ -86,7 +87,8 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
                 for row in batch.to_pylist():
                     if row["id"].startswith(f"{task}-") and ("messages" not in row or row["id"].endswith(f"-{kind}")):
                         clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
-                        yield _read(row), [*(image["bytes"] for image in row["images"]), *clips]
+                        held = encoded.of_row(row) or [image["bytes"] for image in row["images"]]
+                        yield _read(row), [*held, *clips]
 
 
 def _read(row: Mapping[str, Any]) -> Sample | Demo:
