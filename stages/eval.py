@@ -32,6 +32,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
@@ -454,7 +455,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
     series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)
-    judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
+    judge = answers_by(config.job) or results.ORACLE
     measured = _benchmark_results(config, found, label, judge)
     beside = published.table(measured, config.benchmark)
     if measured:
