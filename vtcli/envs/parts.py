@@ -19,6 +19,7 @@ from vtcli.envs.demonstrate import IMPORTED, KINDS, DemonstrationSetup
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.store import shards
 from vtcli.store.hashes import FileGroup
 
 CHUNK = 32
@@ -151,7 +152,7 @@ def sample_parts(
                 Chunk(task.generate, name, split, form, items, seed, tools=tools)
                 for name, task in data.tasks.items()
                 if form in task.forms
-                for items in _pieces(_shard(getattr(task, split) or 0, shard))
+                for items in _pieces(shards.part(getattr(task, split) or 0, shard))
             ]
             parts.append(ParquetPart(f"{form}-{split}", split, tuple(chunks)))
     return parts
@@ -184,12 +185,12 @@ def demo_parts(
                     rows = _rows_of(task, data.tasks[task].generate, count)
                     held = range(round(len(rows) * demos.validation))
                     here = held if name == "validation" else rows[len(held) :]
-                    mine = _shard(len(here), shard)
+                    mine = shards.part(len(here), shard)
                     for items in _pieces(here[mine.start : mine.stop]):
                         generate = data.tasks[task].generate
                         chunks.append(Chunk(generate, task, f"demo-{name}", kind, items, seed, setting))
                     continue
-                mine = _shard(round(count * share), shard)
+                mine = shards.part(round(count * share), shard)
                 for items in _pieces(range(start + mine.start, start + mine.stop)):
                     generate, split = data.tasks[task].generate, f"demo-{name}"
                     chunks.append(Chunk(generate, task, split, kind, items, seed, setting, sandbox))
@@ -212,18 +213,6 @@ def _rows_of(task: str, generate: Generate, count: int | None) -> range:
     if found.rows is not None and (count or 0) > found.rows:
         raise ConfigError(f"{key}={count}: {found.source} has {found.rows} rows. Lower it, or give null for all rows.")
     return range(count if count is not None else found.rows or 0)
-
-
-def _shard(count: int, shard: str | None) -> range:
-    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts.
-
-    >>> _shard(100, "2/3")
-    range(33, 66)
-    """
-    number, _, total = (shard or "1/1").partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise ConfigError(f"synth.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
-    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
 
 
 def _pieces(items: range) -> Iterator[range]:

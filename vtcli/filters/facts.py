@@ -129,11 +129,11 @@ class Rule(Protocol):
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 
 
-def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:
-    """The facts of every usable row of a file of samples or demonstrations."""
+def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator[RowFacts]:
+    """The facts of every usable row of a file of samples or demonstrations, or of a part of its rows."""
     file = table.path.stem
     columns = [name for name in table.columns if name != "images"] if encoded.COLUMN in table.columns else []
-    for index, row in enumerate(table.rows(*columns)):
+    for index, row in enumerate(table.rows(*columns, part=part), part.start if part else 0):
         shas, sizes = _images(row, table.path)
         media = [*shas, *(video["video"] for video in row.get("videos") or ())]
         form, question, answer = _texts(row)

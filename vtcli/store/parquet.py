@@ -304,9 +304,11 @@ class ParquetTable:
             images.check(data or b"", where)
         return data
 
-    def rows(self, *columns: str) -> Iterator[dict[str, Any]]:
-        """Some columns of all usable rows in order, a row group at a time. Images come as they are held."""
-        for group, places in groupby(self._places, itemgetter(0)):
+    def rows(self, *columns: str, part: range | None = None) -> Iterator[dict[str, Any]]:
+        """Some columns of all usable rows in order, or of a part of them, a row group at a time. Images come as they
+        are held."""
+        chosen = self._places if part is None else self._places[part.start : part.stop]
+        for group, places in groupby(chosen, itemgetter(0)):
             with self._guard, _readable(self.path):
                 found = self._read(group, *columns).to_pylist()
             yield from (found[offset] for _, offset in places)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vtcli.data.generators.item import NO_PIXELS
 from vtcli.data.importers import media
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
@@ -44,10 +45,18 @@ class RowImage:
             raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
 
 
-def read(given: Sequence[Any], finder: media.Finder, place: Place) -> list[RowImage]:
-    """The images that a row's columns give, in order. Raises ``RowProblem`` as ``media.read_file`` does."""
+def held(
+    given: Sequence[Any], keep: KeepImages, finder: media.Finder, place: Place
+) -> tuple[tuple[Pixels, ...], tuple[EncodedImage, ...]]:
+    """The images that a row's columns give, in order: their pixels, or ``NO_PIXELS`` and the images as they came.
+
+    Raises:
+        RowProblem: as ``media.read_file``, and for what is no image or is cut off.
+    """
     found: list[RowImage] = []
     for number, value in enumerate(given):
         data, file = media.read_file(value, f"image {number}" if number else "image", finder, place)
         found.append(RowImage(data, file, place, f"{number} of {place}" if number else f"of {place}"))
-    return found
+    if keep == "png":
+        return tuple(image.decoded() for image in found), ()
+    return (NO_PIXELS,), tuple(image.encoded(keep) for image in found)

@@ -131,27 +131,20 @@ def generate(
     if columns.messages or columns.response:  # of a trajectory only the question's images
         given = given[: texts.count(shown.text) or len(given)]
     if clip is not None:
-        if turn or form == "tool":
-            raise InputError(
-                f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer]."
-            )
-        if given or first(row, columns.boxes):
-            raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
+        _check_video(turn or form == "tool", given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
     _check_markers(given, shown, columns, place)
-    came, decode = row_images.read(given, rows.finder, place), turn or keep_images == "png"
-    as_they_came = () if decode else tuple(one.encoded(keep_images) for one in came)
-    pictures = tuple(one.decoded() for one in came) if decode else (NO_PIXELS,)
+    pictures, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
     found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
-    height, width = (as_they_came[0].height, as_they_came[0].width) if as_they_came else pictures[0].shape[:2]
+    height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
-    if form == "tool" and (len(came) > 1 or not (turn or targets)):
-        lacks = "several images" if len(came) > 1 else "neither boxes nor turn: true"
+    if form == "tool" and (len(given) > 1 or not (turn or targets)):
+        lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise InputError(f"{place} has {lacks}, so it has no tool-supervised form: forms: [answer].")
     if not turn:
         said = targets or found == []  # an empty list says that there is nothing to find
         asked = _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
-        return replace(asked, encoded=as_they_came)
+        return replace(asked, encoded=encoded)
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
@@ -283,6 +276,13 @@ def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
                 "a chat marker in the text",
                 f": its {what} contains the chat marker {marker.group()}, which could forge a turn or an image.",
             )
+
+
+def _check_video(worked: bool, pictured: Any, place: Place) -> None:
+    if worked:
+        raise InputError(f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer].")
+    if pictured:
+        raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
 
 
 def _check_markers(given: Sequence[Any], shown: texts.Message, columns: RowMapping, place: Place) -> None:
