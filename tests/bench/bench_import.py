@@ -36,7 +36,8 @@ folder, work, out = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 def columns(row):
     prompt = [{"role": "user", "content": "<image>" + row["question"]}]
     truth = {"style": "rule", "ground_truth": row["answer"]}
-    return {"data_source": "own", "prompt": prompt, "images": [{"path": str(folder / row["image"])}], "reward_model": truth}
+    images = [{"path": str(folder / row["image"])}]
+    return {"data_source": "own", "prompt": prompt, "images": images, "reward_model": truth}
 def read(row):
     found = columns(row)
     data = (folder / row["image"]).read_bytes()

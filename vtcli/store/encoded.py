@@ -35,8 +35,7 @@ class EncodedImage:
     def of(cls, data: bytes, where: str, file: Path | None = None) -> EncodedImage:
         """The image of some bytes. With ``file`` it is named, not held. Raises ``InputError`` for what is no image, or
         is cut off (``images.check_ends``)."""
-        images.check_ends(data, where)
-        width, height = images.size(data, where)
+        width, height = images.check_ends(data, where)
         sha = hashlib.sha256(data).hexdigest()
         return cls(None if file else data, str(file.absolute()) if file else None, sha, len(data), width, height)
 

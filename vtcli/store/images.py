@@ -103,7 +103,10 @@ def decode(data: bytes, where: str) -> Pixels:
 
 def size(data: bytes, where: str) -> tuple[int, int]:
     """Width and height as ``decode`` gives them, upright; only the header is read. Raises ``InputError`` as it does."""
-    image = _open(data, where)
+    return _upright(_open(data, where), data, where)
+
+
+def _upright(image: Image.Image, data: bytes, where: str) -> tuple[int, int]:
     if image.format == "PNG" and b"eXIf" not in data:
         return image.width, image.height  # getexif would decode all of it, as the chunk may come last
     try:
@@ -125,13 +128,18 @@ def check(data: bytes, where: str) -> None:
         raise _undecodable(where, error) from error
 
 
-def check_ends(data: bytes, where: str) -> None:
-    """Checks that an image is whole, mostly without decoding it: PNG by its checksums, JPEG by the marker at its end.
-    A JPEG without it and other formats are decoded. A JPEG that is damaged inside is found when it is read, if at all.
-    Raises ``InputError`` as ``decode`` does."""
+def check_ends(data: bytes, where: str) -> tuple[int, int]:
+    """Width and height as ``size`` gives them, of an image that is whole. Mostly it is not decoded: PNG is checked by
+    its checksums, JPEG by the marker at its end. A JPEG without it and other formats are decoded. A JPEG that is
+    damaged inside is found when it is read, if at all.
+
+    Raises:
+        InputError: as ``decode``.
+    """
     image = _open(data, where)
     if image.format != "JPEG" or b"\xff\xd9" not in data[-END_BYTES:]:
         check(data, where)
+    return _upright(image, data, where)
 
 
 END_BYTES = 64
