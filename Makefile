@@ -62,11 +62,11 @@ test-sandbox: setup
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
 VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 smolvlm llava_onevision
 test-vllm: setup-vllm
-	$(VLLM_TESTS) tests/contracts/test_policy.py tests/engines/test_parity.py tests/stages/test_rl_vllm.py
+	$(VLLM_TESTS) tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
-	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/engines/vllm/test_vllm_families.py -k "[$$family-vllm"; done
+	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
-	$(VLLM_TESTS) tests/engines/vllm --ignore tests/engines/vllm/test_vllm_async.py -k "not agrees_with_the_learner_before"
+	$(VLLM_TESTS) tests/engines/vllm --ignore tests/engines/vllm/test_vllm_async.py
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup
