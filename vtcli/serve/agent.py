@@ -27,6 +27,7 @@ from vtcli.serve.history import History, step_card
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
+from vtcli.store.image_work import in_thread
 from vtcli.store.leases import Lease, LeasedImages
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,10 @@ class Piece:
 
 
 Tell = Callable[[Piece], None]
+
+SHARED_PIXELS = 4_000_000
+"""The engine ``hf`` waits for a question's images while they are stored, up to so many pixels. So questions that come
+together are sampled together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,35 +131,15 @@ class Agent:
 
     async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, timeout_s: float) -> ChatQuestion:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
-        refs = await asyncio.to_thread(self._keep, asked, limits, room.images)
+        pixels = await in_thread(partial(_pixels, asked, limits))
+        keep = partial(_keep, asked, room.images)
+        refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
         sample = self.worlds.offer(Sample(asked.id, "served", "answer", "served", asked.question, "", refs, ()))
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
         deadline = asyncio.get_running_loop().time() + timeout_s
         return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline)
-
-    def _keep(self, request: ChatRequest, limits: RequestLimits, lease: Lease) -> tuple[ImageRef, ...]:
-        """Every image's size is looked at before any is decoded."""
-        left = limits.max_pixels
-        for number, data in enumerate(request.images):
-            try:
-                width, height = images.size(data, f"{number}")
-            except InputError:
-                what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
-                raise RequestError(400, what, "invalid_image", "messages") from None
-            left -= width * height
-        if left < 0:
-            what = f"the images have {limits.max_pixels - left} pixels, at most {limits.max_pixels} are taken"
-            raise RequestError(400, what, "invalid_image", "messages")
-        try:
-            for number, data in enumerate(request.images):
-                images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
-            return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
-        except InputError as error:
-            narrow = "longer side" in str(error)
-            what = "an image is too narrow" if narrow else "an image is damaged or cut off"
-            raise RequestError(400, what, "invalid_image", "messages") from None
 
     async def answer(self, question: ChatQuestion, tell: Tell, room: Room) -> list[answers.Answer]:
         """One answer a choice.
@@ -232,6 +217,33 @@ class Agent:
         end = self.chat.thought_end if isinstance(self.chat, HasThoughts) else None
         empty = 0 if end is None or end.tag in text else len(end.token_ids)  # a thinking model's turn begins with it
         return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids][empty:]
+
+
+def _pixels(request: ChatRequest, limits: RequestLimits) -> int:
+    """Pixels of all images by their headers, before any is decoded."""
+    pixels = 0
+    for number, data in enumerate(request.images):
+        try:
+            width, height = images.size(data, f"{number}")
+        except InputError:
+            what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
+            raise RequestError(400, what, "invalid_image", "messages") from None
+        pixels += width * height
+    if pixels > limits.max_pixels:
+        what = f"the images have {pixels} pixels, at most {limits.max_pixels} are taken"
+        raise RequestError(400, what, "invalid_image", "messages")
+    return pixels
+
+
+def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
+    try:
+        for number, data in enumerate(request.images):
+            images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
+        return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
+    except InputError as error:
+        narrow = "longer side" in str(error)
+        what = "an image is too narrow" if narrow else "an image is damaged or cut off"
+        raise RequestError(400, what, "invalid_image", "messages") from None
 
 
 def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:
