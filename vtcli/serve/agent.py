@@ -23,7 +23,7 @@ from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Poli
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
-from vtcli.serve.history import History, step_card
+from vtcli.serve.history import History, LiveCard, ServedPictures
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
@@ -35,11 +35,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that."""
+    """One turn of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that.
+    ``html`` is the turn as the report shows it, for a client that wants it."""
 
     index: int
     text: str
     step: Mapping[str, Any] | None = None
+    html: str | None = None
 
 
 Tell = Callable[[Piece], None]
@@ -58,6 +60,7 @@ class ChatQuestion:
     seed: int  # that of ``vtcli eval`` with as many ``samples_per_question``
     drawn: tuple[RolloutRequest, ...]  # one a choice
     deadline: float  # of the event loop's clock; rollouts end then as they stand
+    card: LiveCard | None  # None: the client wants no HTML
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,8 @@ class Agent:
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
         deadline = asyncio.get_running_loop().time() + timeout_s
-        return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline)
+        card = LiveCard(sample, ServedPictures(self.images.held)) if asked.include_cards else None
+        return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline, card)
 
     async def answer(self, question: ChatQuestion, tell: Tell, room: Room) -> list[answers.Answer]:
         """One answer a choice.
@@ -186,8 +190,7 @@ class Agent:
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                drawn_as = partial(step_card, sample, self.images) if question.asked.include_cards else None
-                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), drawn_as)
+                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), question.card)
 
             try:
                 found = await rollout(drawn, self.policy, self.chat, open_env, self.limits, question.deadline)
@@ -246,24 +249,23 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
         raise RequestError(400, what, "invalid_image", "messages") from None
 
 
-def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:
-    tell(Piece(index, text, step))
+def _tell(
+    tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None
+) -> None:
+    tell(Piece(index, text, step, html))
 
 
 class _WatchedEnv:
-    """A world whose turns are told as they come, with the client's system text after its own.
-
-    ``drawn_as`` makes the HTML of what the world answered, for a client that wants it.
-    """
+    """A world whose turns are told as they come, with the client's system text after its own."""
 
     def __init__(
         self,
         env: Env,
         system: str,
         tell: Callable[..., None],
-        drawn_as: Callable[[Sequence[ImageRef], Observation], str] | None,
+        card: LiveCard | None,
     ) -> None:
-        self._env, self._system, self._tell, self._drawn_as = env, system, tell, drawn_as
+        self._env, self._system, self._tell, self._card = env, system, tell, card
         self._turns = 0
 
     @property
@@ -276,14 +278,13 @@ class _WatchedEnv:
 
     async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if turn.calls:
-            self._tell(turn.text + "\n")
+            self._tell(turn.text + "\n", self._card and self._card.policy(turn.text))
         observation = await self._env.step(turn, images)
         if observation is not None:
             number, shown = 2 * self._turns + 1, (*images, *observation.images)
             step = answers.step(number, observation, shown, len(images))
-            if self._drawn_as is not None:
-                step["html"] = self._drawn_as(images, observation)
-            self._tell(answers.seen(observation), step)
+            html = self._card and self._card.world(images, observation)
+            self._tell(answers.seen(observation), html, step)
         self._turns += 1
         return observation
 
