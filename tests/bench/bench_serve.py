@@ -149,6 +149,7 @@ def measure(folder: Path, model: Path, count: int, pairs: int, overload: int) ->
     asked = questions(home / "data" / "v1", ImageStore(folder / "images", open_family(model).sizing(ImageLimits())))
     evals: list[Took] = []
     passes: list[Pass] = []
+    answers: dict[str, str] = {}
     with server(model, folder) as (url, pid):
         asyncio.run(clients(url, pid, asked[:CLIENTS], CLIENTS))  # warm
         for pair in range(pairs):

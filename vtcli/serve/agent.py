@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,7 @@ class Agent:
     history: History
     metrics: Metrics
     stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
+    has_logprobs: bool = True  # False: the policy is an endpoint, whose tokens are estimates
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
@@ -134,6 +136,8 @@ class Agent:
 
     async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, timeout_s: float) -> ChatQuestion:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
+        if asked.logprobs and not self.has_logprobs:
+            raise RequestError(400, "logprobs: an endpoint answers here", "unsupported_value", "logprobs")
         pixels = await in_thread(partial(_pixels, asked, limits))
         keep = partial(_keep, asked, room.images)
         refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
@@ -174,7 +178,8 @@ class Agent:
             kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
             _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
-        return [answers.answer(one, question.asked, self.cut) for one in found]
+        told = [answers.answer(one, question.asked, self.cut) for one in found]
+        return [replace(one, logprobs=self._logprobs(one)) for one in told] if question.asked.logprobs else told
 
     async def _member(self, question: ChatQuestion, index: int, tell: Tell) -> Trajectory:
         """One rollout. Its world, its request to the engine and its images go when it is cancelled."""
@@ -211,6 +216,21 @@ class Agent:
         """The first so many tokens of a text."""
         ids = self._ids(text)
         return text if len(ids) <= tokens else self.chat.decode(ids[:tokens]).text
+
+    def _logprobs(self, one: answers.Answer) -> list[dict[str, Any]]:
+        """Returns the last turn's tokens up to the content's end; a part of a character has no bytes."""
+        turns = one.trajectory.policy_turns
+        if not turns or not one.content:
+            return []
+        sampled = zip(turns[-1].token_ids, turns[-1].completion.logprobs, strict=True)
+        spoken = [(token, logprob) for token, logprob in sampled if token not in self.chat.end_ids]
+        ids = [token for token, _ in spoken]
+        count = bisect_left(range(len(ids)), len(one.content), key=lambda n: len(self.chat.decode(ids[:n]).text))
+        return [
+            {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else [*text.encode()]}
+            | {"top_logprobs": list[Any]()}
+            for text, logprob in ((self.chat.piece(token), logprob) for token, logprob in spoken[:count])
+        ]
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
@@ -249,9 +269,7 @@ def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
         raise RequestError(400, what, "invalid_image", "messages") from None
 
 
-def _tell(
-    tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None
-) -> None:
+def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None) -> None:
     tell(Piece(index, text, step, html))
 
 

@@ -112,7 +112,7 @@ class Response:
             if rest := one.reasoning[sum(len(piece.text) for piece in told[index]) :]:
                 await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
             if one.content:
-                await self._send(response, answers.chunk(self.head, index, {"content": one.content}))
+                await self._send(response, answers.content_chunk(self.head, index, one))
             facts = answers.facts([one], self.question.seed, self.question.sample.id)
             if card is not None:
                 facts["html"] = card.ending(one.trajectory, len(told[index]))
