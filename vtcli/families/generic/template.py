@@ -90,7 +90,7 @@ class ChatTemplate:
         return self.render(_asked(), generate=False).partition(slot(EARLIER))[2]
 
     def trims(self, role: str, kinds: Kinds = ("text",)) -> tuple[Trim, ...]:
-        """Which sides of each part of a role's turn the template strips: of each text, or of the turn as a whole.
+        """Sides that the template strips of each part of a role's turn: of each text, or of the turn as a whole.
 
         The same texts are rendered as they are and between spaces.
         """
