@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
+from vtcli.benchmarks.samples import Part
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
@@ -50,6 +51,7 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs import eval_shards
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
@@ -70,7 +72,7 @@ FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "see
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
     *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
-    "eval.device",
+    *("eval.device", "eval.merge"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
@@ -98,6 +100,8 @@ class Config:
     )  # by benchmark; ``others``: the rest
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
+    shard: str | None = None  # "3/16": the third of sixteen parts of the questions, as an artifact of its own
+    merge: int | None = None  # the number of shards, which are put together
     split: str = "test"
     forms: tuple[str, ...] = ("answer", "tool")
     max_samples: int | None = None  # of each form, evenly spread over the split
@@ -133,6 +137,7 @@ class Config:
         at_least(0, self, "shown")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
+        eval_shards.require(self.shard, self.merge)
         card = read_card(self.env)
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
@@ -174,10 +179,11 @@ class Config:
 
 
 def run(config: Config) -> Artifact:
-    """Returns the report artifact: ``trajectories.jsonl`` and ``images/``, rows, ``metrics.json``, the two pages.
+    """Returns the report artifact: ``trajectories.jsonl`` and ``images/``, rows, ``metrics.json``, the two pages; of a
+    shard the first two alone.
 
     Raises:
-        InputError: an input that is missing, damaged, of another kind, or a baseline on other data.
+        InputError: an input that is missing, damaged, of another kind, a baseline on other data, or a missing shard.
     """
     config.require_questions()
     settings = RunSettings.of(config.job, "report")
@@ -192,7 +198,12 @@ def run(config: Config) -> Artifact:
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
     read = {**(source.files if source else {}), **config.benchmarks.files()}
-    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
+    whole = eval_shards.WholeRun(settings, config.job, made_from, free)
+    parts = whole.shards(store, config.merge)
+    own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
+    with open_run(own, "eval", kind, config.job, made_from, Scope(free, read, lineage=parts)) as stage:
+        if stage.reused and config.shard:
+            return stage.reused
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
             return stage.reused
@@ -202,11 +213,9 @@ def run(config: Config) -> Artifact:
         native = family is None and config.endpoint.calls == "native"
         prompt = config.endpoint.prompt if native else config.prompt
         worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
-        samples = (
-            _samples(config, data, images, worlds)
-            if data
-            else {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
-        )
+        samples = _samples(config, data, images, worlds)
+        if parts:
+            eval_shards.put(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
@@ -216,21 +225,30 @@ def run(config: Config) -> Artifact:
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
             found, probe = loop.run(rollouts.collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
+        if config.shard:
+            return eval_shards.finish(stage, found, images)
         return _finish(config, stage, source.name if source else config.model, parents, rolled)
 
 
-def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
-    """The questions in order; rows that are skipped are listed on standard error."""
-    samples: dict[Key, Sample] = {}
+def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
+    """The questions in order, of a shard its own; rows that are skipped are listed on standard error."""
+    part = eval_shards.part(config.shard)
+    asked = _rows(config, data, images, part) if data else config.benchmarks.load(images, part)
+    samples = {(sample.form, sample.id): worlds.offer(sample) for sample in asked}
+    if not samples:
+        where = f"{data.ref}, split {config.split}, forms {list(config.forms)}" if data else ", ".join(config.benchmark)
+        fewer = f" for shard {config.shard}: make fewer" if config.shard else ""
+        raise InputError(f"{where}: there is no question{fewer}.")
+    return samples
+
+
+def _rows(config: Config, data: Artifact, images: ImageStore, part: Part) -> Iterator[Sample]:
+    """The part of a dataset's questions, form by form."""
     for form in config.forms if config.tools == "offered" else ("answer",):
         found = records.SampleSet(data, form, config.split, images, config.bad_rows)
         sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
         count = min(len(found), config.max_samples or len(found))
-        for sample in (found.load(i * len(found) // count) for i in range(count)):
-            samples[form, sample.id] = worlds.offer(sample)
-    if not samples:
-        raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
-    return samples
+        yield from (found.load(i * len(found) // count) for i in range(part.first, count, part.step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +278,10 @@ class _Rollouts:
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
         groups = [GroupRequest(sample, count, config.seed, sampling) for sample, (count, sampling) in asked]
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-        found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
-        unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged")]
+        merged, probing = config.merge is not None, config.probe is not None and not config.shard
+        found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
+        again = [] if merged else found.values()  # a shard has done that
+        unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
         left = [request for group in groups for request in group.members if request.id not in found]
 
         def keep(trajectory: Trajectory, signals: Signals) -> None:
@@ -270,7 +290,7 @@ class _Rollouts:
             found[trajectory.id] = scored
 
         try:
-            if unjudged or left or config.probe:
+            if unjudged or left or probing:
                 await self.worlds.start()
                 few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
                 await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
@@ -288,7 +308,7 @@ class _Rollouts:
                 scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
                 members = [member for group in scored for member in group]
                 _check(members, config, self.stage, self.measure)
-                return members, await self._continue(opened, stream, samples, members) if config.probe else None
+                return members, await self._continue(opened, stream, samples, members) if probing else None
         finally:
             await self.measure.close()
             await self.worlds.close()
@@ -451,7 +471,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
-        commands=[command] if (command := running()) else [],
+        commands=eval_shards.command_of_whole(running()),
         lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,12 @@ class BenchmarkQuestions:
             for path in files.locate(Path(self.folder or ""), name, benchmark)[1]
         }
 
-    def load(
-        self, images: ImageStore, offer: Callable[[Sample], Sample], part: samples.Part = samples.WHOLE
-    ) -> Iterator[Sample]:
+    def load(self, images: ImageStore, part: samples.Part = samples.WHOLE) -> Iterator[Sample]:
         """The rows of ``part`` as plain questions, in the order of the files. Their images are stored."""
         for name, benchmark in self.benchmarks.items():
             choice = samples.RowChoice(self.seed, self.limit, part)
             for sample in samples.load(Path(self.folder or ""), name, benchmark, images, choice):
-                yield offer(replace(sample, tools=self.tools))
+                yield replace(sample, tools=self.tools)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class BenchmarkExam:
 
     def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]:
         """A collector's request. Ranks share the reading of the rows out, and then know all of them."""
-        mine = self.asked.load(self.images, self.offer, samples.Part(ranks.rank, ranks.world))
-        found = [sample for share in ranks.gather(list(mine)) for sample in share]
+        mine = self.asked.load(self.images, samples.Part(ranks.rank, ranks.world))
+        found = [sample for share in ranks.gather(list(map(self.offer, mine))) for sample in share]
         names = list(self.asked.benchmarks)
         order = sorted(found, key=lambda sample: names.index(sample.task))
         seed = derive_seed(self.asked.seed, "validation")
