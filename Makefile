@@ -1,4 +1,4 @@
-# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -106,6 +106,10 @@ claim-toolsrl: setup
 
 claim-%: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/claim.sh $(subst -,_,$*)
+
+# Under which conditions a claim holds: a grid of conf/map, its table and figure. SEEDS="0 1 2"; hours, and it goes on where it stopped.
+map-%: setup
+	$(BIN)/vtcli map $(subst -,_,$*) $(if $(SEEDS),--seeds '$(SEEDS)') $(if $(MORE),--more '$(MORE)') $(if $(TO),--to '$(TO)') $(if $(DRY),--dry) $(if $(TABLE),--table)
 
 bench: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/bench.sh

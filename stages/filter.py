@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
-from vtcli.benchmarks import files
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config.bounds import shares
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
@@ -48,6 +47,7 @@ from vtcli.report import accounts
 from vtcli.report.printing import print_all
 from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, targets
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
@@ -179,11 +179,7 @@ def run(config: Config) -> Artifact:
             store.resolve(artifact.ref, "dataset")
     facts, folder = store.root / ".facts", Path(config.benchmarks_in or "")
     benchmarks = config.benchmark if applying.needs(config.rules, HELD_OUT) else {}
-    copies = {
-        f"benchmark/{name}/{path.name}": path
-        for name, one in benchmarks.items()
-        for path in files.locate(folder, name, one)[1]
-    }
+    copies = BenchmarkQuestions(benchmarks, config.benchmarks_in).files()
     parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
     scope = Scope(free, (source.files if source else {}) | copies)

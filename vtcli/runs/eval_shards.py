@@ -41,9 +41,11 @@ def part(shard: str | None) -> Part:
     return Part(int(number) - 1, int(total))
 
 
-def require(shard: str | None, merge: int | None) -> None:
-    """Raises ``ConfigError`` for a shard that is none, and for both at once."""
+def require(shard: str | None, merge: int | None, policy: str) -> None:
+    """Raises ``ConfigError`` for a shard that is none, for both at once, and for imported trajectories."""
     part(shard)
+    if policy == "imported" and (shard or merge is not None):
+        raise ConfigError("eval.policy=imported reads trajectories as one process: leave out eval.shard and eval.merge")
     if shard and merge is not None:
         raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
     if merge is not None and merge < 1:

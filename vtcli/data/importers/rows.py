@@ -75,7 +75,7 @@ def survey(
 
     Raises ``InputError`` for a missing or damaged file, and for a column whose name looks like a slip.
     """
-    rows = _open(path, split, preset, mapping)
+    rows = open_rows(path, split, preset, mapping)
     columns, used = rows.source.columns(), rows.mapping.used()
     if rows.mapping.strict:
         _refuse_slips(columns, rows.source.name, rows.mapping)
@@ -104,13 +104,13 @@ def generate(
     Raises ``RowProblem`` for a row that cannot be used, and ``InputError`` for a missing or damaged file and too few
     rows. It also raises it for the tool-supervised form of a row without supervision.
     """
-    rows = _open(path, split, preset, mapping)
+    rows = open_rows(path, split, preset, mapping)
     if item >= rows.source.rows:
         raise InputError(
             f"{rows.source.name} has {rows.source.rows} rows, and row {item} is asked for. Lower the number of items "
             "of this split, or give null for all rows."
         )
-    row, place, columns = rows.source.read(item), rows.source.place(item), rows.mapping
+    row, place, columns = dialogues.attached(rows.source.read(item)), rows.source.place(item), rows.mapping
     if columns.strict:
         _refuse_slips(row, str(place), columns)
     if columns.split and first(row, columns.split) is None:
@@ -167,7 +167,7 @@ def reads(
     yield from found or hub.saved_files(path.replace("{split}", split.removeprefix("demo-")))
     if all(file.is_file() for file in found):
         try:
-            rows = _open(path, split, preset, mapping)
+            rows = open_rows(path, split, preset, mapping)
         except InputError:
             return
         columns = [*rows.mapping.images, *rows.mapping.video]
@@ -182,7 +182,8 @@ def place_problem(place: Place, reason: str, text: str) -> RowProblem:
     return RowProblem(place, reason, f"{place}{text}")
 
 
-def _open(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
+def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] | None) -> Rows:
+    """The rows of a split. Raises ``InputError`` for a missing or damaged file."""
     mapping = read_mapping(preset, own)
     source = sources.open_source(path, split, mapping.rows, mapping.parts)
     if mapping.take is not None or mapping.split:
