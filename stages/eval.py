@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
-from vtcli.benchmarks.samples import Part
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
 from vtcli.engines.openai import baseline as endpoints
@@ -50,13 +49,15 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
-from vtcli.runs import eval_shards
+from vtcli.runs import eval_shards, video_frames
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.imported import ImportedGroups, ImportedRuns
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
+from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
+from vtcli.runs.video_frames import UniformFrames
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
@@ -113,6 +114,7 @@ class Config:
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
+    frames: int | None = None  # of each video, evenly spread, as images in its place; None: the environment's way
     policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
@@ -135,12 +137,13 @@ class Config:
     def __post_init__(self) -> None:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
-        at_least(1, self, "max_samples", "samples_per_question", "concurrency")
+        at_least(1, self, "max_samples", "samples_per_question", "concurrency", "frames")
         at_least(0, self, "shown")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
         eval_shards.require(self.shard, self.merge, self.policy)
         card = read_card(self.env)
+        video_frames.require(self.frames, card, self.limits.max_images, offered=self.tools == "offered")
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
@@ -153,22 +156,13 @@ class Config:
                 raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
             if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
                 raise ConfigError("probe.continuations > 1 needs eval.temperature > 0: greedy ones are all the same")
-        if self.probe and (self.policy != "model" or self.tools == "none" or "answer" not in self.forms):
-            raise ConfigError(
-                "probe=causal continues a model's answers after a tool's picture: it needs eval.policy=model, "
-                f"eval.tools=offered and the form answer; got {self.policy}, {self.tools}, {list(self.forms)}"
-            )
+        if self.probe:
+            self.probe.require(self.policy, self.tools, self.forms)
 
     def require_questions(self) -> None:
         """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
-        if self.policy == "imported":
-            return
-        if bool(self.data) == bool(self.benchmark):
-            given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
-            raise ConfigError(
-                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
-            )
-        self.benchmarks.require_folder("eval.benchmarks_in")
+        if self.policy != "imported":
+            self.benchmarks.require_instead_of(self.data)
 
     @property
     def benchmarks(self) -> BenchmarkQuestions:
@@ -242,23 +236,15 @@ def run(config: Config) -> Artifact:
 
 def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
     """The questions in order, of a shard its own; rows that are skipped are listed on standard error."""
-    part = eval_shards.part(config.shard)
-    asked = _rows(config, data, images, part) if data else config.benchmarks.load(images, part)
-    samples = {(sample.form, sample.id): worlds.offer(sample) for sample in asked}
-    if not samples:
-        where = f"{data.ref}, split {config.split}, forms {list(config.forms)}" if data else ", ".join(config.benchmark)
-        fewer = f" for shard {config.shard}: make fewer" if config.shard else ""
-        raise InputError(f"{where}: there is no question{fewer}.")
+    forms = config.forms if config.tools == "offered" else ("answer",)
+    asked = config.benchmarks
+    if data is not None:
+        asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
+    found = asked.load(images, eval_shards.part(config.shard))
+    shown = UniformFrames(config.frames, images).shown(found) if config.frames else found
+    samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
+    eval_shards.require_some(samples, asked.where, config.shard)
     return samples
-
-
-def _rows(config: Config, data: Artifact, images: ImageStore, part: Part) -> Iterator[Sample]:
-    """The part of a dataset's questions, form by form."""
-    for form in config.forms if config.tools == "offered" else ("answer",):
-        found = records.SampleSet(data, form, config.split, images, config.bad_rows)
-        sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
-        count = min(len(found), config.max_samples or len(found))
-        yield from (found.load(i * len(found) // count) for i in range(part.first, count, part.step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,9 +430,7 @@ def _benchmark_results(
     """Figures of each benchmark, from the stored trajectories alone."""
     measured: dict[str, results.BenchmarkResult] = {}
     for name, benchmark in config.benchmark.items():
-        count, s = config.asked(name)
-        cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
-        decoding = ", ".join([f"T {s.temperature:g}", *cuts, f"{count} a question, {config.limits.max_turns} turns"])
+        decoding = Drawing(*config.asked(name)).words(config.limits.max_turns, config.frames)
         setting = results.RunSetting(label, judge, decoding)
         if one := results.result(name, benchmark, found, setting, seed=config.seed):
             measured[name] = one
@@ -458,6 +442,7 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
+    calls |= {"frames of a video": str(config.frames)} if config.frames else {}
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,13 @@ def require(shard: str | None, merge: int | None, policy: str) -> None:
         raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
     if merge is not None and merge < 1:
         raise ConfigError(f"eval.merge={merge}: expected the number of shards")
+
+
+def require_some(samples: Collection[object], where: str, shard: str | None) -> None:
+    """Raises ``InputError`` where a run, or a shard of it, has no question."""
+    if not samples:
+        fewer = f" for shard {shard}: make fewer" if shard else ""
+        raise InputError(f"there is no question in {where}{fewer}.")
 
 
 @dataclass(frozen=True)
