@@ -57,7 +57,6 @@ from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
-from vtcli.runs.video_frames import UniformFrames
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import ImageRef, Sample, Scored, Signals, Stop, Trajectory
 from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with_rules
@@ -114,7 +113,7 @@ class Config:
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
-    frames: int | None = None  # of each video, evenly spread, as images in its place; None: the environment's way
+    frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
     policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
@@ -137,7 +136,7 @@ class Config:
     def __post_init__(self) -> None:
         if not self.forms or set(self.forms) - set(self.rewards):
             raise ConfigError(f"eval.forms is {list(self.forms)}; expected some of {', '.join(self.rewards)}")
-        at_least(1, self, "max_samples", "samples_per_question", "concurrency", "frames")
+        at_least(1, self, "max_samples", "samples_per_question", "concurrency")
         at_least(0, self, "shown")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
@@ -203,10 +202,9 @@ def run(config: Config) -> Artifact:
     parts = whole.shards(store, config.merge)
     own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
     with open_run(own, "eval", kind, config.job, made_from, Scope(free, read, lineage=parts)) as stage:
-        if stage.reused and config.shard:
-            return stage.reused
         if stage.reused:
-            _print_again(config, stage.reused, parents)
+            if not config.shard:
+                _print_again(config, stage.reused, parents)
             return stage.reused
         family = open_family(source.path, config.families) if source else None
         sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
@@ -236,12 +234,11 @@ def run(config: Config) -> Artifact:
 
 def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
     """The questions in order, of a shard its own; rows that are skipped are listed on standard error."""
-    forms = config.forms if config.tools == "offered" else ("answer",)
-    asked = config.benchmarks
+    forms, asked = config.forms if config.tools == "offered" else ("answer",), config.benchmarks
     if data is not None:
         asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
     found = asked.load(images, eval_shards.part(config.shard))
-    shown = UniformFrames(config.frames, images).shown(found) if config.frames else found
+    shown = video_frames.shown(found, config.frames, images, config.limits.max_images)
     samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
     eval_shards.require_some(samples, asked.where, config.shard)
     return samples
@@ -442,7 +439,7 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
-    calls |= {"frames of a video": str(config.frames)} if config.frames else {}
+    calls |= {"frames of a video": str(config.frames)} if config.frames is not None else {}
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
 
 

@@ -120,7 +120,7 @@ def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:
         assert [int(images.full(ref)[0, 0, 0]) for ref in scored.trajectory.images] == [0, 60, 120, 180]
         assert sample.tools == ()
     page = (made.path / "report.md").read_text()
-    assert "- frames of a video: 4\n" in page and "T 0, 4 frames, 1 a question" in page
+    assert "- frames of a video: 4\n" in page and "T 0, frames: 4, 1 a question" in page
 
 
 def test_what_is_missing_is_one_error_before_a_model_is_loaded(shelf: Path) -> None:

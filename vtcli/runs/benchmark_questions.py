@@ -76,7 +76,7 @@ class Drawing:
     count: int
     sampling: Sampling
 
-    def words(self, max_turns: int, frames: int | None = None) -> str:
+    def words(self, max_turns: int, frames: int | str | None = None) -> str:
         """The decoding as a table says it.
 
         >>> Drawing(32, Sampling(0.5, top_k=20)).words(30)
@@ -84,7 +84,7 @@ class Drawing:
         """
         s = self.sampling
         cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
-        shown = [f"{frames} frames"] if frames else []
+        shown = [] if frames is None else [f"frames: {frames}"]
         return ", ".join([f"T {s.temperature:g}", *cuts, *shown, f"{self.count} a question", f"{max_turns} turns"])
 
     def of(self, own: Generation) -> Drawing:
