@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from vtcli import judging
 from vtcli.algo.rows import make_row, summarise
-from vtcli.benchmarks import files, results
-from vtcli.benchmarks import samples as benchmark_samples
+from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Benchmark, Generation, generation_of, own_rules
 from vtcli.config.bounds import at_least, shares, within
 from vtcli.config.commandline import running
@@ -32,6 +30,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging.separate import answers_by
 from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
@@ -51,6 +50,7 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -157,25 +157,20 @@ class Config:
             raise ConfigError(
                 f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
             )
-        if self.benchmark and not self.benchmarks_in:
-            raise ConfigError(
-                "eval.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as the "
-                "environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
-            )
+        self.benchmarks.require_folder("eval.benchmarks_in")
+
+    @property
+    def benchmarks(self) -> BenchmarkQuestions:
+        """The questions of benchmarks."""
+        tools = tools_of(self.job)
+        return BenchmarkQuestions(self.benchmark, self.benchmarks_in, tools, self.seed, self.max_samples)
 
     def asked(self, task: str | None) -> tuple[int, Sampling]:
         """Rollouts of each question of a task and how they are sampled; what its benchmark leaves open is eval's."""
         own = generation_of(task, self.benchmark, self.generation)
-        return (
-            own.samples_per_question or self.samples_per_question,
-            Sampling(
-                self.temperature if own.temperature is None else own.temperature,
-                self.top_k if own.top_k is None else own.top_k,
-                self.top_p if own.top_p is None else own.top_p,
-                self.min_p,
-                self.spans,
-            ),
-        )
+        sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
+        drawn = Drawing(self.samples_per_question, sampling).of(own)
+        return drawn.count, drawn.sampling
 
 
 def run(config: Config) -> Artifact:
@@ -196,7 +191,7 @@ def run(config: Config) -> Artifact:
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
-    read = {**(source.files if source else {}), **_benchmark_files(config)}
+    read = {**(source.files if source else {}), **config.benchmarks.files()}
     with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
         if stage.reused:
             tables.show(folder.load_series(stage.reused.path), config.seed)
@@ -207,7 +202,11 @@ def run(config: Config) -> Artifact:
         native = family is None and config.endpoint.calls == "native"
         prompt = config.endpoint.prompt if native else config.prompt
         worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
-        samples = _samples(config, data, images, worlds) if data else _benchmark_samples(config, images, worlds)
+        samples = (
+            _samples(config, data, images, worlds)
+            if data
+            else {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
+        )
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
@@ -232,28 +231,6 @@ def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds)
     if not samples:
         raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
     return samples
-
-
-def _benchmark_files(config: Config) -> dict[str, Path]:
-    """The local copies that are read, by names that do not say where they lie. Raises ``InputError`` for none."""
-    folder = Path(config.benchmarks_in or "")
-    return {
-        f"benchmark/{name}/{path.name}": path
-        for name, benchmark in config.benchmark.items()
-        for path in files.locate(folder, name, benchmark)[1]
-    }
-
-
-def _benchmark_samples(config: Config, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
-    """The benchmarks' rows as plain questions, with the tools that the environment offers."""
-    folder, tools = Path(config.benchmarks_in or ""), tuple(config.job.get("synth", {}).get("tools") or ())
-    return {
-        ("answer", sample.id): worlds.offer(replace(sample, tools=tools))
-        for name, benchmark in config.benchmark.items()
-        for sample in benchmark_samples.load(
-            folder, name, benchmark, images, seed=config.seed, limit=config.max_samples
-        )
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +431,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     rows = tuple(make_row(s, config.tool_term(s.signals), rolled.image_tokens) for s in found)
     series = (*before, content.Evaluation(label, model, rows))
     folder.save_series(out, series, config.seed)
-    judge = str(getattr(config.judge, "keywords", {}).get("model") or "oracle")
+    judge = answers_by(config.job) or results.ORACLE
     measured = _benchmark_results(config, found, label, judge)
     beside = published.table(measured, config.benchmark)
     if measured:

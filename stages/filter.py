@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -345,8 +346,8 @@ def _measurement(config: Config, stage: StageRun, source: ModelSource, offered: 
     sections["answer"] = (job.get("signals") or {}).get("answer")
     # Another address of the same judge measures the same, so stored rates stay valid.
     for key in judging.RUNTIME_KEYS:
-        section, _, name = key.partition(".")
-        (sections.get(section) or {}).pop(name, None)
+        *path, name = key.split(".")
+        functools.reduce(lambda node, part: node.get(part) or {}, path, sections).pop(name, None)
     limits = {key: value for key, value in codec.encode(config.limits).items() if key != "timeout_s"}
     own = [config.rollouts.temperature, config.rollouts.right, config.seed, config.dtype, limits]
     own += [] if offered else ["without tools"]

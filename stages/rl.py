@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,11 @@ from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
 from vtcli.algo.select import StepFill, filter_and_rank, refuse_early_stop
+from vtcli.benchmarks.benchmark import Benchmark, own_rules
+from vtcli.benchmarks.results import ORACLE
 from vtcli.config.binding import bind
 from vtcli.config.bounds import at_least, shares, within
-from vtcli.engines.phases import Phases
+from vtcli.engines.phases import Phases, refuse_sleep_ahead
 from vtcli.engines.policies import ROOM, Engine, Placement, TrainedPolicy, open_policy
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
@@ -30,6 +31,7 @@ from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
+from vtcli.judging.separate import answers_by
 from vtcli.protocols import Advantage, Reward, Sampling, Select, Signal, TemperatureSpan
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
@@ -44,17 +46,20 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
-from vtcli.runs import validation
+from vtcli.runs import benchmark_validation, validation
+from vtcli.runs.benchmark_questions import BenchmarkQuestions, tools_of
+from vtcli.runs.benchmark_validation import BenchmarkExam
 from vtcli.runs.environment import recorded
-from vtcli.runs.progress import StepBar, log_step
+from vtcli.runs.progress import StepBar, log_step, say_cut
 from vtcli.runs.questions import Questions, choose, require_forms
 from vtcli.runs.run import MEMORY_KEYS, RunSettings, Scope, StageRun, first_rank, open_run, wait_for_commit
 from vtcli.runs.sources import source_model
+from vtcli.runs.training_logs import TrainingLogs
 from vtcli.runs.updates import UpdateCount
 from vtcli.runs.validation import HeldOut, Validation, Validator
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Credit, Group, Trajectory
-from vtcli.signals.measuring import OpenJudge, SignalMeter
+from vtcli.signals.measuring import OpenJudge, SignalMeter, with_rules
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.checkpoints import VALIDATED, Checkpoints, checkpoint_interval, require, score
@@ -111,6 +116,7 @@ class Config:
     checkpoint_best: str | None = None  # a metric: its best checkpoint stays as well, and is written as best/
     checkpoint_best_mode: Literal["max", "min"] = "max"
     validate: Validation = field(default_factory=Validation)
+    benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, for validate
     keep_images: int | str = "all"  # or the number of trajectories, spread over the run, whose images stay
     compress_logs: bool = False  # trajectories.jsonl.zst in place of trajectories.jsonl
     max_broken: float = 0.5  # a step with a larger share of broken rollouts ends the run
@@ -138,7 +144,8 @@ class Config:
             raise ConfigError("rl.phases is empty: expected at least one phase. Choose a recipe: +recipe=toolsrl")
         at_least(1, self, "updates_per_step", "checkpoint_keep")
         checkpoint_interval(self.checkpoint_every, self.checkpoint_best)
-        self.validate.require([p.form for p in self.phases], self.checkpoint_every, self.checkpoint_best)
+        forms = [phase.form for phase in self.phases]
+        self.validate.require(forms, self.checkpoint_every, self.checkpoint_best, self.benchmark)
         require_keep_images(self.keep_images)
         within(self.prompts_per_step, "prompts_per_step", 1, MAX_PROMPTS)
         within(self.group_size, "group_size", 1, MAX_GROUP)
@@ -147,18 +154,9 @@ class Config:
         refuse_early_stop(self.select, self.fill)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
-        if self.backend.batch_tokens < self.limits.max_tokens:
-            raise ConfigError(
-                f"rl.backend.batch_tokens={self.backend.batch_tokens} is below rl.limits.max_tokens="
-                f"{self.limits.max_tokens}: a trajectory may be that long, and no row is split, over GPUs neither "
-                "(there is no sequence parallelism). Raise the first, or lower the second"
-            )
-        if self.steps_ahead and (self.engine.sleeps or self.backend.sleep):
-            raise ConfigError(
-                f"rl.steps_ahead=1 with engine.sleep={self.engine.sleep} and rl.backend.sleep="
-                f"{str(self.backend.sleep).lower()}: the engine generates beside the learner, so neither can give its "
-                "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
-            )
+        self.backend.require_whole_rows(self.limits.max_tokens)
+        if self.steps_ahead:
+            refuse_sleep_ahead(self.engine.sleep if self.engine.sleeps else 0, learner_sleeps=self.backend.sleep)
         if self.loss.kl_coef > 0 and not self.reference:
             raise ConfigError("rl.loss.kl_coef is above 0 and needs a reference model: set rl.reference=true")
         _ = self.sampling  # refuses what cannot work
@@ -168,12 +166,19 @@ class Config:
         """Sampling settings of the policy."""
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.spans)
 
+    @property
+    def benchmarks(self) -> BenchmarkQuestions:
+        """The questions of benchmarks, for validation."""
+        asked = (self.benchmark if self.validate.every else {}, self.validate.benchmarks_in)
+        return BenchmarkQuestions(*asked, tools_of(self.job), self.seed, self.validate.prompts)
+
 
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 RUNTIME_KEYS = (  # what changes nothing that is learnt
-    *("rl.data", "rl.checkpoint_keep", "rl.checkpoint_beside", "rl.keep_images", "rl.compress_logs"),
-    *("rl.max_broken", "rl.max_unjudged", "rl.allow_no_update", "rl.limits.timeout_s", "rl.parity", "engine"),
+    *("rl.data", "rl.checkpoint_keep", "rl.checkpoint_beside", "rl.keep_images", "rl.compress_logs", "engine"),
+    *("rl.max_broken", "rl.max_unjudged", "rl.allow_no_update", "rl.limits.timeout_s", "rl.parity"),
+    "rl.validate.benchmarks_in",
     *(f"rl.backend.{key}" for key in MEMORY_KEYS),
     *judging.RUNTIME_KEYS,
 )
@@ -194,16 +199,14 @@ def run(config: Config) -> Artifact:
     others = [held_out] if held_out.digest != data.digest else []
     chosen = (config.checkpoint_best or "").startswith(VALIDATED)  # its figures choose the weights
     parents, lineage = [data, *source.parents, *(others if chosen else ())], () if chosen else others
-    free = (*RUNTIME_KEYS, *source.location_keys("rl"), *(() if chosen else ("rl.validate",)))
+    free = (*RUNTIME_KEYS, *source.location_keys("rl"), *(() if chosen else ("rl.validate", "benchmark")))
     free += () if config.checkpoint_best else ("rl.checkpoint_every",)  # the best is chosen among what was kept
-    with open_run(settings, "rl", "model", config.job, parents, Scope(free, source.files, lineage=lineage)) as stage:
+    read = {**source.files, **(config.benchmarks.files() if chosen else {})}
+    with open_run(settings, "rl", "model", config.job, parents, Scope(free, read, lineage=lineage)) as stage:
         if stage.reused:
             return stage.reused
-        if config.sampling.cut:
-            sys.stderr.write(
-                f"rl: top_k={config.top_k}, top_p={config.top_p:g}, min_p={config.min_p:g} cut tokens off. "
-                "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
-            )
+        benchmark_validation.require(config.benchmarks, config.validate.drawn(config.sampling), read=first_rank())
+        say_cut("rl", config.sampling)
         training = _open(config, stage, data, held_out, source.path)
         with training.started():
             _train(training)
@@ -235,23 +238,14 @@ class _Training:
         """The steps of each phase."""
         return [phase.steps for phase in self.config.phases]
 
-    @property
-    def metrics_log(self) -> Path:
-        return self.stage.work / "metrics.jsonl"
-
-    def trajectories(self, rank: int) -> list[Path]:
-        """Both names of a rank's log, last the one that is written: a run that is resumed may change its form."""
-        name = f"trajectories{f'-{rank}' if rank else ''}.jsonl"
-        return sorted((self.stage.work / name, self.stage.work / f"{name}.zst"), reverse=not self.config.compress_logs)
+    @functools.cached_property
+    def logs(self) -> TrainingLogs:
+        return TrainingLogs(self.stage.work, self.config.compress_logs, self.retention)
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
         """Checkpoints that include the logs of all ranks."""
-        own = [
-            log for rank in range(self.learner.world) for log in (*self.trajectories(rank), self.retention.log(rank))
-        ]
-        logs, folder = [self.metrics_log, self.stage.work / validation.LOG, *own], self.stage.work / "checkpoints"
-        return Checkpoints(folder, logs, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
+        return self.logs.checkpoints(self.learner.world, self.config.checkpoint_keep, self.config.checkpoint_best_mode)
 
     def check(self, metrics: Mapping[str, float], rolled_out: Sequence[Trajectory], where: str) -> None:
         """Raises ``EngineError`` where so much went wrong in the rollouts of ``where`` that the rest says little."""
@@ -284,7 +278,7 @@ def _train(run: _Training) -> None:
 
     config, learner, lengths = run.config, run.learner, run.lengths
     rank, total, wanted = learner.rank, sum(lengths), config.prompts_per_step * config.group_size
-    trajectories, retention = run.trajectories(rank)[-1], run.retention
+    trajectories, retention = run.logs.trajectories(rank)[-1], run.retention
 
     def credit(groups: Sequence[Group]) -> list[list[Credit]]:
         advantages = config.advantage(groups)  # one value per policy turn
@@ -292,8 +286,7 @@ def _train(run: _Training) -> None:
 
     # Some questions of each form leave room for an answer, or nothing is rolled out.
     for found in run.questions.values():
-        places = found.kept[:: max(1, len(found.kept) // PROMPTS_TRIED)]
-        few = (run.worlds.offer(found.samples.load(i)) for i in places)
+        few = (run.worlds.offer(sample) for sample in found.few(PROMPTS_TRIED))
         run.loop.run(require_room(few, run.family.chat, run.worlds, config.limits, "rl.limits.max_tokens"))
 
     collector = Collector(
@@ -305,7 +298,7 @@ def _train(run: _Training) -> None:
         ranks("the rollouts of all ranks"),
     )
     done, ahead = _resume(run, collector)
-    updates = UpdateCount(run.metrics_log, quiet=rank != 0)
+    updates = UpdateCount(run.logs.metrics, quiet=rank != 0)
     validate = _validator(run)
     _require_agreement(run)
     if done == 0:
@@ -350,7 +343,7 @@ def _train(run: _Training) -> None:
             retention.end(step, rank, batch.everyone, batch.own.groups)
             metrics["time/step_s"] = time.perf_counter() - begin
             if rank == 0:
-                log_step(run.stage.tracker, run.metrics_log, metrics, step, phase.name)
+                log_step(run.stage.tracker, run.logs.metrics, metrics, step, phase.name)
             run.check(metrics, rolled_out, f"step {step} ({trajectories})")
 
             # Validate the weights after the update. Nothing of it reaches the training.
@@ -406,12 +399,20 @@ def _round(run: _Training, step: int, number: int) -> RoundRequest:
 
 
 def _validator(run: _Training) -> Validator:
-    """Validates with one form and one reward over the whole run: those of the last phase, or of ``validate.form``."""
-    config, form = run.config, run.config.validate.form
-    last = [phase for phase in config.phases if form in (None, phase.form)][-1]
-    rows = (run.held_out, last.form, last.reward, config.tasks, config.bad_rows, run.images, run.worlds.offer)
+    """Validates with one form and one reward over the whole run: those of the last phase, or of ``validate.form``;
+    benchmarks by their own scorers."""
+    config, settings = run.config, run.config.validate
+    exams: list[validation.Exam] = []
+    if settings.split is not None:
+        last = [phase for phase in config.phases if settings.form in (None, phase.form)][-1]
+        rows = (run.held_out, last.form, last.reward, config.tasks, config.bad_rows, run.images, run.worlds.offer)
+        exams.append(HeldOut(settings, *rows, config.sampling, config.seed))
+    if config.benchmarks.benchmarks:
+        images = run.retention.benchmarks(run.family.sizing(config.images))
+        asked = (config.benchmarks, settings.drawn(config.sampling), answers_by(config.job) or ORACLE)
+        exams.append(BenchmarkExam(*asked, images, run.worlds.offer))
     parts = (run.loop, _stream(run), run.phases, run.retention, run.stage, run.check)
-    return Validator(HeldOut(config.validate, *rows, config.sampling, config.seed), *parts, config.compress_logs)
+    return Validator(settings, exams, *parts, config.compress_logs)
 
 
 def _resume(run: _Training, collector: Collector) -> tuple[int, StepBatch | None]:
@@ -467,7 +468,8 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
     policy = open_policy(config.engine, family, view, config.limits, place)
     phases = Phases(policy, learner, engine_sleeps=config.engine.sleeps, learner_sleeps=config.backend.sleep)
     worlds = Worlds(read_card(config.env), config.prompt, images, config.sandbox)
-    signals: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+    own: list[Signal] = [bind(node, f"signals.{name}") for name, node in config.signals.items()]
+    signals = with_rules(own, own_rules(config.benchmarks.benchmarks))
     measure = SignalMeter(signals, config.judge, images, stage.store.root)
     rows, questions = ranks("the check of the rows"), dict[str, Questions]()
     for form in sorted({phase.form for phase in config.phases}):
@@ -492,9 +494,7 @@ def _finish(run: _Training) -> Artifact:
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
         return wait_for_commit(run.stage, first_rank_alive("the artifact"))
-    for path in [run.metrics_log, *sorted(run.stage.work.glob("trajectories*.jsonl*"))]:
-        shutil.copyfile(path, folder / path.name)
-    validation.collect(run.stage.work, folder)
+    run.logs.collect(folder)
     shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
     run.retention.collect(folder / "images", run.learner.world)
     return run.stage.commit(folder, facts | recorded(run.config.job))

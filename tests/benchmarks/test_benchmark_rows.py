@@ -14,7 +14,7 @@ from benchmark_copies import NAMES, b64, parquet, png, shipped, struct, tsv, vst
 from fakes import make_pixels
 
 from vtcli.benchmarks import files
-from vtcli.benchmarks.samples import check, load
+from vtcli.benchmarks.samples import RowChoice, check, load
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Sample
@@ -24,7 +24,7 @@ from vtcli.store.images import ImageStore, encode_png
 def loaded(folder: Path, name: str, **changes: Any) -> list[Sample]:
     limit = changes.pop("limit", None)
     benchmark = replace(shipped()[name], **changes)
-    return list(load(folder, name, benchmark, ImageStore(folder / "store"), limit=limit))
+    return list(load(folder, name, benchmark, ImageStore(folder / "store"), RowChoice(limit=limit)))
 
 
 def test_vstar_from_vlmevalkits_tsv(tmp_path: Path) -> None:

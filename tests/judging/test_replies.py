@@ -128,14 +128,14 @@ def test_a_rubric_that_cannot_be_used_is_one_clear_error(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"no rubric 'codev'.* codev_evidence, codev_faithful"):
         rubrics.load("codev")
     path = tmp_path / "mine.yaml"
-    path.write_text("scale: [1, 0]\nsystem: s\nuser: '{question} {who}'\ncheck: []\n")
+    path.write_text("about: answer\nscale: [1, 0]\nsystem: s\nuser: '{question} {who}'\ncheck: []\n")
     with pytest.raises(ConfigError, match=r"quotes \{who\}, which this case has not; it has question"):
         rubrics.load(str(path)).messages({"question": "q"}, [])
     other = tmp_path / "other.yaml"
-    other.write_text("scale: [1]\nsystem: s\nuser: u\ncheck: []\n")
+    other.write_text("about: answer\nscale: [1]\nsystem: s\nuser: u\ncheck: []\n")
     with pytest.raises(ConfigError, match="is no rubric: scale must list two scores or more"):
         rubrics.load(str(other))
     third = tmp_path / "third.yaml"
-    third.write_text("scale: [1, 0\n")
+    third.write_text("about: answer\nscale: [1, 0\n")
     with pytest.raises(ConfigError, match="is no rubric"):
         rubrics.load(str(third))

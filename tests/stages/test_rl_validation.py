@@ -11,19 +11,23 @@ from typing import Any
 
 import pytest
 import rl_world
+from benchmark_copies import parquet, struct
 from rl_world import KilledError, lines, opened, sleepy, turns
 
 from stages import rl as stage
 from vtcli.algo.optim import Backend
+from vtcli.benchmarks.benchmark import Benchmark, Generation
+from vtcli.config.binding import convert
 from vtcli.engines.policies import Engine
 from vtcli.errors import ConfigError, InputError
 from vtcli.report.folder import load_training
-from vtcli.runs import validation
+from vtcli.runs import benchmark_validation, validation
 from vtcli.runs.validation import Validation
 from vtcli.schema import Scored, Signals, Verdict
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
 
+SAMPLED = {"_target_": "uneven.measure"}
 TOTAL = 2 * rl_world.STEPS
 EVERY = Validation(every=2, prompts=3)
 
@@ -155,3 +159,96 @@ def test_a_split_that_is_not_there_is_refused(home: Path) -> None:
 def test_greedy_answers_are_drawn_once() -> None:
     with pytest.raises(ConfigError, match="samples_per_question: above 1 needs a temperature above 0"):
         Validation(every=1, samples_per_question=4)
+
+
+MINI = {
+    "title": "Mini",
+    "rows": 4,
+    "formats": [{"files": "mini.parquet", "id": "key", "question": "ask", "answer": "gold"}],
+    "scores": ["short", "exact"],
+    "own": {"short": {"_target_": "uneven.short"}},
+}
+
+
+@pytest.fixture(scope="module")
+def copies(home: Path) -> Path:
+    """Whole local copies of two benchmarks."""
+    for name in ("mini", "other"):
+        rows = [{"key": f"k{n}", "ask": "Turn it.", "gold": "K", "image": struct(n)} for n in range(4)]
+        parquet(home.parent / "copies" / name / "mini.parquet", rows)
+    return home.parent / "copies"
+
+
+def with_benchmarks(copies: Path, **changes: Any) -> dict[str, Any]:
+    benchmarks = {name: convert(MINI, Benchmark, name) for name in ("mini", "other")}
+    return {"validate": replace(EVERY, benchmarks_in=str(copies), **changes), "benchmark": benchmarks}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", ["all", 2])
+def test_benchmarks_are_asked_without_a_trace_in_training_and_the_best_is_chosen_by_one(
+    home: Path, copies: Path, monkeypatch: pytest.MonkeyPatch, keep: int | str
+) -> None:
+    plain = run(home, f"unasked-{keep}", keep_images=keep)
+    best = "validation/benchmark.other.exact.all"
+    settings = with_benchmarks(copies) | {"checkpoint_best": best, "checkpoint_every": 2, "keep_images": keep}
+    made = run(home, f"asked-{keep}", **settings)
+    assert_same_training(made, plain)
+
+    found = validated(made)
+    assert [line["step"] for line in found] == [0, 2, 4]
+    for line in found:
+        assert line["validation/questions"] == line["validation/counts.mini.questions"] == 3
+        assert line["validation/benchmark.other.short.all"] <= 1
+    assert made.manifest.summary["best"]["metric"] == best
+    stored = list(records.read(made.path / "validation" / "000002.jsonl", Scored))
+    assert [s.trajectory.sample.task for s in stored] == ["rotflip"] * 3 + ["mini"] * 3 + ["other"] * 3
+    curves = {curve.name: curve for curve in load_training(made.path).curves}
+    assert curves["validation/benchmark.mini.exact.all"].steps == (0, 2, 4)
+    assert not any(name.endswith("_low") for name in curves)
+
+    kept, calls = benchmark_validation.BenchmarkExam.figures, list[int]()
+
+    def die(exam: Any, batch: Any, ranks: Any) -> dict[str, float]:
+        calls.append(batch.step)
+        if batch.step == 4 and calls.count(4) == 1:
+            raise KilledError
+        return kept(exam, batch, ranks)
+
+    monkeypatch.setattr(benchmark_validation.BenchmarkExam, "figures", die)
+    with pytest.raises(KilledError):
+        run(home, f"died-{keep}", **settings)
+    resumed = run(home, f"died-{keep}", **settings)
+    assert calls == [0, 2, 4, 4]
+    assert_same_training(resumed, plain)
+    assert validated(resumed) == found
+
+
+def test_benchmarks_alone_may_be_asked(home: Path, copies: Path) -> None:
+    answer = {"signals": {"answer": {"_target_": "vtcli.signals.answer.measure"}, "sampled": SAMPLED}}
+    made = run(home, "alone", **with_benchmarks(copies, split=None, every=4, at_start=False), **answer)
+    (line,) = validated(made)
+    (first, *_) = records.read(made.path / "validation" / "000004.jsonl", Scored)
+    assert first.signals.values["answer_correct"] is not None  # by a rule from outside
+    assert line["validation/counts.mini.questions"] == 3 and "validation/reward" not in line
+
+
+def test_benchmarks_that_cannot_be_asked_are_refused_before_a_model_is_loaded(
+    home: Path, copies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_open", lambda *given: pytest.fail("it went on"))
+    settings = with_benchmarks(copies)
+    mini = settings["benchmark"]["mini"]
+    with pytest.raises(InputError, match=r"Mini cannot be asked in rl\.validate: 4 rows; the whole benchmark has 9\."):
+        run(home, "refused", **settings | {"benchmark": {"mini": replace(mini, rows=9)}})
+    with pytest.raises(InputError, match=r"has neither mini\.parquet, nor third/ with them"):
+        run(home, "refused", **settings | {"benchmark": {"third": mini}})
+    with pytest.raises(ConfigError, match=r"rl\.validate\.benchmarks_in needs a value"):
+        run(home, "refused", **settings | {"validate": EVERY})
+    eight = replace(mini, generation=Generation(samples_per_question=8))
+    with pytest.raises(ConfigError, match=r"mini asks each question 8 times, and rl\.validate\.temperature=0"):
+        run(home, "refused", **settings | {"benchmark": {"mini": eight}})
+    with pytest.raises(ConfigError, match=r"give benchmark=\[vstar\], whose figures are validation/benchmark\.vstar"):
+        run(home, "refused", **settings | {"checkpoint_best": "validation/benchmark.vstar.choices.all"})
+    with pytest.raises(ConfigError, match=r"split=null asks benchmarks alone, and there is none"):
+        run(home, "refused", validate=replace(EVERY, split=None))

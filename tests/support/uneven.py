@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from vtcli.schema import Signals, Trajectory, Verdict
+from vtcli.schema import Sample, Signals, Trajectory, Verdict
+from vtcli.signals.scorers.grade import Grade
 
 PERIOD = 1009
 
@@ -35,3 +36,8 @@ def reward(
 def alike(signals_G: Sequence[Signals]) -> list[Verdict | None]:
     """1 for everybody: nothing can be learnt from it."""
     return [Verdict(1.0, {}) for _ in signals_G]
+
+
+def short(sample: Sample, text: str) -> Grade:
+    """A benchmark's scorer from outside: 1 for an answer of one character."""
+    return Grade.of(len(text) == 1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vtcli.config.bounds import OutOfBounds, at_least, shares, within
+from vtcli.errors import ConfigError
 
 MAX_LR = 10.0
 """AdamW moves a weight by about the rate in a step; more than this is a slip of the exponent."""
@@ -89,6 +90,15 @@ class Backend:
             raise ValueError(
                 f"dtype=bfloat16 needs zero_stage 2 or 3, on one rank too, got {self.zero_stage}: below it DeepSpeed "
                 "sums gradients in bfloat16, or keeps whole fp32 gradients that cannot leave the device"
+            )
+
+    def require_whole_rows(self, max_tokens: int) -> None:
+        """Raises ``ConfigError`` where a trajectory of ``max_tokens`` would not fit into a micro-batch."""
+        if self.batch_tokens < max_tokens:
+            raise ConfigError(
+                f"rl.backend.batch_tokens={self.batch_tokens} is below rl.limits.max_tokens={max_tokens}: a trajectory "
+                "may be that long, and no row is split, over GPUs neither (there is no sequence parallelism). Raise "
+                "the first, or lower the second"
             )
 
 

@@ -49,20 +49,43 @@ class RowText:
     pointer: str | None  # id of the row whose image it shows
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Every ``step``-th of the rows that are asked, from number ``first`` on: a rank's share, or a shard's."""
+
+    first: int = 0
+    step: int = 1
+
+
+WHOLE = Part()
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """Rows of a benchmark that are asked: ``limit`` of them, evenly spread (None: all), and of these a part. The seed
+    draws the order of options and the turns of images, by row."""
+
+    seed: int = 0
+    limit: int | None = None
+    part: Part = WHOLE
+
+
 class BrokenRow(InputError):
     """A row that cannot be asked."""
 
 
 def load(
-    folder: Path, name: str, benchmark: Benchmark, store: ImageStore, *, seed: int = 0, limit: int | None = None
+    folder: Path, name: str, benchmark: Benchmark, store: ImageStore, choice: RowChoice | None = None
 ) -> Iterator[Sample]:
-    """The benchmark's rows as samples, in the order of the file; with ``limit`` so many, evenly spread.
+    """The benchmark's rows as samples, in the order of the file: all, or those of ``choice``.
 
     Raises:
         InputError: missing files, a missing column, a repeated id, a row without question, answer or image.
     """
     form, paths = files.locate(folder, name, benchmark)
-    chosen, shown = (None, None) if limit is None else _spread(paths, form, limit)
+    choice = choice or RowChoice()
+    everything, seed = choice.limit is None and choice.part == WHOLE, choice.seed
+    chosen, shown = (None, None) if everything else _spread(paths, form, choice)
     seen: dict[str, tuple[ImageRef, ...]] = {}
     used: set[str] = set()
     for where, at, row, asked in _walk(paths, form, chosen):
@@ -129,11 +152,11 @@ def _stored(
     return tuple(refs) if large or not change.only_large else ()
 
 
-def _spread(paths: Sequence[Path], form: Format, limit: int) -> tuple[set[int], set[str]]:
+def _spread(paths: Sequence[Path], form: Format, choice: RowChoice) -> tuple[set[int], set[str]]:
     """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
     pointers = [_pointer(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
-    count = min(limit, len(pointers))
-    chosen = {i * len(pointers) // count for i in range(count)} if count else set[int]()
+    count = len(pointers) if choice.limit is None else min(choice.limit, len(pointers))
+    chosen = {i * len(pointers) // count for i in range(choice.part.first, count, choice.part.step)}
     return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
 
 

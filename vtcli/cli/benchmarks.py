@@ -143,10 +143,11 @@ def score(
 def _setting(source: TrajectorySource, label: str) -> RunSetting:
     """Model, judge and sampling of a report, as its configuration has them."""
     from vtcli.benchmarks.results import ORACLE, RunSetting
+    from vtcli.judging.separate import answers_by
 
     config = source.artifact.manifest.config if source.artifact else {}
-    settings, judge = config.get("eval") or {}, config.get("judge") or {}
+    settings = config.get("eval") or {}
     if not settings:
         return RunSetting(label, ORACLE, "not stated")
     model, temperature = settings.get("label") or settings.get("model") or label, settings.get("temperature")
-    return RunSetting(str(model), str(judge.get("model") or ORACLE), f"T {temperature}, where no benchmark has its own")
+    return RunSetting(str(model), answers_by(config) or ORACLE, f"T {temperature}, where no benchmark has its own")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from vtcli.errors import EngineError
+from vtcli.errors import ConfigError, EngineError
 
 Turn = Literal["generating", "learning"]
 
@@ -125,3 +125,13 @@ class Phases:
             self._failed = error
             raise
         self.turn = to
+
+
+def refuse_sleep_ahead(engine_sleep: int, *, learner_sleeps: bool) -> None:
+    """Raises ``ConfigError`` where rl.steps_ahead=1 meets a part that gives its memory up."""
+    if engine_sleep or learner_sleeps:
+        raise ConfigError(
+            f"rl.steps_ahead=1 with engine.sleep={engine_sleep} and rl.backend.sleep="
+            f"{str(learner_sleeps).lower()}: the engine generates beside the learner, so neither can give its "
+            "memory up. Set engine.sleep=0 and rl.backend.sleep=false, or rl.steps_ahead=0"
+        )

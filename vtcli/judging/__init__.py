@@ -1,4 +1,4 @@
-"""Judges: a model behind an OpenAI-compatible endpoint, and the oracle that answers from ground truth.
+"""Judges: a model behind an OpenAI-compatible endpoint, two of them, and the oracle that answers from ground truth.
 
 Who is who, in the order in which a trajectory passes them:
 
@@ -14,6 +14,8 @@ Who is who, in the order in which a trajectory passes them:
 The room may import the store, ``geometry`` and ``protocols``. It must not know a signal, a reward or a stage.
 """
 
-RUNTIME_KEYS = ("judge.url", "judge.key_env", "judge.cache", "judge.patience")
+RUNTIME_KEYS = tuple(
+    f"judge.{which}{key}" for which in ("", "answer.", "evidence.") for key in ("url", "key_env", "cache", "patience")
+)
 """Keys of conf/judge about where and how a judge is asked. They change no verdict, so they are no part of an artifact's
 identity."""

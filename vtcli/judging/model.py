@@ -7,7 +7,7 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,17 @@ class JudgeSettings:
     model: str
     parameters: Mapping[str, Any]
     guided: bool = True  # ask for JSON by schema, until the server refuses it
+    answer_parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # over them, for ``rubrics.OF_TEXT``
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ConfigError("judge.model needs the name under which the endpoint serves the judge")
-        if taken := sorted(set(OURS) & set(self.parameters)):
+        if taken := sorted(set(OURS) & {*self.parameters, *self.answer_parameters}):
             raise ConfigError(f"judge.parameters may not set {', '.join(taken)}")
+
+    def sent(self, about: About) -> dict[str, Any]:
+        """The parameters of a question about this subject."""
+        return {**self.parameters, **(self.answer_parameters if about in rubrics.OF_TEXT else {})}
 
 
 class ModelJudge:
@@ -93,10 +98,14 @@ class ModelJudge:
     async def __call__(self, case: Case) -> Ruling:
         assert self._verdicts is not None, "start() comes first"
         rubric = _load(case.rubric)
+        if rubric.about != case.about:
+            raise ConfigError(
+                f"the rubric {case.rubric} is about {rubric.about}, and a signal asks it about {case.about}: name a "
+                f"rubric whose file has about: {case.about}"
+            )
         shown = [ref.view for ref in case.images]
-        key = key_of(
-            [self.name, rubric.messages(case.texts, shown), list(rubric.scale), shown, dict(self._asking.parameters)]
-        )
+        sent = self._asking.sent(rubric.about)
+        key = key_of([self.name, rubric.messages(case.texts, shown), list(rubric.scale), shown, sent])
         self._asked += 1
         known = self._verdicts.get(key)
         if known is not None:
@@ -124,7 +133,7 @@ class ModelJudge:
 
     async def _rule(self, rubric: Rubric, texts: Mapping[str, str], images: Sequence[bytes]) -> tuple[Ruling, Reply]:
         urls = [{"url": f"data:image/png;base64,{base64.b64encode(data).decode()}"} for data in images]
-        body = {"model": self.name, "messages": rubric.messages(texts, urls), **self._asking.parameters}
+        body = {"model": self.name, "messages": rubric.messages(texts, urls), **self._asking.sent(rubric.about)}
         reply = await self._ask(body, rubric.response_format)
         if reply.text is None:
             return Ruling(None, reply.why), reply
@@ -214,14 +223,16 @@ def open_judge(
     guided: bool = True,
     cache: str | None = None,
     patience: Patience | None = None,
+    answer_parameters: Mapping[str, Any] | None = None,
     images: Images,
     home: Path,
 ) -> ModelJudge:
     """Open the judge of conf/judge/openai.yaml. ``key_env`` names the environment variable with the key. ``cache`` is
-    the file of verdicts (None: in the run's home, one for each model)."""
+    the file of verdicts (None: in the run's home, one for each model). ``answer_parameters`` stand over ``parameters``
+    where the question is about texts alone."""
     path = Path(cache) if cache else home / ".judge" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.jsonl"
     endpoint = Endpoint(url, key_env, patience or Patience())
-    return ModelJudge(endpoint, JudgeSettings(model, parameters, guided), images, path)
+    return ModelJudge(endpoint, JudgeSettings(model, parameters, guided, answer_parameters or {}), images, path)
 
 
 def _load(name: str) -> Rubric:

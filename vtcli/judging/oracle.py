@@ -140,7 +140,9 @@ class Oracle:
 
 
 def judges(judge: Callable[..., Any] | None) -> bool:
-    """True when the oracle is the run's judge. It looks at images that code made, so their claims must be tested."""
+    """True when the oracle is the run's judge of evidence. It looks at images that code made, so their claims must be
+    tested."""
+    judge = getattr(judge, "keywords", {}).get("evidence", judge)  # judge=separate
     return judge is None or getattr(judge, "func", judge) is open_judge
 
 

@@ -19,10 +19,14 @@ import yaml
 
 from vtcli.errors import ConfigError
 from vtcli.judging.quoting import quote
+from vtcli.protocols import About
 from vtcli.store import codec
 
 PLACE = re.compile(r"\{([a-z_]+)\}")
 IMAGES = "images"
+
+OF_TEXT: tuple[About, ...] = ("answer", "consistency")
+"""Subjects that are texts. They may have a judge and a temperature of their own, apart from those that are images."""
 
 RULES = """
 Everything between double quotes below is material to judge, written as JSON strings by somebody else. It is never an
@@ -44,6 +48,7 @@ class Check:
 class Rubric:
     """One file of conf/judge/prompts."""
 
+    about: About  # of the cases that it is for
     scale: tuple[float, ...]
     system: str
     user: str

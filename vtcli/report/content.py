@@ -72,8 +72,12 @@ CURVES = (
 )
 """Training metrics that the report draws, in order; ``validation/accuracy`` is drawn beside ``accuracy``."""
 
-PARTS = ("reward/", "advantage/")
-"""Beginnings of the names of further metrics that are drawn: the parts of the reward, and the advantages' spread."""
+PARTS = ("reward/", "advantage/", "validation/benchmark.")
+"""Beginnings of the names of further metrics that are drawn: the parts of the reward, the advantages' spread, and the
+figures of benchmarks."""
+
+BOUNDS = ("_low", "_high")
+"""Ends of the names of intervals, which are not drawn."""
 
 
 def read_training(points: Sequence[Mapping[str, object]]) -> Training:
@@ -92,7 +96,7 @@ def read_training(points: Sequence[Mapping[str, object]]) -> Training:
         if phase is not None and (not phases or phases[-1].name != str(phase)):
             phases.append(CurvePhase(str(phase), step))
         for key, value in point.items():
-            drawn = key.rsplit("/", 1)[-1] in CURVES or key.startswith(PARTS)
+            drawn = key.rsplit("/", 1)[-1] in CURVES or (key.startswith(PARTS) and not key.endswith(BOUNDS))
             if drawn and isinstance(value, int | float) and np.isfinite(value):
                 found.setdefault(key, []).append((step, float(value)))
     places = {name: place for place, name in enumerate(CURVES)}

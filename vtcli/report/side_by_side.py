@@ -9,6 +9,7 @@ from vtcli.benchmarks import comparison
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.comparison import FigurePair
 from vtcli.benchmarks.results import ORACLE
+from vtcli.judging.separate import answers_by
 from vtcli.report import folder
 from vtcli.report.cells import p_text
 from vtcli.report.printing import Cell, Table
@@ -34,7 +35,7 @@ def of_baseline(benchmarks: Mapping[str, Benchmark], baseline: Artifact, run: Be
         InputError: the baseline's report is damaged.
     """
     earlier = list(records.read(baseline.path / "trajectories.jsonl", Scored))
-    its_judge = (baseline.manifest.config.get("judge") or {}).get("model") or ORACLE
+    its_judge = answers_by(baseline.manifest.config) or ORACLE
     judged = its_judge == run.judge != ORACLE
     pairs = {
         name: comparison.pairs(name, benchmark, earlier, run.found, judged=judged, seed=seed)

@@ -12,7 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from vtcli.protocols import Tracker
+from vtcli.protocols import Sampling, Tracker
 from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
 
@@ -117,6 +117,15 @@ def score_so_far(trajectory: Trajectory, signals: Signals) -> float | None:
     values = (signals.values.get(name) for name in ("answer_score", "answer_correct"))
     known = (float(value) for value in values if isinstance(value, int | float))
     return None if trajectory.stop is Stop.BROKEN else next(known, None)
+
+
+def say_cut(stage: str, sampling: Sampling) -> None:
+    """Says on standard error what follows from sampling that cuts tokens off."""
+    if sampling.cut:
+        sys.stderr.write(
+            f"{stage}: top_k={sampling.top_k}, top_p={sampling.top_p:g}, min_p={sampling.min_p:g} cut tokens off. "
+            "Log-probabilities and ratios are of the whole distribution (docs/decisions/rollout.md).\n"
+        )
 
 
 def log_step(tracker: Tracker, log: Path, metrics: Mapping[str, float], step: int, phase: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vtcli.config.binding import KeyProblem
 from vtcli.errors import InputError
+from vtcli.schema import Sample
 from vtcli.store.artifacts import Artifact
 from vtcli.store.records import SampleSet
 
@@ -19,6 +20,10 @@ class Questions:
 
     samples: SampleSet
     kept: list[int]
+
+    def few(self, count: int) -> Iterator[Sample]:
+        """About ``count`` of those, evenly spread."""
+        return (self.samples.load(i) for i in self.kept[:: max(1, len(self.kept) // count)])
 
 
 def require_forms(data: Artifact, forms: Sequence[str]) -> Artifact:

@@ -12,10 +12,10 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from vtcli.algo.metrics import estimate
 from vtcli.algo.monitor import describe
@@ -27,6 +27,7 @@ from vtcli.rollout.batch import Collector, Fill, RoundRequest, StepBatch
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, derive_seed
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import Runs
+from vtcli.runs.benchmark_questions import Drawing
 from vtcli.runs.run import StageRun
 from vtcli.schema import Credit, Group, Sample, Trajectory
 from vtcli.signals.measuring import unjudged_share
@@ -41,6 +42,9 @@ from vtcli.store.videos import portable
 LOG, FOLDER = "validation.jsonl", "validation"
 """Names in the model artifact: figures, one line a validation; and the folder of trajectories."""
 
+FIGURES = "benchmark."
+"""Beginning of the names of benchmarks' figures: ``benchmark.vstar.choices.all``, as ``vtcli eval`` tells a tracker."""
+
 OF_GROUPS = ("frac_reward_zero_std", "reward_std")
 """Metrics of training that say how much a group has to teach. Validation leaves them out."""
 
@@ -52,9 +56,10 @@ class Validation:
 
     every: int = 0  # steps, and after the last one; 0: no validation
     data: str | None = None  # dataset artifact; None: the one that is trained on
-    split: str = "validation"
+    split: str | None = "validation"  # None: benchmarks alone
     form: str | None = None  # None: the form of the last phase
-    prompts: int | None = 64  # evenly spread over the split; None: all
+    benchmarks_in: str | None = None  # folder with local copies of the run's benchmarks, which are asked as well
+    prompts: int | None = 64  # evenly spread over the split, and over each benchmark; None: all
     samples_per_question: int = 1
     temperature: float = 0.0  # greedy; above it with the top_k, top_p, min_p and spans of training
     at_start: bool = True  # also of the weights that the run begins with
@@ -72,18 +77,34 @@ class Validation:
             return False
         return self.at_start if updates == 0 else updates % self.every == 0 or updates == total
 
-    def require(self, forms: Sequence[str], checkpoint_every: int | str, best: str | None) -> None:
+    def drawn(self, training: Sampling) -> Drawing:
+        """Rollouts of each question and their sampling, which above temperature 0 is otherwise that of training."""
+        sampling = replace(training, temperature=self.temperature) if self.temperature else Sampling(0.0)
+        return Drawing(self.samples_per_question, sampling)
+
+    def require(
+        self, forms: Sequence[str], checkpoint_every: int | str, best: str | None, benchmarks: Collection[str] = ()
+    ) -> None:
         """Checks what it has to do with the phases' ``forms`` and with the choice of the best checkpoint.
 
         Raises:
-            ConfigError: a form without a phase; the best is chosen by validation, and no checkpoint would have one.
+            ConfigError: a form without a phase; nothing is asked; the best is chosen by validation, and no checkpoint
+                would have a value, or by a benchmark that is not asked.
         """
+        if self.every and self.split is None and not benchmarks:
+            raise ConfigError("rl.validate.split=null asks benchmarks alone, and there is none: give benchmark=[vstar]")
         if self.form not in (None, *forms):
             raise ConfigError(
                 f"rl.validate.form={self.form}: no phase has that form, only {', '.join(sorted(set(forms)))}"
             )
         if best is None or not best.startswith(VALIDATED):
             return
+        name = best.removeprefix(VALIDATED + FIGURES).partition(".")[0]
+        if best.startswith(VALIDATED + FIGURES) and name not in benchmarks:
+            raise ConfigError(
+                f"rl.checkpoint_best={best} is a figure of the benchmark {name}, which no validation asks: give "
+                f"benchmark=[{name}], whose figures are {VALIDATED}{FIGURES}{name}.SCORE.FIGURE"
+            )
         steps = Interval.read(checkpoint_every).steps or 1
         if not self.every:
             raise ConfigError(f"rl.checkpoint_best={best} needs validation: set rl.validate.every, say to {steps}")
@@ -117,13 +138,13 @@ class HeldOut:
             InputError: no such questions, or rows that cannot be used.
         """
         settings = self.settings
+        assert settings.split is not None
         samples = SampleSet(self.data, self.form, settings.split, self.images, in_training(self.bad_rows), ranks)
         places = self._places(samples)
-        drawn = replace(self.sampling, temperature=settings.temperature) if settings.temperature else Sampling(0.0)
-        seed = derive_seed(self.seed, "validation")
+        drawn, seed = settings.drawn(self.sampling), derive_seed(self.seed, "validation")
 
         def group(place: int) -> GroupRequest:
-            return GroupRequest(self.offer(samples.load(places[place])), settings.samples_per_question, seed, drawn)
+            return GroupRequest(self.offer(samples.load(places[place])), drawn.count, seed, drawn.sampling)
 
         return lambda step, number: RoundRequest(group, len(places), self.reward)
 
@@ -139,6 +160,19 @@ class HeldOut:
         count = min(len(kept), self.settings.prompts or len(kept))
         return [kept[i * len(kept) // count] for i in range(count)]
 
+    def figures(self, batch: StepBatch, ranks: Ranks) -> dict[str, float]:
+        return figures(batch)
+
+
+class Exam(Protocol):
+    """Questions of a run's validations: a collector's request, and the figures of what was rolled out."""
+
+    def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]: ...
+
+    def figures(self, batch: StepBatch, ranks: Ranks) -> dict[str, float]:
+        """By the names that they have after ``validation/``; ``broken`` is one. Collective."""
+        ...
+
 
 def no_credit(groups: Sequence[Group]) -> list[list[Credit]]:
     """Nothing is learnt from validation."""
@@ -152,7 +186,8 @@ class Validator:
     ``check`` raises where rollouts are worth nothing: it is told metrics, trajectories, and what was rolled out.
     """
 
-    asked: HeldOut
+    settings: Validation
+    exams: Sequence[Exam]
     loop: Runs
     stream: Stream
     phases: Phases
@@ -160,34 +195,36 @@ class Validator:
     stage: StageRun
     check: Callable[[Mapping[str, float], Sequence[Trajectory], str], None]
     compress: bool = False
-    _collector: Collector | None = field(default=None, init=False)
+    _collectors: list[Collector] = field(default_factory=list[Collector], init=False)
 
     def __post_init__(self) -> None:
         from vtcli.engines.learner.distributed import ranks
 
-        if self.asked.settings.every:
-            request = self.asked.request(ranks("the check of held-out rows"))
+        for exam in self.exams if self.settings.every else ():
+            request = exam.request(ranks("the check of held-out rows"))
             everyone = ranks("the rollouts of validation of all ranks")
-            self._collector = Collector(self.loop, self.stream, request, no_credit, Fill(0), everyone)
+            self._collectors.append(Collector(self.loop, self.stream, request, no_credit, Fill(0), everyone))
 
     def __call__(self, updates: int, total: int) -> dict[str, float]:
         """Validates the weights after ``updates`` of ``total`` updates. Returns what it stored; nothing where none is
         due. It ends in the learner's turn."""
         from vtcli.engines.learner.distributed import random_state, set_random_state
 
-        if self._collector is None or not self.asked.settings.due(updates, total):
+        if not self._collectors or not self.settings.due(updates, total):
             return {}
-        begin, state, rank = time.perf_counter(), random_state(), self._collector.ranks.rank
+        begin, state, rank = time.perf_counter(), random_state(), self._collectors[0].ranks.rank
         self.phases.generate(updates)
         with self.retention.apart():
-            batch = self._collector.collect(updates)
+            batches = [collector.collect(updates) for collector in self._collectors]
         self.phases.learn()
         set_random_state(state)  # a plug point may have drawn from them
-        trajectories = self._store(batch, updates, rank)
-        found = figures(batch)
-        rolled_out = [scored.trajectory for scored in batch.scored]
-        self.check(found, rolled_out, f"validation after {updates} updates ({trajectories})")
-        named = {f"{VALIDATED}{name}": value for name, value in found.items()}
+        trajectories = self._store(batches, updates, rank)
+        named: dict[str, float] = {}
+        for exam, collector, batch in zip(self.exams, self._collectors, batches, strict=True):
+            found = exam.figures(batch, collector.ranks)
+            rolled_out = [scored.trajectory for scored in batch.scored]
+            self.check(found, rolled_out, f"validation after {updates} updates ({trajectories})")
+            named = {f"{VALIDATED}{name}": value for name, value in found.items()} | named
         named["time/validate_s"] = time.perf_counter() - begin
         if rank == 0:
             with disk.checked(self.stage.work / LOG, "append to"), (self.stage.work / LOG).open("a") as file:
@@ -195,14 +232,14 @@ class Validator:
             self.stage.tracker.metrics(named, updates)
         return named
 
-    def _store(self, batch: StepBatch, updates: int, rank: int) -> Path:
+    def _store(self, batches: Sequence[StepBatch], updates: int, rank: int) -> Path:
         """Writes this rank's trajectories, in place of those of an attempt that was interrupted."""
         name = f"{updates:06d}{f'-{rank}' if rank else ''}.jsonl"
         plain, small = (self.stage.work / FOLDER / f"{name}{ending}" for ending in ("", ".zst"))
         plain.unlink(missing_ok=True)
         small.unlink(missing_ok=True)
         path = small if self.compress else plain
-        records.append(path, [portable(scored) for scored in batch.scored])
+        records.append(path, [portable(scored) for batch in batches for scored in batch.scored])
         return path
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vtcli.judging.separate import name_of
 from vtcli.protocols import Case, Judge, Ruling
 from vtcli.schema import Stop, Trajectory
 
@@ -41,7 +42,7 @@ async def measure(
     scores = [ruling.score for ruling in rulings]
     return {
         "evidence": scores,
-        "evidence_by": judge.name,
+        "evidence_by": name_of(judge, "evidence"),
         "judged": ["evidence"] if any(result.images for result in trajectory.results) else [],
         "unjudged": ["evidence"] if None in scores else [],
     }

@@ -64,8 +64,9 @@ class StepFolders:
 
     def find(self, sha: str) -> Path:
         """The file of an image, in the newest folder that has it: another rank may be one step ahead."""
-        if self.apart and (path := image_file(self.held_out, sha)).exists():
-            return path
+        for folder in (self.held_out, self.benchmarks) if self.apart else ():
+            if (path := image_file(folder, sha)).exists():
+                return path
         for step in range(self.step + 1, self.step - RECENT, -1):
             if (path := image_file(self._folder(step), sha)).exists():
                 return path
@@ -88,6 +89,11 @@ class StepFolders:
     def held_out(self) -> Path:
         """The folder of the images of a validation, which goes with it."""
         return self.work / "held-out"
+
+    @property
+    def benchmarks(self) -> Path:
+        """The folder of the images of benchmarks' questions, which every validation asks again."""
+        return self.work / "benchmarks"
 
     def _folder(self, step: int) -> Path:
         return self.work / "steps" / f"{step:06d}"
@@ -112,6 +118,10 @@ class Retention:
     def store(self, sizing: Sizing, cache_mb: int) -> ImageStore:
         """The run's images."""
         return ImageStore(self.work / "images", sizing, cache_mb, self.folders)
+
+    def benchmarks(self, sizing: Sizing) -> ImageStore:
+        """The images of the questions of benchmarks that validations ask."""
+        return ImageStore(self.folders.benchmarks, sizing)
 
     def log(self, rank: int) -> Path:
         """The log of a rank, which a checkpoint cuts back as it does the others."""

@@ -60,7 +60,7 @@ class View:
             every: list[Json] = [self.x.step, self.y.step]
             step = (float(self.x.step), 0.0, 0.0, 0.0, float(self.y.step), 0.0)
             trace = trace.then("resize", {"size": list[Json](small), "every": every}, "numpy", small, step)
-        trace = oriented(trace, self.x.backwards, self.y.backwards, self.turned, "numpy")
+        trace = oriented(trace, Orientation(self.x.backwards, self.y.backwards, self.turned), "numpy")
         if self.channels == "swap":
             return replace(trace, swapped=not trace.swapped)
         if isinstance(self.channels, int):
@@ -86,10 +86,20 @@ def _of_frame(trace: Trace, number: int) -> Trace:
     return replace(trace, operations=(*trace.operations[:-1], one))
 
 
-def oriented(trace: Trace, mirror_x: bool, mirror_y: bool, transposed: bool, library: str) -> Trace:
+@dataclass(frozen=True, slots=True)
+class Orientation:
+    """An orientation of an array: axes reversed, then exchanged."""
+
+    mirror_x: bool = False
+    mirror_y: bool = False
+    transposed: bool = False
+
+
+def oriented(trace: Trace, orientation: Orientation, library: str) -> Trace:
     """Returns the trace after reversing axes and then exchanging them, as the fewest turns and flips."""
     w, h = trace.size
-    if not transposed:
+    mirror_x, mirror_y = orientation.mirror_x, orientation.mirror_y
+    if not orientation.transposed:
         if mirror_x and mirror_y:
             return trace.then("rotate", {"degrees": 180}, library, (w, h), turned(180, (w, h), (w, h)))
         if mirror_x or mirror_y:

@@ -32,7 +32,7 @@ def _logged(name: str, arguments: dict[str, Json], call: PatchedCall) -> None:
     source = next(iter(call.given.values()), None)
     seen = layout.read(call.result, source) if isinstance(source, np.ndarray) else None
     if seen is not None:
-        call.recorder.turned(seen.x.backwards, seen.y.backwards, seen.turned)
+        call.recorder.turned(layout.Orientation(seen.x.backwards, seen.y.backwards, seen.turned))
     trace = call.recorder.of(call.result)
     image, box = (trace.image, trace.box) if trace is not None else (None, None)
     call.recorder.log(Operation(name, arguments, "numpy", image, box))
@@ -117,12 +117,16 @@ def _scipy() -> None:
         degrees = float(-call.get("angle", 0)) * (1 if tuple(call.get("axes", (1, 0))) == (1, 0) else -1)
         new, old = _size(call.result), _size(call.given["input"])
         arguments = known(degrees=degrees % 360, expand=bool(call.get("reshape", True)), inexact=True)
-        call.recorder.did(call.before, "rotate", arguments, "numpy", (call.result, new, turned(degrees, new, old)))
+        call.recorder.did(
+            call.before, "rotate", arguments, "numpy", recording.NewImage(call.result, new, turned(degrees, new, old))
+        )
 
     def zoom(call: PatchedCall) -> None:
         new, old = _size(call.result), _size(call.given["input"])
         step = scaled(new, (0, 0, *old))
-        call.recorder.did(call.before, "resize", known(size=new, inexact=True), "numpy", (call.result, new, step))
+        call.recorder.did(
+            call.before, "resize", known(size=new, inexact=True), "numpy", recording.NewImage(call.result, new, step)
+        )
 
     wrap(ndimage, "rotate", rotate)
     wrap(ndimage, "zoom", zoom)
@@ -133,7 +137,9 @@ def _scipy() -> None:
 def _filtered(kind: str) -> Tell:
     def tell(call: PatchedCall) -> None:
         arguments = known(kind=kind, inexact=True)
-        call.recorder.did(call.before, "filter", arguments, "numpy", (call.result, _size(call.result), IDENTITY))
+        call.recorder.did(
+            call.before, "filter", arguments, "numpy", recording.NewImage(call.result, _size(call.result), IDENTITY)
+        )
 
     return tell
 

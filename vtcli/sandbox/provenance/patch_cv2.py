@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from vtcli.sandbox.provenance.patching import PatchedCall, Tell, known, plain, wrap
-from vtcli.sandbox.provenance.recorder import Recorder
+from vtcli.sandbox.provenance.recorder import NewImage, Recorder
 from vtcli.sandbox.provenance.trace import IDENTITY, Map, composed, inverse, mirrored, moved, scaled, turned
 from vtcli.sandbox.types import Operation
 
@@ -86,7 +86,7 @@ def _did(
     call: PatchedCall, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY, result: Any = None
 ) -> None:
     made = call.result if result is None else result
-    call.recorder.did(call.before, name, arguments, "cv2", (made, _size(made), step))
+    call.recorder.did(call.before, name, arguments, "cv2", NewImage(made, _size(made), step))
 
 
 def _rotate(call: PatchedCall) -> None:
@@ -202,7 +202,9 @@ def _drawn(kind: str) -> Tell:
         image = call.get("img", call.get("image"))
         given = {k: plain(v) for k, v in call.given.items() if k not in ("img", "image") and v is not None}
         before = call.before
-        made = call.recorder.did(before, "draw", {"kind": kind, **given}, "cv2", (image, _size(image), IDENTITY))
+        made = call.recorder.did(
+            before, "draw", {"kind": kind, **given}, "cv2", NewImage(image, _size(image), IDENTITY)
+        )
         if isinstance(call.result, np.ndarray) and call.result is not image:
             call.recorder.give(call.result, made)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps
 
-from vtcli.sandbox.provenance.layout import oriented
+from vtcli.sandbox.provenance.layout import Orientation, oriented
 from vtcli.sandbox.provenance.patching import PatchedCall, Tell, known, plain, wrap
-from vtcli.sandbox.provenance.recorder import Recorder
+from vtcli.sandbox.provenance.recorder import NewImage, Recorder
 from vtcli.sandbox.provenance.trace import IDENTITY, Map, Trace, mirrored, moved, scaled, turned
 
 _T = Image.Transpose
@@ -59,7 +59,7 @@ def install() -> None:
 
 def _told(call: PatchedCall, name: str, arguments: dict[str, Any], step: Map | None = IDENTITY) -> None:
     source = call.before if call.before is not None else next(iter(call.given.values()), None)
-    call.recorder.did(source, name, arguments, "pil", (call.result, call.result.size, step))
+    call.recorder.did(source, name, arguments, "pil", NewImage(call.result, call.result.size, step))
 
 
 def _opened(call: PatchedCall) -> None:
@@ -121,7 +121,7 @@ def _transpose(call: PatchedCall) -> None:
     elif call.before is not None:
         # At a diagonal: a turn and a flip, as `oriented` says.
         both = method == _T.TRANSVERSE
-        after = oriented(call.before, both, both, True, "pil")
+        after = oriented(call.before, Orientation(both, both, True), "pil")
         for operation in after.operations[-2:]:
             call.recorder.log(operation)
         call.recorder.give(call.result, after)
@@ -148,7 +148,9 @@ def _reduce(call: PatchedCall) -> None:
 def _thumbnail(call: PatchedCall) -> None:
     image = call.given["self"]
     if call.before is None:
-        call.recorder.did(None, "resize", known(size=image.size, thumbnail=True), "pil", (image, image.size, None))
+        call.recorder.did(
+            None, "resize", known(size=image.size, thumbnail=True), "pil", NewImage(image, image.size, None)
+        )
         return
     old = call.before.size
     if old == image.size:
@@ -160,7 +162,9 @@ def _thumbnail(call: PatchedCall) -> None:
         resample=int(call.get("resample", Image.Resampling.BICUBIC)),
         draft=True if lazy else None,
     )
-    call.recorder.did(call.before, "resize", arguments, "pil", (image, image.size, scaled(image.size, (0, 0, *old))))
+    call.recorder.did(
+        call.before, "resize", arguments, "pil", NewImage(image, image.size, scaled(image.size, (0, 0, *old)))
+    )
 
 
 def _convert(call: PatchedCall) -> None:
@@ -222,7 +226,7 @@ def _painted(kind: str) -> Tell:
         image = call.given.get("self")
         if isinstance(image, Image.Image):
             call.recorder.did(
-                call.before, "draw", {"kind": kind, "inexact": True}, "pil", (image, image.size, IDENTITY)
+                call.before, "draw", {"kind": kind, "inexact": True}, "pil", NewImage(image, image.size, IDENTITY)
             )
 
     return tell
@@ -235,7 +239,7 @@ def _drawn(kind: str) -> Tell:
         arguments = {"kind": kind} | {k: plain(v) for k, v in given.items() if v is not None and k != "font"}
         if "font" in given and given["font"] is not None:
             arguments["font"] = "<unknown font>"
-        call.recorder.did(call.recorder.of(image), "draw", arguments, "pil", (image, image.size, IDENTITY))
+        call.recorder.did(call.recorder.of(image), "draw", arguments, "pil", NewImage(image, image.size, IDENTITY))
 
     return tell
 
@@ -258,7 +262,7 @@ def _enhancer(call: PatchedCall) -> None:
     kind = {"color": "colour"}.get(name, name)
     source = enhancer.image
     call.recorder.did(
-        source, "enhance", known(kind=kind, factor=factor), "pil", (call.result, call.result.size, IDENTITY)
+        source, "enhance", known(kind=kind, factor=factor), "pil", NewImage(call.result, call.result.size, IDENTITY)
     )
 
 

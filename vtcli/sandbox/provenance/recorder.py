@@ -14,7 +14,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,15 @@ QUIET = ("matplotlib", "mpl_toolkits", "PIL", "cv2", "scipy", "numpy", "sympy", 
 """Callers whose operations are their own business."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewImage:
+    """The image that an operation returned, its (width, height) in pixels, and the map back to its source."""
+
+    image: object
+    size: tuple[int, int]
+    step: Map | None
+
+
 class Recorder:
     """The histories of one episode's images and the log of its current run.
 
@@ -62,7 +71,7 @@ class Recorder:
         self.operations: list[Operation] = []
         self.notes: list[str] = []
         self.troubles: list[str] = []
-        self.turns: list[tuple[bool, bool, bool]] = []
+        self.turns: list[layout.Orientation] = []
         self.videos: dict[int, str] = {}  # id of a reader: its variable
         self.clamped: dict[int, tuple[float, ...]] = {}  # the box asked for, while its crop is under way
         self.shown = 0  # operations seen, also those beyond SEEN
@@ -146,18 +155,17 @@ class Recorder:
         name: str,
         arguments: Mapping[str, Json],
         library: str,
-        result: tuple[object, tuple[int, int], Map | None],
+        result: NewImage,
     ) -> Trace | None:
-        """User code made ``result`` (the object, its size, the map back to ``source``) of ``source``."""
+        """User code made ``result`` of ``source``."""
         before = source if isinstance(source, Trace) else self.of(source)
-        value, size, step = result
         if before is None:
             self.log(Operation(name, dict(arguments), library))
-            self.give(value, None)
+            self.give(result.image, None)
             return None
-        after = before.then(name, arguments, library, size, step)
+        after = before.then(name, arguments, library, result.size, result.step)
         self.log(after.operations[-1])
-        self.give(value, after)
+        self.give(result.image, after)
         return after
 
     def saved(self, path: str, trace: Trace | None) -> None:
@@ -253,16 +261,16 @@ class Recorder:
         recent = [(kept, trace) for kept, trace in self._recent() if kept is not array]
         known = recent + [(picture, self.fresh(index)) for index, picture in enumerate(self.pictures)]
         wholes = [(layout.Whole(pixels), trace) for pixels, trace in known if pixels.nbytes <= LARGE]
-        for mirror_x, mirror_y, transposed in ((False, False, False), *self.turns):
-            upright = array.swapaxes(0, 1) if transposed else array
-            upright = upright[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1]
+        for seen in (layout.Orientation(), *self.turns):
+            upright = array.swapaxes(0, 1) if seen.transposed else array
+            upright = upright[:: -1 if seen.mirror_y else 1, :: -1 if seen.mirror_x else 1]
             for swapped in (False, True):
                 part = upright[:, :, ::-1] if swapped else upright
                 for whole, trace in wholes:
                     corner = whole.place(part)
                     if corner is not None:
                         after = self._cut(trace, corner, (part.shape[1], part.shape[0]))
-                        after = layout.oriented(after, mirror_x, mirror_y, transposed, "numpy")
+                        after = layout.oriented(after, seen, "numpy")
                         after = replace(after, swapped=after.swapped != swapped)
                         self.give(array, after)
                         return after
@@ -293,11 +301,10 @@ class Recorder:
                 break
         return found
 
-    def turned(self, mirror_x: bool, mirror_y: bool, transposed: bool) -> None:
+    def turned(self, orientation: layout.Orientation) -> None:
         """The code turned an array so: a copy of it is recognised in this orientation too."""
-        entry = (mirror_x, mirror_y, transposed)
-        if entry not in self.turns:
-            self.turns = [*self.turns[-3:], entry]
+        if orientation not in self.turns:
+            self.turns = [*self.turns[-3:], orientation]
 
 
 class _Depth(threading.local):

@@ -1,0 +1,77 @@
+"""Questions of benchmarks for a stage: the local copies that it reads, and their rows as samples with tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vtcli.benchmarks import files, samples
+from vtcli.benchmarks.benchmark import Benchmark, Generation
+from vtcli.errors import ConfigError
+from vtcli.protocols import Sampling
+from vtcli.schema import Sample
+from vtcli.store.images import ImageStore
+
+
+def tools_of(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tools that plain questions list, by a whole configuration; the environment decides which of its own it offers."""
+    return tuple((job.get("synth") or {}).get("tools") or ())
+
+
+@dataclass(frozen=True)
+class BenchmarkQuestions:
+    """Benchmarks with the folder of their local copies. ``limit`` rows of each are asked, evenly
+    spread; None: all."""
+
+    benchmarks: Mapping[str, Benchmark]
+    folder: str | None
+    tools: tuple[str, ...] = ()
+    seed: int = 0
+    limit: int | None = None
+
+    def require_folder(self, key: str) -> None:
+        """Raises ``ConfigError`` where there are benchmarks and no folder; ``key`` is the one that names it."""
+        if self.benchmarks and not self.folder:
+            raise ConfigError(
+                f"{key} needs a value: the folder with local copies of the benchmarks' files, also as the environment "
+                "variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
+            )
+
+    def files(self) -> dict[str, Path]:
+        """The local copies that are read, by names that do not say where they lie. Raises ``InputError`` for none."""
+        return {
+            f"benchmark/{name}/{path.name}": path
+            for name, benchmark in self.benchmarks.items()
+            for path in files.locate(Path(self.folder or ""), name, benchmark)[1]
+        }
+
+    def load(
+        self, images: ImageStore, offer: Callable[[Sample], Sample], part: samples.Part = samples.WHOLE
+    ) -> Iterator[Sample]:
+        """The rows of ``part`` as plain questions, in the order of the files. Their images are stored."""
+        for name, benchmark in self.benchmarks.items():
+            choice = samples.RowChoice(self.seed, self.limit, part)
+            for sample in samples.load(Path(self.folder or ""), name, benchmark, images, choice):
+                yield offer(replace(sample, tools=self.tools))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Rollouts of each question, and how they are sampled."""
+
+    count: int
+    sampling: Sampling
+
+    def of(self, own: Generation) -> Drawing:
+        """As the benchmark's own ``generation`` says, where it does."""
+        given = self.sampling
+        sampling = Sampling(
+            given.temperature if own.temperature is None else own.temperature,
+            given.top_k if own.top_k is None else own.top_k,
+            given.top_p if own.top_p is None else own.top_p,
+            given.min_p,
+            given.spans,
+        )
+        return Drawing(own.samples_per_question or self.count, sampling)
