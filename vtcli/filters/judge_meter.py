@@ -143,7 +143,9 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             async def worker() -> None:
                 for row in waiting:  # shared: each takes the next one
                     sample = await asyncio.to_thread(self._load, row)
-                    found[row.key] = tuple(await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges)))
+                    found[row.key] = tuple(
+                        await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges))
+                    )
                     bar.advance(shown)
 
             async with asyncio.TaskGroup() as tasks:
