@@ -73,7 +73,7 @@ class StoredRates:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOutcome:
-    """What one rollout came to, and its answer."""
+    """The outcome of one rollout, and its answer."""
 
     outcome: Outcome
     answer: str | None
