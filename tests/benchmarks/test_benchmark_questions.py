@@ -1,4 +1,4 @@
-"""Benchmarks' local copies as datasets of ``vtcli synth``: the questions, turns and pictures that ``vtcli eval`` asks."""
+"""Benchmarks' local copies as datasets of ``vtcli synth``: the questions, turns and pictures of ``vtcli eval``."""
 
 from __future__ import annotations
 
