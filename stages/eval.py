@@ -35,8 +35,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, folder, printing, published, side_by_side, tables
-from vtcli.report import causal as causal_tables
+from vtcli.report import build, content, emergent, evaluated, folder, side_by_side
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -51,6 +50,7 @@ from vtcli.rollout.loop import (
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
+from vtcli.runs.imported import ImportedGroups, ImportedRuns
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
@@ -73,6 +73,7 @@ RUNTIME_KEYS = (
     "eval.device",
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
+MEASURED = 256  # stored or imported trajectories at a time
 PROMPTS_TRIED = 8  # before a model is loaded: whether eval.limits.max_tokens leaves room for an answer
 
 
@@ -108,8 +109,9 @@ class Config:
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
-    policy: Literal["model", "oracle", "endpoint"] = "model"
+    policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
+    imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
     shown: int | None = None  # a seeded sample of the trajectories, to browse in the report; None: all of them
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     max_unjudged: float = 0.05  # a larger share of asked trajectories without a judge's verdict ends the run
@@ -138,6 +140,8 @@ class Config:
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
             self.endpoint.require(card, offered=self.tools == "offered")
+        if self.policy == "imported":
+            self.imported.require()
         for task in (None, *self.benchmark):
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
@@ -152,6 +156,8 @@ class Config:
 
     def require_questions(self) -> None:
         """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
+        if self.policy == "imported":
+            return
         if bool(self.data) == bool(self.benchmark):
             given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
             raise ConfigError(
@@ -183,7 +189,7 @@ def run(config: Config) -> Artifact:
     settings = RunSettings.of(config.job, "report")
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "dataset") if config.data else None
-    source = None if config.policy == "endpoint" else source_model(store, config.model)
+    source = None if config.policy in ("endpoint", "imported") else source_model(store, config.model)
     model = source.artifact if source else None
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
     if baseline and data and data.digest not in {p.digest for p in baseline.manifest.parents}:
@@ -192,9 +198,10 @@ def run(config: Config) -> Artifact:
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
     read = {**(source.files if source else {}), **config.benchmarks.files()}
+    read |= config.imported.files() if config.policy == "imported" else {}
     with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
         if stage.reused:
-            tables.show(folder.load_series(stage.reused.path), config.seed)
+            _print_again(config, stage.reused, parents)
             return stage.reused
         family = open_family(source.path, config.families) if source else None
         sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
@@ -202,18 +209,21 @@ def run(config: Config) -> Artifact:
         native = family is None and config.endpoint.calls == "native"
         prompt = config.endpoint.prompt if native else config.prompt
         worlds = Worlds(read_card(config.env), prompt, images, config.sandbox, offered=offered)
-        samples = (
-            _samples(config, data, images, worlds)
-            if data
-            else {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
-        )
+        runs = None
+        if config.policy == "imported":
+            runs = config.imported.read(images, stage.work, config.bad_rows, config.seed)
+            samples = runs.samples
+        elif data:
+            samples = _samples(config, data, images, worlds)
+        else:
+            samples = {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
         measure = SignalMeter(signals, config.judge, images, settings.home)
         with EventLoop() as loop:
             claims = Claims(images, worlds.sandbox.verify, measure)
-            rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims)
+            rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims, runs)
             found, probe = loop.run(rollouts.collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
         return _finish(config, stage, source.name if source else config.model, parents, rolled)
@@ -244,6 +254,7 @@ class _Rollouts:
     worlds: Worlds
     measure: SignalMeter
     claims: Claims
+    imported: ImportedGroups | None = None  # in place of rollouts
 
     @property
     def chat(self) -> Chat:
@@ -259,10 +270,14 @@ class _Rollouts:
         config, path = self.config, self.stage.work / "trajectories.jsonl"
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
         groups = [GroupRequest(sample, count, config.seed, sampling) for sample, (count, sampling) in asked]
+        made: Mapping[str, Trajectory] = {}
+        if self.imported:
+            groups, made = self.imported.groups, self.imported.trajectories
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
         found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
         unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged")]
-        left = [request for group in groups for request in group.members if request.id not in found]
+        unjudged += [trajectory for name, trajectory in made.items() if name not in found]
+        left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
 
         def keep(trajectory: Trajectory, signals: Signals) -> None:
             scored = portable(Scored(trajectory, signals, None))
@@ -272,15 +287,18 @@ class _Rollouts:
         try:
             if unjudged or left or config.probe:
                 await self.worlds.start()
-                few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
-                await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
+                if left:
+                    few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
+                    await require_room(few, self.chat, self.worlds, config.limits, "eval.limits.max_tokens")
                 await self.measure.start()
                 self.stage.tracker.tags({k: str(v) for k, v in (self.worlds.facts | self.measure.facts).items()})
             if left:
                 price = config.endpoint.price if config.policy == "endpoint" else None
                 sys.stderr.write(f"eval: {outlook(groups, len(left), config.limits, price)}\n")
-            for trajectory, signals in zip(unjudged, await self.measure(unjudged), strict=True):
-                keep(trajectory, signals)
+            for begin in range(0, len(unjudged), MEASURED):
+                some = unjudged[begin : begin + MEASURED]
+                for trajectory, signals in zip(some, await self.measure(some), strict=True):
+                    keep(trajectory, signals)
             async with AsyncExitStack() as opened:  # the model, once for trajectories and continuations
                 stream = await opened.enter_async_context(self._stream(left)) if left else None
                 if stream is not None:
@@ -371,6 +389,8 @@ class _Rollouts:
 
     async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
         """The group's trajectories with their verdicts, by id."""
+        if self.imported:  # a reward may ask what others' rows do not say; vtcli judge scores the report
+            return [found[request.id] for request in group.members]
         members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
         scored = await self.claims.rewarded(self.config.rewards[group.sample.form], members)
         return sorted(scored, key=lambda s: s.trajectory.id)
@@ -433,21 +453,15 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     folder.save_series(out, series, config.seed)
     judge = answers_by(config.job) or results.ORACLE
     measured = _benchmark_results(config, found, label, judge)
-    beside = published.table(measured, config.benchmark)
     if measured:
         plain = {name: results.plain(r, config.benchmark[name]) for name, r in measured.items()}
         disk.write_atomic(out / "benchmarks.json", json.dumps(plain, indent=1).encode())
-    extra = [] if beside is None else [beside]
-    if "report" in parents and measured:
-        run = side_by_side.BenchmarkRun(label, judge, found)
-        beside = side_by_side.of_baseline(config.benchmark, parents["report"], run, config.seed)
-        extra = [*([beside] if beside else []), *extra]
     probed = rolled.probe.result() if rolled.probe else None
     if rolled.probe and probed:
         folder.save_probe(out, rolled.probe.rows, probed, images)
-        earlier = folder.load_probe(parents["report"].path) if "report" in parents else None
-        parent = [(each.label, earlier) for each in before[-1:] if earlier]
-        extra += causal_tables.tables([*parent, (label, probed)])
+    run = side_by_side.BenchmarkRun(label, judge, found)
+    extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
+    extra += emergent.tables(series, stage.store, parents.get("model"), config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
@@ -466,7 +480,17 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     figures |= effects.flat(probed) if probed else {}
     stage.tracker.metrics(figures, 0)
     artifact = stage.commit(out, {"label": label} | {k: v for k, v in figures.items() if k.split(".")[1] == "all"})
-    tables.show(series, config.seed)
-    printing.print_all(extra)
-    sys.stderr.write(f"report: {artifact.path / 'report.html'}\n")
+    evaluated.show(artifact.path, extra, config.seed, faithful=config.policy == "imported")
     return artifact
+
+
+def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifact]) -> None:
+    """Prints the tables of a report that was made before, from what it stores."""
+    found = list(records.read(report.path / "trajectories.jsonl", Scored))
+    judge, label = answers_by(config.job) or results.ORACLE, folder.load_series(report.path)[-1].label
+    run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
+    measured = _benchmark_results(config, found, label, judge)
+    extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
+    series, store = folder.load_series(report.path), ArtifactStore(RunSettings.of(config.job, "report").home)
+    extra += emergent.tables(series, store, parents.get("model"), config.seed)
+    evaluated.show(report.path, extra, config.seed, faithful=config.policy == "imported")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -11,9 +10,10 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,10 @@ from vtcli.config.bounds import at_least
 from vtcli.data import preview, sheet
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, Item
+from vtcli.data.held_out import first_media, unseen
 from vtcli.data.importers import hub
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.parallel import ordered_map
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Ledger
@@ -49,7 +51,7 @@ from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
 from vtcli.envs.imitate import NO_RUNNER
-from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
+from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, keeping, sample_parts
 from vtcli.envs.produce import Chunk, produce, sandbox_until_here
 from vtcli.envs.prompts import read_prompt
 from vtcli.envs.worlds import Worlds
@@ -70,9 +72,9 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, Sizing
-from vtcli.store.records import Demo, SampleSet
+from vtcli.store.records import Demo, Media, SampleSet
 
-Row = tuple[Sample | Demo, list[bytes]]
+Row = tuple[Sample | Demo, Media]
 RUNTIME_KEYS = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
 
@@ -109,6 +111,7 @@ class Config:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
+    keep_images: KeepImages = "png"  # how imported ones are held: decoded, as they came, or by path
     preview: int = 0  # write a page of so many rows of every file, and nothing else
     teacher: BoundTeacher | None = None  # conf/teacher: who plays the policy on the rows of synth.distil.data
     distil: Distillation = field(default_factory=Distillation)
@@ -120,6 +123,8 @@ class Config:
         at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
+        if self.demos and self.keep_images != "png":
+            raise ConfigError("synth.keep_images: demonstrations hold views, so it is for datasets. Leave it out.")
         card = read_card(self.env)
         if self.teacher is not None:
             self._require_lesson()
@@ -176,7 +181,9 @@ def run(config: Config) -> Artifact | None:
 
 def _parts(config: Config) -> list[ParquetPart]:
     if config.demos is None:
-        return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
+        return sample_parts(
+            keeping(config.data, config.keep_images), config.forms, config.seed, config.shard, config.tools
+        )
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
     sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
@@ -189,7 +196,8 @@ def _parts(config: Config) -> list[ParquetPart]:
 
 def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
-    write: Any = records.write_demos if config.demos else records.write_samples
+    write: Any = partial(records.write_samples, as_they_came=config.keep_images != "png")
+    write = records.write_demos if config.demos else write
     held_out: dict[str, str] = {}
     dropped: dict[str, dict[str, str]] = {}
     columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -203,13 +211,13 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
                 made = _generated(part, config.workers or os.cpu_count() or 1, bad)
                 rows = bar.track(_merged(part, parents, bad) if parents else made, total=part.rows, task_id=shown)
                 seen: dict[str, str] = {}
-                write(path, rows if part.held_out else _unseen(rows, held_out, seen))
+                write(path, rows if part.held_out else unseen(rows, held_out, seen))
                 bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
             bar.update(shown, completed=part.rows)
             dropped[part.name] = json.loads(left_out.read_text())
             if part.held_out:
-                held_out |= _digests(path)
+                held_out |= first_media(path)
     _report_dropped(parts, dropped, folder)
     reasons = report_bad(folder / "bad_rows.jsonl", [stage.work / f"{part.name}.bad.jsonl" for part in parts])
     parquet.write_card(folder)
@@ -260,31 +268,6 @@ def _merged(part: ParquetPart, parents: Sequence[Artifact], bad: BadRows) -> Ite
     bad.take_over([parent.path / "bad_rows.jsonl" for parent in parents])
     groups = list(dict.fromkeys((chunk.task, chunk.kind) for chunk in part.chunks))
     return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
-
-
-def _unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, str]) -> Iterator[Row]:
-    """The rows whose first image or video is not in ``held_out``; the ids of the others go into ``dropped``, with the
-    id of the held-out row."""
-    for row in rows:
-        same = held_out.get(hashlib.sha256(row[1][0]).hexdigest()) if row[1] else None
-        if same is None:
-            yield row
-        else:
-            dropped[row[0].id] = same
-
-
-def _digests(path: Path) -> dict[str, str]:
-    """Returns the sha256 of each row's first image, with the row's id. Equal pixels have equal PNG bytes. A row
-    without images has the digest of its first video, which is the video's name. A demonstration may have neither."""
-    file = pq.ParquetFile(path)
-    columns = [name for name in ("id", "images", "videos") if name in file.schema_arrow.names]
-    found: dict[str, str] = {}
-    for row in (row for batch in file.iter_batches(batch_size=32, columns=columns) for row in batch.to_pylist()):
-        if row["images"]:
-            found.setdefault(hashlib.sha256(row["images"][0]["bytes"]).hexdigest(), row["id"])
-        elif row.get("videos"):
-            found.setdefault(Path(row["videos"][0]["video"]).stem, row["id"])
-    return found
 
 
 def _counts(path: Path) -> Mapping[str, int]:

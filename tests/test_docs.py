@@ -119,7 +119,7 @@ def test_commands_compose(command: str) -> None:
 
 
 def test_commands_are_of_the_command_line() -> None:
-    known = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce"}
+    known = {*STAGES, "artifacts", "benchmarks", "config", "sandbox", "doctor", "view", "reproduce", "map"}
     found = {command.split()[1] for page in PAGES for command in commands(page.read_text())}
     assert found <= known, f"no such commands: {sorted(found - known)}"
     assert {"synth", "sft", "rl", "eval"} <= found

@@ -120,6 +120,8 @@ def test_what_is_there_is_taken(home: Path) -> None:
         ("deepeyes", "tiny_base"),
         ("tiny_codev", "tiny_codev"),
         ("pyvision_video", "tiny_pyvision_video"),
+        ("mini_o3", "tiny_mini_o3"),
+        ("thyme", "tiny_thyme"),
     ],
 )
 def test_which_recipe_makes_the_tiny_model(recipe: str, maker: str) -> None:
@@ -137,8 +139,8 @@ def test_at_real_scales_data_are_made_and_models_are_named() -> None:
 
 def test_what_nothing_makes_is_refused_with_the_key(home: Path) -> None:
     keep_base(home)  # it writes calls, not code
-    with pytest.raises(ConfigError, match=r"rl.model: needs a value.*\(thyme; tiny_base teaches native\)"):
-        commands("rl", "+recipe=thyme", "scale=tiny", "data=mine:v1")
+    with pytest.raises(ConfigError, match=r"rl.model: needs a value.*\(mini_o3; tiny_codev teaches codev\)"):
+        commands("rl", "+recipe=codev", "env=mini_o3", "scale=tiny", "data=mine:v1")
     with pytest.raises(ConfigError, match=r"give sft.data=NAME:vN. `vtcli sft \+recipe=tiny_base scale=tiny` makes"):
         commands("sft", "+recipe=toolsrl", "scale=tiny")
 

@@ -83,11 +83,18 @@ def test_a_variant_belongs_to_the_paper_and_has_artifacts_of_its_own() -> None:
         compose.load(step.stage, step.argv({}))
 
 
+def test_no_miniature_starts_from_a_model_of_another_environment() -> None:
+    code = ("variant=code",)  # of CodeDance: calls in Hermes' way
+    with pytest.raises(
+        ConfigError, match=r"MODEL: .*this environment \(codedance_call; tiny_codedance teaches codedance"
+    ):
+        told(Reproduction("codedance", "tiny", overrides=code))
+    assert told(Reproduction("codedance", "tiny", model="mine:v1", overrides=code))["policy-s0"].words
+
+
 @pytest.mark.parametrize("recipe", ["mini_o3", "thyme"])
-def test_no_miniature_starts_from_a_model_of_another_environment(recipe: str) -> None:
-    with pytest.raises(ConfigError, match=rf"MODEL: .*this environment \({recipe}; tiny_base teaches native\)"):
-        told(Reproduction(recipe, "tiny"))
-    assert told(Reproduction(recipe, "tiny", model="mine:v1"))["policy-s0"].words
+def test_every_paper_begins_with_a_model_of_its_own_environment(recipe: str) -> None:
+    assert f"+recipe=tiny_{recipe}" in told(Reproduction(recipe, "tiny"))["base-s0"].words
 
 
 @pytest.mark.parametrize("recipe", [n for n in compose.options("recipe") if not n.startswith("tiny_")])

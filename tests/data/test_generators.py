@@ -19,12 +19,14 @@ import yaml
 from sizes import default_size
 
 from vtcli.config.binding import bind
-from vtcli.data.generators import canvas, chart, zoom
+from vtcli.data.generators import canvas, chart, turned, zoom
 from vtcli.data.generators.count import CONDITIONS
 from vtcli.data.generators.item import Item, stream
 from vtcli.data.generators.rotflip import CORNERS, INVERSE, TRANSFORMS, UNDO, moved
 from vtcli.data.generators.zoom import PALE
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.errors import ConfigError
+from vtcli.signals.code import required
 from vtcli.signals.rules import rule_of, score
 from vtcli.store.images import resize
 
@@ -380,3 +382,24 @@ def test_more_points_than_places_is_a_mistake_in_the_configuration() -> None:
     assert sorted(chart.spaced(stream(0, "count", "train", 0), 3, 3, 2)) == [0, 1, 2]
     with pytest.raises(ConfigError, match="5 points do not fit on 4 places"):
         chart.spaced(stream(0, "count", "train", 0), 5, 4, 1)
+
+
+def test_a_framed_scene_that_is_turned_needs_no_operation_and_its_answer_survives_all() -> None:
+    """CodeVision's bonus for optional tools can be hacked there: no act costs the answer."""
+    inner = zoom.ZoomSize(tags=1, hatchings=CORNERS, lattice=168, lighting=120, framed=0.5)
+    found = [turned.generate(0, n, "train", turned.TurnedSize(scene=inner)) for n in range(40)]
+    kinds = {item.truth["difficulty"] for item in found}
+    assert kinds == {"given", "hidden"}
+    rng, teacher = np.random.default_rng(0), Teacher(skill=0.5)
+    for item in found:
+        given = item.truth["difficulty"] == "given"
+        assert (required(item.truth) == []) == given  # nothing | the turn, if any, and the crop
+        acts = [turned.act(item, rng, teacher, (1 / 6, 1 / 6)) for _ in range(8)]
+        assert all(act.calls for act in acts)
+        if given:
+            assert {act.answer for act in acts} == {item.answer}
+            x1, y1, _, y2 = map(int, item.truth["boxes"][0]["box"])
+            rim = item.pixels[y1:y2, x1 + 5, 1].astype(int)  # of the frame; green is what the light leaves
+            assert abs(int(np.median(rim)) - zoom.FRAMES[item.answer][1]) < 16
+    plain = turned.generate(0, 0, "train", turned.TurnedSize())
+    assert "difficulty" not in plain.truth and "required" not in plain.truth

@@ -22,6 +22,7 @@ from vtcli.data import sheet
 from vtcli.data.generators import canvas, dots, film, moving
 from vtcli.data.generators.film import Clip
 from vtcli.data.generators.item import Item
+from vtcli.data.teachers.scripted import Teacher
 from vtcli.errors import ConfigError, InputError
 from vtcli.sandbox.video.reader import VideoReader
 from vtcli.schema import Sample
@@ -207,6 +208,27 @@ def test_counts_are_scored_as_counts() -> None:
     sample = item.sample("answer", "test")
     assert score(sample, "6") == (1.0, 1)
     assert score(sample, "about 3") == (pytest.approx(1 - 3 / 9), 0)
+
+
+def test_difficulty_may_be_a_scale_on_which_code_is_always_right() -> None:
+    easy, hard = dots.DotLook((1, 5), (0, 4), (8, 9), 90), dots.DotLook((1, 5), (0, 4), (1.8, 2.4), 32)
+    items = [dots.generate(0, n, "train", dots.DotsSize(levels=5, easy_dots=easy, hard_dots=hard)) for n in range(80)]
+    sizes: dict[str, list[float]] = {}
+    for item in items:
+        assert [counted(item.pixels, i) for i in range(3)] == [item.truth["tally"][name] for name in dots.CHANNELS]
+        sizes.setdefault(item.truth["difficulty"], []).extend(dot["radius"] for dot in item.truth["dots"])
+    assert sorted(sizes) == ["0.00", "0.25", "0.50", "0.75", "1.00"]
+    means = [float(np.mean(sizes[level])) for level in sorted(sizes)]
+    assert means == sorted(means, reverse=True)
+    assert means[2] == pytest.approx((8.5 + 2.1) / 2, abs=0.4)
+    rng, teacher = np.random.default_rng(0), Teacher(direct=1.0)
+    told = {level: [] for level in sizes}  # what a look tells
+    for _ in range(40):
+        for item in items:
+            look = dots.act(item, rng, replace(teacher, skill=-1.0), (1.0, 1.0))
+            told[item.truth["difficulty"]].append(look.answer == item.answer)
+    shares = [float(np.mean(told[level])) for level in sorted(told)]
+    assert shares == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2], abs=0.06)  # one of five counts is right by chance
 
 
 def test_dots_that_code_could_not_count_are_refused() -> None:

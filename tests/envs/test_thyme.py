@@ -138,7 +138,8 @@ def test_the_oracle_finds_the_tag_by_code(tmp_path_factory: pytest.TempPathFacto
 
     found = asyncio.run(asyncio.wait_for(play(), 120))
     assert found.stop is Stop.ANSWERED, found.error
-    values = asyncio.run(measure_all(found, (answer.measure, boxes.measure))).values
+    values = asyncio.run(measure_all(found, (answer.measure, boxes.measure, form))).values
+    assert values["format_thyme"]  # one thought around all code, then the answer
     assert values["answer_correct"] == 1 and len(found.results) == len(item.truth["boxes"])
     areas = values["zooms"][0]["areas"][0]
     assert areas["fn"] < 0.05 * areas["tp"]  # the crop shows the tag

@@ -75,13 +75,15 @@ def test_rollouts_of_one_question_are_averaged_first() -> None:
 def test_faithful_unfaithful_and_no_tool_by_right_and_wrong() -> None:
     """f has calls and no verdict: counted, in no share. Right: a no tool, c faithful, e not. Wrong: b none, d not."""
     elsewhere = row("h", 1.0, 0, task="count")  # evidence was not measured in this task: it is in no line
-    found = lines(of(analyses.faithfulness, rows=(*ROWS, elsewhere)), 1)
+    found = lines(of(analyses.faithfulness, rows=(*ROWS, elsewhere)), 1, 2)
     names = ("answers", "without a verdict", "faithful", "unfaithful", "no tool")
-    assert {key[0]: [line[name].text for name in names] for key, line in found.items()} == {
+    assert {key[1]: [line[name].text for name in names] for key, line in found.items() if key[0] == "all"} == {
         "all": ["6", "1", "0.200", "0.400", "0.400"],
         "right": ["3", "0", "0.333", "0.333", "0.333"],
         "wrong": ["3", "1", "0.000", "0.500", "0.500"],
     }
+    two = lines(of(analyses.faithfulness, rows=(*ROWS, row("i", 1.0, 1, task="vstar", shown=1.0))), 1, 2)
+    assert two["vstar", "right"]["faithful"].text == "1.000" and two["all", "right"]["answers"].text == "4"
     assert of(analyses.faithfulness, rows=(row("a", 1.0, 1),)) is None  # no evidence was measured
 
 

@@ -34,6 +34,16 @@ def test_by_hand(given, paper, code):
     assert accumulative([given], per_call=0.0)[0].total == given.values["answer_correct"]  # the ablation
 
 
+def test_calls_may_cost_something_whatever_the_answer():
+    called = [["ok"], ["error"], ["refused"], ["no_output"], []]  # four calls, two of which failed
+    for right, paid in ((1, 1.4), (0, 0.0)):
+        (found,) = accumulative([signals(right, *called)], call_cost=0.05, failure_cost=0.25)
+        assert found.parts["cost"] == pytest.approx(-0.2 - 0.5) and found.total == pytest.approx(paid - 0.7)
+    assert "cost" not in accumulative([signals(1, *called)])[0].parts  # the paper's reward
+    with pytest.raises(ConfigError, match="failure_cost=-1 must not be negative"):
+        accumulative([signals(1)], failure_cost=-1)
+
+
 def test_members_without_verdict_or_rollout():
     unjudged = ["answer_correct"]
     called, plain = signals(None, ["ok"], [], unjudged=unjudged), signals(None, [], unjudged=unjudged)

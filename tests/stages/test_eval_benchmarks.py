@@ -90,6 +90,8 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     ]
     assert values[0] == values[1] and scored.keys() == figures.keys()
     assert stage.run(config(shelf, "benchmark=[vstar,mine]")).ref == made.ref  # the same files: nothing is made again
+    told = capsys.readouterr().err
+    assert "eval: 8 rollouts" not in told and "Benchmarks beside printed numbers" in told and "report.html" in told
     later = stage.run(config(shelf, "benchmark=[vstar,mine]", f"eval.baseline={made.ref}", "eval.label=later"))
     page = (later.path / "report.md").read_text()
     assert "### Benchmarks beside the baseline" in page and "later, %" in page

@@ -14,6 +14,7 @@ import typer
 from vtcli import __version__
 from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, sandbox, stages, view
 from vtcli.cli.console import say
+from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -35,6 +36,7 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(doctor.app)
 app.add_typer(plan.app)
 app.add_typer(reproduce.app)
+app.add_typer(maps.app)
 app.add_typer(view.app)
 
 

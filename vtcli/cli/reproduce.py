@@ -47,7 +47,7 @@ def reproduce(
 
     own = compose.own_folder(config_dir)
     asked = Reproduction(
-        recipe.replace("-", "_"), scale, model, data, demos, judge, judge_model, _numbers(seeds), benchmarks, own,
+        recipe.replace("-", "_"), scale, model, data, demos, judge, judge_model, numbers(seeds), benchmarks, own,
         name, tuple(shlex.split(more)),
     )  # fmt: skip
     commands = steps(asked)
@@ -58,13 +58,14 @@ def reproduce(
     if dry:
         return
     if slurm:
-        numbers = runs.as_jobs(commands)
-        say(f"stop: scancel {' '.join(numbers)}; when they have ended, the same with TABLE=1 prints the table")
+        jobs = runs.as_jobs(commands)
+        say(f"stop: scancel {' '.join(jobs)}; when they have ended, the same with TABLE=1 prints the table")
         return
     _print_table(asked, commands, runs.here(commands))
 
 
-def _numbers(seeds: str) -> tuple[int, ...]:
+def numbers(seeds: str) -> tuple[int, ...]:
+    """The seeds of a command line. Raises ``ConfigError`` for other words."""
     from vtcli.errors import ConfigError
 
     words = seeds.replace(",", " ").split()

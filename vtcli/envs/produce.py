@@ -14,9 +14,10 @@ from vtcli.data.importers.problems import BadRow, RowProblem
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
+from vtcli.store.records import Media
 
-Row = tuple[Sample | DemoEpisode, list[bytes]]
-"""Sample or demonstration, its images as PNG, and then its videos."""
+Row = tuple[Sample | DemoEpisode, Media]
+"""Sample or demonstration, its images as PNG or as they came, and then its videos."""
 
 Made = list[Row | BadRow]
 
@@ -53,6 +54,8 @@ def _sample(chunk: Chunk, number: int) -> Row | BadRow:
         item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
     except RowProblem as problem:
         return BadRow.of(problem)
+    if item.encoded:
+        return item.sample(chunk.kind, chunk.split, tools=chunk.tools), item.encoded
     pngs = [canvas.png(pixels) for pixels in item.pictures]
     if item.clip is None:
         return item.sample(chunk.kind, chunk.split, tools=chunk.tools), pngs

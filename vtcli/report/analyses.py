@@ -68,30 +68,34 @@ def kind_of_use(row: Row) -> str | None:
 
 
 def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
-    """Faithful, unfaithful and without a tool, as shares of all, right and wrong answers. Of the tasks whose evidence
-    was measured; None without such a task."""
+    """Faithful, unfaithful and without a tool, as shares of all, right and wrong answers, and of each of several tasks.
+    Of the tasks whose evidence was measured; None without such a task."""
     kinds = ("faithful", "unfaithful", "no tool")
+
+    def of(rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
+        sides = {"all": rows, "right": [r for r in rows if r.accuracy == 1.0]}
+        return sides | {"wrong": [r for r in rows if r.accuracy == 0.0]}
 
     def lines() -> Iterator[Line]:
         for e in series:
             measured = {r.task for r in whole(e) if r.shown is not None}
             rows = [r for r in whole(e) if r.accuracy is not None and r.task in measured]
-            if not rows:
-                continue
-            sides = {"all": rows, "right": [r for r in rows if r.accuracy == 1.0]}
-            sides["wrong"] = [r for r in rows if r.accuracy == 0.0]
-            for name, inside in sides.items():
+            tasks = {"all": rows} if rows else {}
+            tasks |= {task: [r for r in rows if r.task == task] for task in sorted(measured) if len(measured) > 1}
+            sides = [(task, name, inside) for task, own in tasks.items() for name, inside in of(own).items()]
+            for task, name, inside in sides:
                 known = [r for r in inside if kind_of_use(r)]
                 shares = (_share(known, lambda r, kind=kind: kind_of_use(r) == kind, seed) for kind in kinds)
                 open_ = Cell(str(len(inside) - len(known)), hint="no verdict on their evidence: in no share")
-                yield (Cell(e.label, head=True), Cell(name, words=True), _count(inside), open_, *shares)
+                head = (Cell(e.label, head=True), Cell(task, words=True), Cell(name, words=True))
+                yield (*head, _count(inside), open_, *shares)
 
     note = (
         "Faithful: a tool's picture showed what the question is about (CodeV's measure). Unfaithful: tools were "
         "called, and none did. Shares of the answers that have a verdict or no call, in the tasks whose evidence was "
         "measured."
     )
-    columns = ("model", "answers that are", "answers", "without a verdict", *kinds)
+    columns = ("model", "task", "answers that are", "answers", "without a verdict", *kinds)
     return _table("Faithful, unfaithful, no tool", note, columns, lines())
 
 

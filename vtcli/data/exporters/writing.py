@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from vtcli.data.exporters.data_card import card
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
 from vtcli.errors import InputError
-from vtcli.store import disk, parquet
+from vtcli.store import disk, encoded, images, parquet
 from vtcli.store.artifacts import ArtifactStore
 
 BATCH = 16
@@ -71,6 +71,7 @@ def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
             for row in batch.to_pylist():
                 if row.get("videos"):
                     raise InputError(f"{row['id']} has a video, which this format does not hold. Copy the artifact.")
+                row = encoded.filled(row, str(path))  # noqa: PLW2901
                 counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
                 yield layout.row(row)
 
@@ -111,12 +112,13 @@ def _write_json(path: Path, rows: Iterator[dict[str, Any]]) -> None:
         file.write(end if opening == between else empty)
 
 
-def _image(folder: Path, png: bytes) -> str:
-    name = f"images/{hashlib.sha256(png).hexdigest()}.png"
+def _image(folder: Path, data: bytes) -> str:
+    sha = hashlib.sha256(data).hexdigest()
+    name = f"images/{sha}.{images.ending(data, sha)}"
     path = folder / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(png)
+        path.write_bytes(data)
     return name
 
 

@@ -50,7 +50,8 @@ class DotsSize:
 
     width: int = 112
     height: int = 112
-    hard: float = 0.5  # share of hard items
+    hard: float = 0.5  # share of hard items, of two levels
+    levels: int = 2  # difficulties, evenly spaced and equally often: 2 are easy and hard, more are named 0.00 to 1.00
     noise: int = 6  # every pixel is off by up to this
     gap: float = 4.0  # pixels between two dots, and between a dot and the border
     easy_dots: DotLook = DotLook((1, 3), (0, 0), (11.0, 13.0), 90)
@@ -58,6 +59,7 @@ class DotsSize:
 
     def __post_init__(self) -> None:
         at_least(1, self, "width", "height")
+        at_least(2, self, "levels")
         at_least(0, self, "noise", "gap")
         shares(self, "hard")
 
@@ -79,8 +81,7 @@ def generate(seed: int, item: int, split: str, size: DotsSize, *, form: str = "a
     """
     del form
     rng = stream(seed, "dots", split, item)
-    difficulty = "hard" if rng.random() < size.hard else "easy"
-    kind = size.hard_dots if difficulty == "hard" else size.easy_dots
+    difficulty, kind = _look(rng, size)
     if kind.contrast < 2 * ABOVE or size.noise > ABOVE // 2:
         raise ConfigError(
             f"dots: a contrast of {kind.contrast} in a noise of {size.noise} cannot be told apart by code; expected a "
@@ -123,11 +124,14 @@ def components(channel: int) -> dict[str, Json]:
 
 def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
     """Counts by code what is red, green or blue: the asked colour or another. Without code it is right where a look is
-    enough, and a guess among the counts of its difficulty where it is not."""
+    enough, and a guess among the counts of its difficulty where it is not. Between them a look is enough as often as
+    the difficulty is below 1."""
     del view
     truth = item.truth
     low, high = truth["range"]
-    look = item.answer if truth["difficulty"] == "easy" else str(rng.integers(low, high + 1))
+    hardness = _hardness(truth["difficulty"])
+    seen = rng.random() >= hardness if 0 < hardness < 1 else hardness == 0
+    look = item.answer if seen else str(rng.integers(low, high + 1))
     if teacher.skill < 0:
         return Act([], look, False)
     right = bool(rng.random() < teacher.skill)
@@ -140,13 +144,37 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
-    """The size of the dots, large or small, and the number of large ones: facts that a look tells."""
+    """The size of the dots, large or small, and the number of those that are not the smallest: facts for a look."""
     del view, grid
-    easy = item.truth["difficulty"] == "easy"
-    turns = [("Are the dots large or small?", "large" if easy else "small")]
-    if easy:
+    hardness = _hardness(item.truth["difficulty"])
+    turns = [("Are the dots large or small?", "large" if hardness < 0.5 else "small")]
+    if hardness < 1:
         turns.append((item.question, item.answer))
     return Percept(item.pixels, some(rng, turns))
+
+
+def _look(rng: np.random.Generator, size: DotsSize) -> tuple[str, DotLook]:
+    """The difficulty's name and its look; evenly between the two looks where there are more than two levels."""
+    easy, hard = size.easy_dots, size.hard_dots
+    if size.levels == 2:
+        return ("hard", hard) if rng.random() < size.hard else ("easy", easy)
+    share = int(rng.integers(size.levels)) / (size.levels - 1)
+
+    def between(low: float, high: float) -> float:
+        return low + share * (high - low)
+
+    counts, others = (
+        (round(between(a[0], b[0])), round(between(a[1], b[1])))
+        for a, b in ((easy.counts, hard.counts), (easy.others, hard.others))
+    )
+    radius = between(easy.radius[0], hard.radius[0]), between(easy.radius[1], hard.radius[1])
+    return f"{share:.2f}", DotLook(counts, others, radius, round(between(easy.contrast, hard.contrast)))
+
+
+def _hardness(difficulty: str) -> float:
+    """A difficulty's place between easy, 0, and hard, 1."""
+    named = {"easy": 0.0, "hard": 1.0}
+    return named[difficulty] if difficulty in named else float(difficulty)
 
 
 def _placed(rng: np.random.Generator, size: DotsSize, kind: DotLook, colours: list[str]) -> list[Dot]:

@@ -2,6 +2,9 @@
 
 One quarter of the tag is hatched, and every transform moves every corner: what is read off the scene as it lies is
 wrong. The scene's light says how it lies: it darkens red from left to right and blue from top to bottom.
+
+With ``scene.framed`` some tags have a frame whose colour goes with the upright corner. Their answer needs no operation,
+and every turn or crop is superfluous, but costs no answer: there CodeVision's bonus for optional tools can be hacked.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
     inner = zoom.generate(seed, item, split, replace(size.scene, tags=1, named=(1,)))
     (tag,) = inner.truth["tags"]
     question = f"Turn the scene upright. {_ASK.format(tag['label'])}"
+    given = inner.truth.get("framed")
     side = inner.pixels.shape[0]
     return Item(
         id=item_id("turned", split, item),
@@ -66,6 +70,8 @@ def generate(seed: int, item: int, split: str, size: TurnedSize, *, form: str = 
             "label": tag["label"],
             "lattice": size.scene.lattice,
             "choices": list(CORNERS),
+            **({} if given is None else {"difficulty": "given" if given else "hidden"}),
+            **({"required": []} if given else {}),
         },
         tools=(ROTATE, FLIP, ZOOM),
     )
@@ -89,9 +95,11 @@ def moved_box(box: list[float], transform: str, width: float, height: float) -> 
 
 
 def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> Act:
-    """Turns the scene and crops the tag there, each right with ``skill``, and answers what is then seen."""
+    """Turns the scene and crops the tag there, each right with ``skill``, and answers what is then seen. An answer that
+    the frame gives away is right, whatever was done."""
+    given = item.truth.get("difficulty") == "given"
     if teacher.skill < 0:
-        return Act([], pick(rng, CORNERS), False)
+        return Act([], item.answer if given else pick(rng, CORNERS), False)
     calls: list[FlatCall] = []
     side = item.pixels.shape[0]
     transform, box = str(item.truth["transform"]), item.truth["boxes"][0]["box"]
@@ -107,7 +115,7 @@ def act(item: Item, rng: np.random.Generator, teacher: Teacher, view: View) -> A
     crop = grown(where, rng.uniform(*teacher.margin, 4), side, side)
     calls.append((ZOOM, {"bbox_2d": snapped_box(crop, view, teacher.grid)}))
     seen = mark if centre_inside(box, crop) else pick(rng, CORNERS)
-    return Act(calls, seen, found and chosen == undo)
+    return Act(calls, item.answer if given else seen, found and chosen == undo)
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int) -> Percept:
@@ -116,7 +124,8 @@ def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View
     if rng.random() < 0.6:
         lies = ("How does the scene lie?", _LIES[str(item.truth["transform"])])
         where = (f"Where is the {label}?", str(snapped_box(box, view(item.pixels), grid)))
-        return Percept(item.pixels, some(rng, [lies, where]))
+        given = [(item.question, item.answer)] if item.truth.get("difficulty") == "given" else []
+        return Percept(item.pixels, some(rng, [lies, where, *given]))
     side = item.pixels.shape[0]
     x1, y1, x2, y2 = (round(v) for v in grown(box, rng.uniform(0.1, 0.5, 4), side, side))
     seen = moved(item.answer, str(item.truth["transform"]))

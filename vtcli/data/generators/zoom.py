@@ -40,13 +40,12 @@ PALE = 0.75
 DEPTH = 60
 """A hatching's amplitude, of 255."""
 
+_PAINTS: tuple[canvas.Rgb, ...] = ((250, 250, 250), (10, 10, 10), (250, 170, 20), (150, 70, 200))
 FRAMES: dict[str, canvas.Rgb] = {
-    "across": (250, 250, 250),
-    "down": (10, 10, 10),
-    "rising": (250, 170, 20),
-    "falling": (150, 70, 200),
+    **dict(zip(("across", "down", "rising", "falling"), _PAINTS, strict=True)),
+    **dict(zip(CORNERS, _PAINTS, strict=True)),
 }
-"""The colour of the frame that goes with a direction; green, which no light changes, tells them apart."""
+"""The colour of the frame that goes with a direction or a corner; green, which no light changes, tells them apart."""
 
 _NORMALS = {"across": 90, "down": 0, "rising": 45, "falling": 135}  # degrees of what is at right angles to the lines
 _LETTER = ("What letter is on the {}?", "What letters are on the {}?")

@@ -63,10 +63,31 @@ def asked_box(arguments: Mapping[str, Any]) -> Box | None:
 def shows(box: Box, before: Sequence[Pixels], after: Pixels) -> bool:
     """True if a picture is the crop of one of those before it. A set does not say of which one a box is, nor always
     in which unit: pixels, shares of the side and thousandths are tried."""
-    return any(_same(crop, after) for pixels in before for crop in _crops(box, pixels))
+    return shown(box, before, after) is not None
 
 
-def _crops(box: Box, pixels: Pixels) -> Iterator[Pixels]:
+def shown(box: Box, before: Sequence[Pixels], after: Pixels) -> tuple[int, tuple[int, int, int, int]] | None:
+    """The picture before it that a picture is a crop of, and the crop's box in its pixels; None for no crop."""
+    for number, pixels in enumerate(before):
+        for x1, y1, x2, y2 in _places(box, pixels):
+            if _same(pixels[y1:y2, x1:x2], after):
+                return number, (x1, y1, x2, y2)
+    return None
+
+
+def within(box: Box, pixels: Pixels, space: str = "pixels") -> tuple[int, int, int, int] | None:
+    """The part of a box that lies in a picture, in its pixels; ``space`` is the unit that the box has (``box_space``
+    of a mapping). None where nothing of it does."""
+    height, width = pixels.shape[:2]
+    side = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0}.get(space)
+    across, down = (width / side, height / side) if side else (1.0, 1.0)
+    x1, x2 = (round(min(max(v * across, 0), width)) for v in (box[0], box[2]))
+    y1, y2 = (round(min(max(v * down, 0), height)) for v in (box[1], box[3]))
+    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+
+
+def _places(box: Box, pixels: Pixels) -> Iterator[tuple[int, int, int, int]]:
+    """The box in pixels, in every unit that it may have."""
     height, width = pixels.shape[:2]
     units = [1.0, *([width] if max(box) <= 1 else []), *([width / 1000] if max(box) <= 1000 else [])]
     for unit in units:
@@ -74,7 +95,7 @@ def _crops(box: Box, pixels: Pixels) -> Iterator[Pixels]:
         x1, x2 = (round(min(max(v * across, 0), width)) for v in sorted((box[0], box[2])))
         y1, y2 = (round(min(max(v * down, 0), height)) for v in sorted((box[1], box[3])))
         if x1 < x2 and y1 < y2:
-            yield pixels[y1:y2, x1:x2]
+            yield x1, y1, x2, y2
 
 
 def _same(crop: Pixels, after: Pixels) -> bool:

@@ -44,25 +44,32 @@ class Dialogue:
         return user["content"].count(IMAGE) if user else 0
 
 
-def read(row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, place: Place) -> Dialogue:
-    """The dialogue of a row.
+def read(
+    row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, place: Place, *, whole: bool = True
+) -> Dialogue:
+    """The dialogue of a row; ``whole``: it ends with a turn of the assistant. With ``crops: cut`` its images are those
+    of the question alone.
 
     Raises:
         RowProblem: messages that cannot be read or do not take turns, or images that do not match their markers.
     """
     try:
-        chat = _joined([turn for message in _messages(row, mapping) for turn in _split(message, mapping.inline)])
+        chat = _joined([turn for message in _messages(row, mapping) for turn in _split(message, mapping)])
         tools = parsed(first(row, mapping.tools))
     except ValueError as error:
         raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
     roles = [message.role for message in (chat[1:] if chat[:1] and chat[0].role == "system" else chat)]
-    if "system" in roles or roles[:1] != ["user"] or roles[-1] != "assistant":
+    if "system" in roles or roles[:1] != ["user"] or (whole and roles[-1] != "assistant"):
         said = ", ".join(roles) or "nothing"
         raise RowProblem(
             place,
             "turns in a wrong order",
             f"{place}: its turns are {said}; expected the user's first, and an assistant's last.",
         )
+    if mapping.crops == "cut":
+        spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
+        bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[spoken:]]
+        chat = [*chat[:spoken], *bare]
     messages, given = _matched(chat, every_image(row, mapping), place)
     decoded: list[Pixels] = []
     for number, value in enumerate(given):
@@ -76,6 +83,22 @@ def read(row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, plac
         question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
     return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question, mapping.crops == "equal")
+
+
+def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A sample of inspect's log with its attachments in their places (``attachment://HASH``)."""
+    kept = row.get("attachments")
+    if not isinstance(kept, Mapping) or not kept:
+        return row
+
+    def put(value: Any) -> Any:
+        if isinstance(value, str) and value.startswith("attachment://"):
+            return kept.get(value.removeprefix("attachment://"), value)
+        if isinstance(value, Mapping):
+            return {key: put(inner) for key, inner in value.items()}
+        return [put(inner) for inner in value] if isinstance(value, list) else value
+
+    return {key: put(value) for key, value in row.items() if key != "attachments"}
 
 
 def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:
@@ -95,13 +118,19 @@ def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message
     return [texts.Message("system", str(system)), *chat] if system is not None else chat
 
 
-def _split(message: texts.Message, tag: str | None) -> Iterator[texts.Message]:
-    """An assistant's text that holds observations inside ``<tag>`` as turns of both sides. Thinking goes on after an
-    observation, so nothing of the text is lost."""
-    if message.role != "assistant" or tag is None:
+_DECODED = re.compile(r"\s*^(?:user|tool)\n(.*?)\s*^assistant\n", re.DOTALL | re.MULTILINE)
+"""An observation in a rollout that verl has decoded without its special tokens."""
+
+
+def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Message]:
+    """An assistant's text that holds observations, inside a tag or as decoded turns, as turns of both sides. Thinking
+    goes on after an observation, so nothing of the text is lost."""
+    tag = mapping.inline
+    if message.role != "assistant" or (tag is None and not mapping.decoded):
         yield message
         return
-    for number, part in enumerate(re.split(rf"(<{tag}>.*?</{tag}>)", message.text, flags=re.DOTALL)):
+    pattern = _DECODED if tag is None else re.compile(rf"(<{tag}>.*?</{tag}>)", re.DOTALL)
+    for number, part in enumerate(pattern.split(message.text)):
         if part.strip():
             yield texts.Message("tool" if number % 2 else "assistant", part.strip("\n"))
 
@@ -131,6 +160,8 @@ def _calls(message: texts.Message) -> Iterator[str]:
         given = value if isinstance(value, list) else [value]
     for call in cast("Sequence[Any]", given):
         function: Any = call.get("function", call) if isinstance(call, Mapping) else None
+        if isinstance(function, str):  # inspect's
+            function = {"name": function, "arguments": call.get("arguments")}
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ValueError(f"a call is {str(call)[:80]!r}; expected an object with name and arguments")
         arguments = parsed(function.get("arguments") or {})

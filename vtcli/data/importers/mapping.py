@@ -71,7 +71,9 @@ class RowMapping:
     system: Paths = ()
     tools: Paths = ()  # function schemas
     inline: str | None = None  # the tag in which observations stand inside of the assistant's text
-    crops: Literal["equal", "any"] = "equal"  # whether a crop must be the picture that follows it
+    decoded: bool = False  # the assistant's text holds later turns behind lines "user" and "assistant", as verl decodes
+    # Whether a crop must be the picture that follows it; cut: pictures are not stored, and are cut from boxes of calls.
+    crops: Literal["equal", "any", "cut"] = "equal"
     prompt: Literal["row", "card"] = "row"  # whose system text and question a demonstration begins with
     strict: bool = False  # refuse columns whose names look like slips
 

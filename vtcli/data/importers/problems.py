@@ -59,8 +59,8 @@ class BadRow:
 class BadRows:
     """The bad rows of one Parquet file, counted by reason. Whether they are an error is known at its end."""
 
-    def __init__(self, part: str, bad_rows: Literal["error", "skip"], path: Path) -> None:
-        self._part, self._skip, self._path = part, bad_rows == "skip", path
+    def __init__(self, part: str, bad_rows: Literal["error", "skip"], path: Path, stage: str = "synth") -> None:
+        self._part, self._skip, self._path, self._stage = part, bad_rows == "skip", path, stage
         self._lines: list[Mapping[str, Any]] = []
 
     def add(self, row: BadRow) -> None:
@@ -83,7 +83,7 @@ class BadRows:
             shown = "\n".join(f"  {line['message']}" for line in self._lines[:SHOWN])
             raise InputError(
                 f"{self._part}: {so_far}{len(self._lines)} rows cannot be used ({said(self._lines)}):\n{shown}\n"
-                "Mend them or the mapping, or leave them out with synth.bad_rows=skip."
+                f"Mend them or the mapping, or leave them out with {self._stage}.bad_rows=skip."
             )
 
     def take_over(self, lists: Sequence[Path]) -> None:

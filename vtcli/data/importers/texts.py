@@ -17,6 +17,9 @@ MARKER = re.compile(
 )
 """Placeholder of an image in a text: ours and most sets', Qwen's, PyVision's."""
 
+_BLANK = re.compile(r"data:[^,]*,\s*")
+"""A data URI whose picture was left out, as DeepEyes' results have them: its marker stays."""
+
 LONGEST_LITERAL = 1_000_000
 """Characters of a Python literal that is parsed."""
 
@@ -93,7 +96,7 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
         if part.get("type") in ("image", "image_url"):
             text += "<image>"
             inner = part.get("image") or part.get("image_url") or part.get("path") or part.get("url")
-            own += [inner] if inner is not None else []
+            own += [inner] if inner is not None and not _BLANK.fullmatch(str(_url(inner))) else []
         elif part.get("type") == "video":
             text += "<video>"
         else:
@@ -101,6 +104,10 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
             twice = typed and MARKER.search(said)
             text += MARKER.sub("", said).lstrip("\n") if twice else said
     return text, tuple(own)
+
+
+def _url(inner: Any) -> Any:
+    return cast("Mapping[str, Any]", inner).get("url") if isinstance(inner, Mapping) else inner
 
 
 def asked(chat: Sequence[Message]) -> Message:

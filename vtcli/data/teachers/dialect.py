@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,6 +26,10 @@ class Dialect(Protocol):
         """The turn that answers."""
         ...
 
+    def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
+        """All turns of a script, with what stands around them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Calls:
@@ -40,6 +44,9 @@ class Calls:
 
     def reply(self, answer: str) -> str:
         return fill(self.answer, {"answer": answer})
+
+    def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(turns)
 
 
 HERMES = Calls()
@@ -56,6 +63,7 @@ class Templates:
 
     acts: Mapping[str, str] = field(default_factory=dict[str, str])
     answer: str = ANSWER
+    thought: tuple[str, str] = ("", "")  # before the first turn, and before the answer: one thought around all code
 
     def act(self, name: str, arguments: Mapping[str, Json], image: int) -> str:
         """Implements ``Dialect.act``.
@@ -80,6 +88,17 @@ class Templates:
 
     def reply(self, answer: str) -> str:
         return fill(self.answer, {"answer": answer})
+
+    def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
+        """Implements ``Dialect.whole``.
+
+        >>> Templates(thought=("<think>", "</think>")).whole(["code", "answer"])
+        ('<think>code', '</think>answer')
+        """
+        opening, closing = self.thought
+        *before, last = turns
+        first, *rest = [*before, closing + last]
+        return (opening + first, *rest)
 
 
 def _act(name: str, arguments: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:

@@ -45,7 +45,7 @@ def plan(
     act = script.act(item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
     answer = _index(item, rng, teacher, len(act.calls), script.labelled) if form == "tool" else act.answer
     turns = [dialect.act(name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
-    return Script((*turns, dialect.reply(answer)), act.right)
+    return Script(dialect.whole([*turns, dialect.reply(answer)]), act.right)
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:

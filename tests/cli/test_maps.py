@@ -1,0 +1,134 @@
+"""`vtcli map`: the commands of a grid, what its cells share, and the table and figure of the reports that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from vtcli.algo.rows import Row
+from vtcli.cli.maps import grid, results
+from vtcli.cli.reproduction import runs
+from vtcli.cli.stages import stage_parts
+from vtcli.config import compose
+from vtcli.config.binding import convert
+from vtcli.errors import ConfigError, InputError
+
+MAPS = compose.options("map")
+
+
+def made(**values: Any) -> grid.Map:
+    plain: dict[str, Any] = {
+        "title": "t",
+        "recipe": "codev",
+        "arms": {"tapo": {}, "accuracy": {"words": ["rl.phases.0.reward.weights.tool=0"]}},
+        "measures": ["answer.all.accuracy", "answer.all.calls"],
+    }
+    return convert({**plain, **values}, grid.Map, "map")
+
+
+FRAMED = {"label": "framed", "values": [0.1, 0.9], "words": {"data": ["data.tasks.zoom.generate.size.framed={}"]}}
+SKILL = {"label": "skill", "values": [0.2], "words": {"demos": ["synth.demos.teacher.skill={}"]}}
+
+
+def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> None:
+    asked = made(teach="tiny_codev", start="seen", axes={"framed": FRAMED, "skill": SKILL})
+    found = {c.makes: c for c in grid.plan("m", asked, (3,)).commands}
+    cell = ["m-before-framed0.1-skill0.2-s3", "m-policy_tapo-framed0.1-skill0.2-s3"]
+    assert list(found)[:7] == ["m-data-framed0.1-s3", "m-taught-s3", "m-seen-s3", "m-demos-skill0.2-s3",
+                               "m-base-skill0.2-s3", *cell]  # fmt: skip
+    assert list(found)[10:12] == ["m-data-framed0.9-s3", "m-before-framed0.9-skill0.2-s3"]  # the base is shared
+    assert found["m-base-skill0.2-s3"].reads == {"sft.data": "m-demos-skill0.2-s3", "sft.model": "m-seen-s3"}
+    assert "data.tasks.zoom.generate.size.framed=0.9" in found["m-data-framed0.9-s3"].words
+    assert "data.tasks.zoom.generate.size.framed=0.9" not in found["m-policy_tapo-framed0.9-skill0.2-s3"].words
+    second = found["m-report_accuracy-framed0.1-skill0.2-s3"].reads["eval.baseline"]
+    assert second == "m-report_tapo-framed0.1-skill0.2-s3"  # paired with the claim's arm
+    place = grid.plan("m", asked, (3,)).places["m-report_tapo-framed0.9-skill0.2-s3"]
+    assert place == grid.ReportPlace((0.9, 0.2), "tapo", 3)
+
+
+def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -> None:
+    found = grid.plan("m", made(recipe="toolsrl"), (0,)).commands
+    assert [c.stage for c in found] == ["synth", "eval", "rl", "eval", "rl", "eval"]
+    assert any(re.fullmatch(r"rl\.model=.*/shipped/base/v1", word) for word in found[2].words)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
+    """Commands of one seed that differ in more than a value of an axis."""
+    seen = set[tuple[str, ...]]()
+    for command in grid.plan(name, grid.load(name), (0,)).commands:
+        form = tuple(re.sub(r"=.*", "", word) if "." in word else word for word in command.words if "name=" not in word)
+        if form not in seen:
+            seen.add(form)
+            stage = command.stage
+            compose.build(stage_parts(stage)[0], compose.load(stage, command.argv({})))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"start": "there"}, "start: there is not known; expected shipped, seen or null"),
+        ({"by": "colour"}, "by: colour is not known"),
+        ({"words": {"train": []}}, "words: train is no step; expected of taught, seen, demos"),
+        ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),
+        ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
+        ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a.words: train is no step"),
+    ],
+)
+def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(**values)
+    with pytest.raises(ConfigError, match=r"map 'codve': expected one of .*codev"):
+        grid.load("codve")
+
+
+def rows(accuracy: list[int], calls: float, difficulty: str | None = None) -> tuple[Row, ...]:
+    return tuple(
+        Row(f"q{n}", "zoom", "answer", 0, "answer", accuracy=float(a), calls=calls, difficulty=difficulty)
+        for n, a in enumerate(accuracy)
+    )
+
+
+def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_picture(tmp_path: Path) -> None:
+    asked = made(axes={"framed": {**FRAMED, "paper": 0.9}, "skill": SKILL})
+    found = [
+        results.ArmOutcome((f, 0.2), arm, (0, 1), rows(right, calls))
+        for f in (0.1, 0.9)
+        for arm, right, calls in (
+            ("before", [0, 0, 1, 1], 0.5),
+            ("tapo", [1, 1, 1, 1], 1.0),
+            ("accuracy", [1, 0, 1, 1], 0.0),
+        )
+    ]
+    lines = results.markdown(asked, found).splitlines()
+    assert lines[0] == (
+        "| framed | skill | arm | seeds | accuracy | calls | tapo − this, accuracy | tapo − this, calls |"
+    )
+    assert lines[4].startswith("| 0.1 | 0.2 | accuracy | 0, 1 | 0.750 [0.30, 0.95] | 0.000 [0.00, 0.00] | +0.250 [")
+    assert lines[3].endswith("|  |  |")  # the first arm has no difference to itself
+    results.draw(asked, found, tmp_path / "map.png")
+    with Image.open(tmp_path / "map.png") as picture:
+        assert len(picture.convert("RGB").getcolors(10**6) or []) > 50  # lines, marks and letters
+    with pytest.raises(InputError, match="has no report of this map"):
+        results.outcomes(asked, grid.plan("m", asked, (0,)), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of training from the base model of the package, on one task."""
+    few = [f"data.tasks.zoom.{split}=8" for split in ("train", "validation", "test")]
+    none = [f"~data.tasks.{task}" for task in ("rotflip", "read_value", "count")]
+    small = ["rl.steps_per_phase=1", "rl.prompts_per_step=2", "rl.group_size=2"]
+    lattice = {"label": "lattice", "values": [168], "words": {"data": ["data.tasks.zoom.generate.size.lattice={}"]}}
+    words = {"data": [*few, *none], "policy": small, "before": ["eval.forms=[answer]"]}
+    asked = made(recipe="toolsrl", arms={"curriculum": {}}, axes={"lattice": lattice}, words=words)
+    plan = grid.plan("m", asked, (0,), (f"home={tmp_path}", "tracker=none"))
+    first = runs.here(plan.commands)
+    assert runs.here(plan.commands) == first  # nothing is made again
+    found = results.outcomes(asked, plan, tmp_path)
+    assert [(one.place, one.arm) for one in found] == [((168,), "before"), ((168,), "curriculum")]
+    assert "| 168 | curriculum | 0 |" in results.markdown(asked, found)

@@ -1,0 +1,187 @@
+"""``eval.policy=imported``: what other people's models did, in their files' own forms, measured for faithfulness."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmark_copies import parquet
+from foreign_runs import (
+    ASKED,
+    ELSEWHERE,
+    RED,
+    deepeyes,
+    inspect_log,
+    lines,
+    picture,
+    pixel_reasoner,
+    png,
+    thyme,
+    verl,
+)
+from judge_server import JudgeServer, pictures, text_of, verdict
+
+from stages import eval as stage
+from vtcli.config import binding, compose
+from vtcli.engines.openai import baseline
+from vtcli.errors import ConfigError, InputError
+from vtcli.runs.imported import ImportedRuns
+from vtcli.schema import Scored, Stop
+from vtcli.store import records
+from vtcli.store.artifacts import Artifact
+from vtcli.store.images import ImageLimits, ImageStore
+
+WAYS: Sequence[tuple[Sequence[int] | None, str]] = [(RED, "red"), (ELSEWHERE, "red"), (None, "red"), (RED, "blue")]
+"""A right answer that rests on the crop, one that does not, one without a tool, and a wrong one."""
+
+
+def judge(body: dict[str, Any], number: int = 0) -> Any:
+    """Says of a crop whether red is in it, and of an answer whether it says red."""
+    if shown := pictures(body):
+        lowest = 0.25 if "0.25" in body["messages"][0]["content"] else 0.0
+        return verdict(1.0 if any((p[:, :, 0].astype(int) - p[:, :, 1] > 100).mean() > 0.05 for p in shown) else lowest)
+    return verdict(float("red" in text_of(body).rpartition("answer:")[2]))
+
+
+@functools.cache
+def composed() -> dict[str, Any]:
+    words = ["eval.policy=imported", "eval.model=other", "scale=tiny", "tracker=none", "+recipe=codev"]
+    return compose.load("eval", [*words, "judge=openai", "judge.url=http://x/v1", "judge.model=m"]).values
+
+
+def measured(tmp_path: Path, server: JudgeServer, **imported: Any) -> Artifact:
+    values = copy.deepcopy(composed())
+    values["eval"]["imported"] |= {key: str(value) if key == "path" else value for key, value in imported.items()}
+    values["judge"]["url"], values["home"] = server.url, str(tmp_path / "home")
+    values["images"] = {"min_pixels": 16, "max_pixels": 10**6}
+    return stage.run(binding.stage(stage.Config, values))
+
+
+def found(artifact: Artifact) -> list[Scored]:
+    return list(records.read(artifact.path / "trajectories.jsonl", Scored))
+
+
+def kinds(artifact: Artifact) -> list[tuple[Any, Any, int]]:
+    """Of each trajectory: right, faithful, number of pictures that its calls made."""
+    return sorted(
+        (s.signals.values["answer_correct"], s.signals.values["faithful"], len(s.trajectory.images) - 1)
+        for s in found(artifact)
+    )
+
+
+EXPECTED = sorted([(1, 1, 1), (1, 0, 1), (1, 0, 0), (0, 1, 1)])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("vtcli.judging.trial.failure", lambda check, ruling: None)  # this judge knows one colour
+    with JudgeServer(judge) as server:
+        yield server
+
+
+def test_deepeyes_results_without_pictures_are_cut_again_from_the_boxes(tmp_path: Path, server: JudgeServer) -> None:
+    folder = tmp_path / "vstar" / "direct_attributes"
+    folder.mkdir(parents=True)
+    rows = []
+    for number, (box, said) in enumerate(WAYS):
+        (folder / f"{number}.png").write_bytes(png(picture(number)))
+        rows.append(deepeyes(f"{number}.png", box, "B. red" if said == "red" else "A"))
+    (folder / "4.png").write_bytes(png(picture(4)))
+    rows.append(deepeyes("4.png", None, "", status="error", pred_output=rows[0]["pred_output"][:2]))
+    path = lines(tmp_path / "result_direct_attributes_x.jsonl", rows)
+    given = {"path": path, "preset": "deepeyes_results", "mapping": {"root": [str(folder)]}, "name": "vstar"}
+    made = measured(tmp_path, server, **given)
+    whole = [s for s in found(made) if s.trajectory.stop is not Stop.BROKEN]
+    assert (
+        sorted(
+            (s.signals.values["answer_correct"], s.signals.values["faithful"], len(s.trajectory.images) - 1)
+            for s in whole
+        )
+        == EXPECTED
+    )
+    (broken,) = [s for s in found(made) if s.trajectory.stop is Stop.BROKEN]
+    assert "no turn of the model" in str(broken.trajectory.error)
+    first = next(s.trajectory for s in whole if s.signals.values["answer_correct"] == 0)
+    assert first.sample.question == f"{ASKED}\nOptions: \nA. blue\nB. red"
+    assert first.sample.truth["choices"] == ["blue", "red"]
+    crop = first.images[1]
+    assert (crop.parent, crop.transform) == (0, {"op": "zoom", "box": list(map(float, RED)), "box_full": list(RED)})
+    summary = made.manifest.summary
+    assert (summary["answer.all.accuracy"], summary["answer.all.accuracy.n"]) == (3 / 4, 4.0)
+    page = (made.path / "report.html").read_text()
+    assert "unfaithful" in page and "no tool" in page
+    assert measured(tmp_path, server, **given).ref == made.ref
+
+
+def test_rollouts_of_verl_find_their_pictures_in_the_set_that_was_asked(tmp_path: Path, server: JudgeServer) -> None:
+    asked = [f"{ASKED} Number {n}?" for n in range(len(WAYS))]
+    rows = [
+        {
+            "data_source": "vstar",
+            "prompt": [{"role": "user", "content": f"<image>\n{question}"}],
+            "images": [{"bytes": png(picture(n)), "path": None}],
+            "reward_model": {"ground_truth": "red", "style": "model"},
+            "extra_info": {"question": question, "answer": "red"},
+        }
+        for n, question in enumerate(asked)
+    ]
+    parquet(tmp_path / "set.parquet", rows)
+    told = [verl(question, box, said) for question, (box, said) in zip(asked, WAYS, strict=True)]
+    lines(tmp_path / "3.jsonl", [*told, told[0]])  # two rollouts of one question
+    given = {"preset": "verl_rollouts", "questions": {"path": str(tmp_path / "set.parquet"), "preset": "verl"}}
+    made = measured(tmp_path, server, path=tmp_path / "3.jsonl", **given)
+    assert kinds(made) == sorted([*EXPECTED, (1, 1, 1)])
+    assert {s.trajectory.sample.task for s in found(made)} == {"vstar"}
+    assert made.manifest.summary["answer.all.accuracy.n"] == 4.0  # questions, not rollouts
+    lines(tmp_path / "4.jsonl", [*told, verl("What else?", None, "red")])
+    said = r"(?s)0 rows of eval.imported.questions ask 'What else\?'.*eval\.bad_rows=skip"
+    with pytest.raises(InputError, match=said):
+        measured(tmp_path, server, path=tmp_path / "4.jsonl", **given)
+
+
+@pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect"])
+def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: str) -> None:
+    path = tmp_path / ("rows.parquet" if form == "thyme" else "log.json")
+    if form == "thyme":
+        parquet(path, [thyme(box, said) for box, said in WAYS])
+    elif form == "pixel_reasoner":
+        path = lines(tmp_path / "rows.jsonl", [pixel_reasoner(box, said) for box, said in WAYS])
+    else:
+        path.write_text(json.dumps(inspect_log(WAYS)))
+    preset = {"thyme": "thyme_sft", "pixel_reasoner": "openai"}.get(form, form)
+    own = {} if form == "inspect" else {"answer": ["answer"]}  # the truth, beside what was said
+    runs = ImportedRuns(path=str(path), preset=preset, mapping=own)
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    read = list(runs.read(store, tmp_path, "error", 0).trajectories.values())
+    by_way = {}
+    for trajectory in read:
+        assert trajectory.sample.question == ASKED and trajectory.sample.answer == "red"
+        places = [(ref.parent, tuple((ref.transform or {})["box_full"])) for ref in trajectory.images[1:]]
+        assert [r.images for r in trajectory.results] == [(1,)] * len(places)
+        for ref in trajectory.images[1:]:
+            assert np.array_equal(store.full(ref)[:, :, 0].mean() > 200, places[0][1] == RED)
+        by_way[(places[0][1] if places else None, str(trajectory.answer))] = trajectory
+    said = {"inspect": "ANSWER: {}", "pixel_reasoner": "It is \\boxed{{{}}}"}.get(form, "{}")
+    assert set(by_way) == {(box, said.format(words)) for box, words in WAYS}
+    assert {t.sample.task for t in read} == {"vstar" if form == "inspect" else "imported"}
+    assert len(read[0].sample.tools) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "eval.policy=imported needs eval.imported.path"),
+        ({"path": "x.jsonl", "preset": "verl"}, "preset=verl reads no trajectories: expected one with messages"),
+        ({"path": "x.jsonl", "preset": "deepeye"}, "no preset 'deepeye'"),
+        ({"path": "x.jsonl", "preset": "inspect"}, "x.jsonl"),
+    ],
+)
+def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: Mapping[str, Any], told: str) -> None:
+    with pytest.raises((ConfigError, InputError), match=told):
+        measured(tmp_path, server, **given)

@@ -1,0 +1,52 @@
+"""``vtcli map``: under which conditions a paper's claim holds in miniature. ``make map-NAME`` is the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vtcli.cli.console import say
+
+app = typer.Typer()
+
+
+@app.command("map")
+def draw_map(
+    name: str,
+    seeds: Annotated[str, typer.Option(help='Such as "0 1 2".')] = "0",
+    config_dir: Annotated[Path | None, typer.Option(help="A folder of your own, laid out as conf/.")] = None,
+    more: Annotated[str, typer.Option(help='Overrides for every command, such as "tracker=none".')] = "",
+    to: Annotated[Path | None, typer.Option(help="Where the table and the figure go. Default: the artifacts.")] = None,
+    dry: Annotated[bool, typer.Option("--dry", help="Print the commands, and stop.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="The table of what is there, and nothing else.")] = False,
+) -> None:
+    """Train and evaluate in every cell of a grid (conf/map), and draw a table and a figure of what is there.
+
+    Hours on two cores. The same command goes on where it stopped; the table is drawn after every report.
+    """
+    from vtcli.cli.maps import grid, results
+    from vtcli.cli.reproduce import numbers
+    from vtcli.cli.reproduction import graph, runs
+    from vtcli.config import compose
+    from vtcli.store import disk
+
+    own = compose.own_folder(config_dir)
+    asked = grid.load(name, own)
+    flags = ("--config-dir", str(own)) if own else ()
+    plan = grid.plan(name, asked, numbers(seeds), (*shlex.split(more), *flags))
+    if dry:
+        for command in plan.commands:
+            typer.echo(command.line({}))
+        return
+    home = graph.home(plan.commands)
+    if not table:
+        runs.here(plan.commands)
+    found = results.outcomes(asked, plan, home)
+    text, path = results.markdown(asked, found), (to or home) / f"map-{name}.md"
+    disk.write_atomic(path, text.encode())
+    results.draw(asked, found, path.with_suffix(".png"))
+    typer.echo(text)
+    say(f"table: {path}; figure: {path.with_suffix('.png')}")

@@ -1,0 +1,194 @@
+"""A map: conditions under which a claim may hold, and ways to train that are compared in each. ``conf/map`` has them.
+
+A cell is one value of every axis. Each step makes one artifact of its own name, which has the values of those axes that
+it depends on. So cells share what no axis changes, and what exists already is found and not made again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from vtcli.cli.pipeline import SHIPPED, TINY
+from vtcli.cli.reproduction.graph import PaperCommand
+from vtcli.config import compose
+from vtcli.config.binding import convert
+from vtcli.errors import ConfigError
+
+AxisValue = int | float | str
+
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "taught": (),
+    "seen": ("taught",),
+    "demos": (),
+    "data": (),
+    "base": ("demos", "seen"),
+    "before": ("base", "data"),
+    "policy": ("base", "data"),
+    "report": ("policy",),
+}
+"""Steps of a map in order, with those whose artifacts they read.
+
+``taught`` and ``seen`` are demonstrations and a model that sees, once for all cells. ``demos`` and ``base`` teach it
+tool use in a cell, ``before`` evaluates it, and ``policy`` and ``report`` train and evaluate an arm.
+"""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A condition. ``words`` are overrides by step; ``{}`` in them is the value."""
+
+    label: str
+    values: tuple[AxisValue, ...]
+    words: Mapping[str, tuple[str, ...]]
+    paper: AxisValue | None = None  # the value nearest to the paper's setting, marked in the figure
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train: another recipe than the map's, or other overrides."""
+
+    recipe: str | None = None
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Map:
+    """A comparison of arms over a grid. The first arm is the one that the claim is about."""
+
+    title: str
+    recipe: str  # of data, training and evaluation
+    arms: Mapping[str, Arm]
+    measures: tuple[str, ...]  # of the reports: FORM.TASK.MEASURE, and causal.TASK.CONDITION of their probe
+    axes: Mapping[str, Axis] = field(default_factory=dict[str, Axis])
+    teach: str | None = None  # recipe of the demonstrations; None: the base model that comes with the package, as it is
+    start: str | None = None  # shipped: the base model of the package, taught in each cell; seen: one of the map's own
+    by: str | None = None  # a property of questions as the figure's axis: difficulty, task, orientation
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])  # overrides by step
+
+    def __post_init__(self) -> None:
+        if self.start not in (None, "shipped", "seen"):
+            raise ConfigError(f"start: {self.start} is not known; expected shipped, seen or null")
+        if len(self.axes) > (1 if self.by else 2):
+            raise ConfigError(f"axes: {', '.join(self.axes)} are too many; a figure shows two, and by is one of them")
+        if self.by not in (None, "difficulty", "task", "orientation"):
+            raise ConfigError(f"by: {self.by} is not known; expected difficulty, task, orientation or null")
+        for where, words in (("words", self.words), *((f"axes.{n}.words", a.words) for n, a in self.axes.items())):
+            if unknown := words.keys() - STEPS.keys():
+                raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is no step; expected of {', '.join(STEPS)}")
+        for measure in self.measures:
+            if not re.fullmatch(r"(answer|tool|causal)\.\w+\.\w+", measure):
+                raise ConfigError(
+                    f"measures: {measure}: expected FORM.TASK.MEASURE, such as answer.all.accuracy, or "
+                    "causal.TASK.CONDITION of a probe"
+                )
+
+
+@dataclass(frozen=True)
+class ReportPlace:
+    """The place of a report in a map. ``arm`` is None before training."""
+
+    cell: tuple[AxisValue, ...]
+    arm: str | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class MapPlan:
+    """The commands of a map in order, and the place of every report by its artifact's name."""
+
+    commands: list[PaperCommand]
+    places: dict[str, ReportPlace]
+
+
+def load(name: str, own: Path | None = None) -> Map:
+    """Reads the map ``name`` of ``conf/map``, or of a user's own folder.
+
+    Raises:
+        ConfigError: there is no such map, or a value in it is wrong.
+    """
+    known = compose.options("map", own)
+    if name not in known:
+        raise ConfigError(f"map '{name}': expected one of {', '.join(known)}")
+    folder = own if own and (own / "map" / f"{name}.yaml").is_file() else compose.folder()
+    return convert(yaml.safe_load((folder / "map" / f"{name}.yaml").read_text()), Map, f"map.{name}")
+
+
+def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = ()) -> MapPlan:
+    """All commands, cell by cell, so that each cell is whole before the next begins. ``more`` go to all commands."""
+    found = MapPlan([], {})
+    for seed in seeds:
+        for cell in itertools.product(*(axis.values for axis in asked.axes.values())):
+            _Cell(name, asked, cell, seed, more, found).add_all()
+    return found
+
+
+@dataclass(frozen=True)
+class _Cell:
+    name: str
+    asked: Map
+    cell: tuple[AxisValue, ...]
+    seed: int
+    more: tuple[str, ...]
+    plan: MapPlan
+
+    def add_all(self) -> None:
+        asked = self.asked
+        data = self._add("data", "synth", asked.recipe, {})
+        base = self._base()
+        inputs = {"eval.data": data, "eval.model": base}
+        baseline = self._add("before", "eval", asked.recipe, inputs, ("eval.label=before",))
+        self.plan.places[baseline] = ReportPlace(self.cell, None, self.seed)
+        for label, arm in asked.arms.items():
+            recipe = arm.recipe or asked.recipe
+            policy = self._add("policy", "rl", recipe, {"rl.data": data, "rl.model": base}, arm.words, label)
+            inputs = {"eval.data": data, "eval.model": policy, "eval.baseline": baseline}
+            report = self._add("report", "eval", asked.recipe, inputs, (f"eval.label={label}",), label)
+            self.plan.places[report] = ReportPlace(self.cell, label, self.seed)
+            baseline = report if label == next(iter(asked.arms)) else baseline
+
+    def _base(self) -> str:
+        """The base model of the cell."""
+        asked = self.asked
+        start = {"sft.model": str(SHIPPED / "base" / "v1")} if asked.start == "shipped" else {}
+        if asked.teach is None:
+            return str(SHIPPED / "base" / "v1")
+        if asked.start == "seen":
+            taught = self._add("taught", "synth", asked.teach, {})
+            start = {"sft.model": self._add("seen", "sft", asked.teach, {"sft.data": taught})}
+        demos = self._add("demos", "synth", asked.teach, {})
+        return self._add("base", "sft", asked.teach, {"sft.data": demos, **start})
+
+    def _add(
+        self, step: str, stage: str, recipe: str, inputs: Mapping[str, str], words: tuple[str, ...] = (), arm: str = ""
+    ) -> str:
+        """Adds a command, unless another cell has it. Returns the name of what it makes."""
+        changed = set(_ancestors(step))
+        cell = dict(zip(self.asked.axes, self.cell, strict=True))
+        own = [f"{key}{value}" for key, value in cell.items() if changed & self.asked.axes[key].words.keys()]
+        makes = "-".join([self.name, f"{step}_{arm}" if arm else step, *own, f"s{self.seed}"])
+        made = {command.makes for command in self.plan.commands}
+        if makes in made:
+            return makes
+        varied = (w for key, value in cell.items() for w in self._words(self.asked.axes[key].words, step, value))
+        told = (*self.asked.words.get(step, ()), *varied, *words, *self.more)
+        given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in made)
+        reads = {key: ref for key, ref in inputs.items() if ref in made}
+        general = (f"+recipe={recipe}", f"name={makes}", f"scale={TINY}", f"seed={self.seed}")
+        self.plan.commands.append(PaperCommand(makes, stage, (*general, *told, *given), reads, self.seed))
+        return makes
+
+    @staticmethod
+    def _words(words: Mapping[str, tuple[str, ...]], step: str, value: AxisValue) -> Iterator[str]:
+        return (word.replace("{}", str(value)) for word in words.get(step, ()))
+
+
+def _ancestors(step: str) -> Iterator[str]:
+    yield step
+    for parent in STEPS[step]:
+        yield from _ancestors(parent)

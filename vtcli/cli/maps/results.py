@@ -1,0 +1,166 @@
+"""The table and figure of a map, from the reports that are there. Seeds are pooled: each has questions of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vtcli.algo.metrics import Comparison, Estimate
+from vtcli.algo.rows import Row, compare, pick, summarise
+from vtcli.cli.maps.grid import AxisValue, Map, MapPlan
+from vtcli.errors import InputError
+from vtcli.probes import effects
+from vtcli.probes.causal import Continuation
+from vtcli.report.folder import load_series
+from vtcli.store import records
+from vtcli.store.artifacts import ArtifactStore
+
+BEFORE = "before"
+SEED = 0
+"""Of the intervals' bootstrap."""
+
+
+@dataclass(frozen=True)
+class ArmOutcome:
+    """Rows of an arm in a cell, of all seeds whose report is there. ``place`` is the cell, and the value of ``by``."""
+
+    place: tuple[AxisValue, ...]
+    arm: str
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    continued: tuple[Continuation, ...] = ()  # of the causal probe, where the reports have one
+
+    def estimate(self, measure: str) -> Estimate | None:
+        """The mean of ``FORM.TASK.MEASURE`` with its 95 % interval; None where nothing was measured. Of
+        ``causal.TASK.CONDITION`` it is the share of the accuracy that rests on the picture."""
+        form, task, name = measure.split(".")
+        if form == "causal":
+            found = effects.result(self.continued, 0, 0, SEED).effects if self.continued else ()
+            return next((e.rests for e in found if (e.task, e.condition) == (task, name)), None)
+        return pick(summarise(self.rows, SEED), form, name, task)
+
+
+def difference(first: ArmOutcome, other: ArmOutcome, measure: str) -> Comparison | None:
+    """``first`` minus ``other`` in a measure, paired by question; None for a share that rests on the picture."""
+    form, task, name = measure.split(".")
+    if form == "causal":
+        return None
+    return compare(other.rows, first.rows, name, form, task=task, seed=SEED)
+
+
+def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
+    """The outcomes in the order of the axes' values; reports that are not there are left out.
+
+    Raises:
+        InputError: none is there.
+    """
+    store = ArtifactStore(home)
+    rows = dict[tuple[tuple[AxisValue, ...], str], list[Row]]()
+    seeds = dict[tuple[tuple[AxisValue, ...], str], list[int]]()
+    continued = dict[tuple[tuple[AxisValue, ...], str], list[Continuation]]()
+    for name, place in found.places.items():
+        if not (home / name).is_dir():
+            continue
+        report = store.resolve(f"{name}@latest", "report", verify=False)
+        if (probe := report.path / "probe.jsonl").is_file():
+            kept = [replace(c, source=f"{place.seed}/{c.source}") for c in records.read(probe, Continuation)]
+            continued.setdefault((place.cell, place.arm or BEFORE), []).extend(kept)
+        for row in load_series(report.path)[-1].rows:
+            value = getattr(row, asked.by) if asked.by else None
+            key = (place.cell if value is None else (*place.cell, value), place.arm or BEFORE)
+            rows.setdefault(key, []).append(replace(row, sample=f"{place.seed}/{row.sample}"))
+            if place.seed not in seeds.setdefault(key, []):
+                seeds[key].append(place.seed)
+    if not rows:
+        raise InputError(f"{home} has no report of this map: the same command without --table makes them")
+    arms = [BEFORE, *asked.arms]
+    ordered = sorted(rows, key=lambda key: (key[0], arms.index(key[1])))
+    return [ArmOutcome(*key, tuple(seeds[key]), tuple(rows[key]), tuple(continued.get(key, ()))) for key in ordered]
+
+
+def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
+    """A line for each arm in each cell; the first arm's difference to the others in brackets of their own columns."""
+    names = [*asked.axes, *([asked.by] if asked.by else [])]
+    first = next(iter(asked.arms))
+    titles = [measure.split(".")[2].replace("_", " ") for measure in asked.measures]
+    head = [*names, "arm", "seeds", *titles, *(f"{first} − this, {title}" for title in titles)]
+    lines = [head, [*["---"] * (len(names) + 1), *["--:"] * (len(head) - len(names) - 1)]]
+    of_first = {one.place: one for one in found if one.arm == first}
+    for one in found:
+        main = of_first.get(one.place)
+        other = [difference(main, one, m) if main and one.arm != first else None for m in asked.measures]
+        seeds = ", ".join(map(str, one.seeds))
+        cells = [*map(str, one.place), one.arm, seeds, *(_plain(one.estimate(m)) for m in asked.measures)]
+        lines.append([*cells, *(_plain(c, "+") for c in other)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _plain(found: Estimate | Comparison | None, sign: str = "") -> str:
+    if found is None:
+        return ""
+    ends = "" if found.low is None or found.high is None else f" [{found.low:{sign}.2f}, {found.high:{sign}.2f}]"
+    return f"{found.value:{sign}.3f}{ends}"
+
+
+def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
+    """A PNG: a line of panels for each measure, a panel for each value of the second axis, a line for each arm."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = [*([asked.by] if asked.by else []), *asked.axes]  # the first is drawn along x
+    at = {name: n for n, name in enumerate([*asked.axes, *([asked.by] if asked.by else [])])}
+    panels = sorted({one.place[at[names[1]]] for one in found}) if len(names) > 1 else [None]
+    rows, columns = len(asked.measures), len(panels)
+    figure = Figure(figsize=(1.2 + 3.4 * columns, 0.7 + 2.4 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
+    for row, measure in enumerate(asked.measures):
+        for column, panel in enumerate(panels):
+            ax: Any = axes[row][column]
+            inside = [one for one in found if panel is None or one.place[at[names[1]]] == panel]
+            _panel(ax, asked, inside, measure, at[names[0]] if names else None)
+            if row == 0 and panel is not None:
+                ax.set_title(f"{_label(asked, names[1])}: {panel}", fontsize=9)
+            if row == rows - 1 and names:
+                ax.set_xlabel(_label(asked, names[0]), fontsize=9)
+            if column == 0:
+                ax.set_ylabel(measure.split(".")[2].replace("_", " "), fontsize=9)
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(asked.title, fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _label(asked: Map, name: str) -> str:
+    return asked.axes[name].label if name in asked.axes else name
+
+
+def _panel(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, along: int | None) -> None:
+    """Means with their intervals; arms a little apart, so that none hides another."""
+    values: list[Any] = sorted({one.place[along] for one in found}) if along is not None else [""]
+    numbers = all(isinstance(value, int | float) for value in values)
+    spots = [float(value) for value in values] if numbers else [float(n) for n in range(len(values))]
+    width = (max(spots) - min(spots) or 1.0) * 0.012
+    arms = [BEFORE, *asked.arms]
+    for n, arm in enumerate(arms):
+        marks = [
+            (spots[values.index(one.place[along] if along is not None else "")], e)
+            for one in found
+            if one.arm == arm and (e := one.estimate(measure)) is not None
+        ]
+        if not marks:
+            continue
+        x = [spot + (n - len(arms) / 2) * width for spot, _ in marks]
+        y = [e.value for _, e in marks]
+        low = [e.value - (e.value if e.low is None else e.low) for _, e in marks]
+        high = [(e.value if e.high is None else e.high) - e.value for _, e in marks]
+        style = {"color": "0.6", "linestyle": "--"} if arm == BEFORE else {"color": f"C{n - 1}"}
+        ax.errorbar(x, y, yerr=[low, high], label=arm, marker="o", markersize=3, capsize=2, linewidth=1.2, **style)
+    ax.set_xticks(spots, [str(value) for value in values])
+    ax.tick_params(labelsize=8)
+    ax.grid(visible=True, alpha=0.3)
+    axis = asked.axes.get(next(iter(asked.axes), "")) if not asked.by else None
+    if axis is not None and axis.paper is not None:
+        ax.axvline(spots[values.index(axis.paper)], color="0.4", linestyle=":", linewidth=1)

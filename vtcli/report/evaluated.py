@@ -1,0 +1,44 @@
+"""The tables of an evaluation beside those of its rows: benchmarks with printed numbers, a baseline, and the probe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vtcli.benchmarks.benchmark import Benchmark
+from vtcli.benchmarks.results import BenchmarkResult
+from vtcli.probes.effects import CausalResult
+from vtcli.report import analyses, causal, folder, printing, published, side_by_side, turned
+from vtcli.report import tables as rows
+from vtcli.report.printing import Table
+from vtcli.report.side_by_side import BenchmarkRun
+from vtcli.store.artifacts import Artifact
+
+
+def tables(
+    run: BenchmarkRun,
+    benchmarks: Mapping[str, Benchmark],
+    measured: Mapping[str, BenchmarkResult],
+    baseline: Artifact | None,
+    probed: CausalResult | None,
+    seed: int,
+) -> list[Table]:
+    """Functions of what is stored, so that a run that is not made again prints the same."""
+    beside = side_by_side.of_baseline(benchmarks, baseline, run, seed) if baseline and measured else None
+    every = beside, published.table(measured, benchmarks), turned.table(run, benchmarks, measured, seed)
+    found = [table for table in every if table is not None]
+    if probed is None:
+        return found
+    before = folder.load_series(baseline.path)[-1:] if baseline else ()
+    earlier = folder.load_probe(baseline.path) if baseline else None
+    return [*found, *causal.tables([*((each.label, earlier) for each in before if earlier), (run.label, probed)])]
+
+
+def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> None:
+    """Prints a report's tables and says where its page is; ``faithful``: with faithful, unfaithful and no tool."""
+    series = folder.load_series(report)
+    rows.show(series, seed)
+    table = analyses.faithfulness(series[-1:], seed) if faithful else None
+    printing.print_all([*([table] if table else []), *extra])
+    sys.stderr.write(f"report: {report / 'report.html'}\n")

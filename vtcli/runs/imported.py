@@ -1,0 +1,318 @@
+"""Trajectories of other people's runs, in the terms of an environment, so that an evaluation measures them as its own.
+
+CodeV's section 3 asks of models that others have trained whether their tools show what the question is about. What
+such a model did is read from files here; nothing is generated. Pictures that a file leaves out are cut again from the
+boxes of its calls (``mapping.crops: cut``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vtcli.data.generators.item import Item
+from vtcli.data.importers import crops, dialogues, rows, texts
+from vtcli.data.importers.dialogues import IMAGE, Dialogue
+from vtcli.data.importers.mapping import RowMapping, first, read_mapping
+from vtcli.data.importers.problems import BadRow, BadRows, Place, RowProblem
+from vtcli.errors import ConfigError, InputError
+from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.geometry import Box
+from vtcli.protocols import DecodedTurn, Pixels
+from vtcli.rollout.loop import GroupRequest
+from vtcli.schema import (
+    Call,
+    CallResult,
+    Completion,
+    EnvTurn,
+    ImageRef,
+    Json,
+    Observation,
+    PolicyTurn,
+    Sample,
+    Stop,
+    Trajectory,
+    Turn,
+)
+from vtcli.signals.scorers.letters import lettered
+from vtcli.store.images import ImageStore
+
+SPLIT = "test"
+_OPTION = re.compile(r"^\s*\(?([A-Z])[).:]\s*(\S.*?)\s*$", re.MULTILINE)
+_FAILED = re.compile(r"\berror\b|traceback|exception", re.IGNORECASE)
+_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """The set that was asked, where the trajectories have no picture: its rows are found by the question's text."""
+
+    path: str
+    preset: str | None = None
+    mapping: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class ImportedRuns:
+    """``eval.imported``: files with trajectories of others, in the shapes that docs/data.md lists."""
+
+    path: str | None = None  # * stands for any text: several files are one
+    preset: str | None = None  # deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai, swift, …
+    mapping: dict[str, Any] = field(default_factory=dict[str, Any])
+    name: str = "imported"  # the task of rows that do not name their set
+    questions: QuestionSet | None = None
+
+    def require(self) -> None:
+        """Raises ``ConfigError`` without a path, and for a mapping that reads no trajectory."""
+        if self.path is None:
+            raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
+        mapping = read_mapping(self.preset, self.mapping)
+        if not (mapping.messages or mapping.response):
+            raise ConfigError(
+                f"eval.imported.preset={self.preset} reads no trajectories: expected one with messages or a response, "
+                "say deepeyes_results, verl_rollouts, inspect, thyme_sft, sharegpt, openai or swift"
+            )
+
+    @property
+    def _set(self) -> dict[str, Any]:
+        return {"path": str(self.path), "preset": self.preset, "mapping": self.mapping, "name": self.name}
+
+    def files(self) -> dict[str, Path]:
+        """The files that are read, images included, by names that do not say where they lie."""
+        found = rows.reads(SPLIT, sys.maxsize, **self._set)
+        return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
+
+    def read(self, images: ImageStore, work: Path, bad_rows: Literal["error", "skip"], seed: int) -> ImportedGroups:
+        """All trajectories, grouped by question.
+
+        Raises:
+            InputError: a missing or damaged file, or rows that cannot be used, where none is taken.
+        """
+        opened = rows.open_rows(str(self.path), SPLIT, self.preset, self.mapping)
+        bad = BadRows(f"eval.imported ({self.path})", bad_rows, work / "bad_rows.jsonl", "eval")
+        asked = _Index(self.questions, opened.mapping.strip) if self.questions else None
+        found: dict[str, list[Trajectory]] = defaultdict(list)
+        for number in range(opened.source.rows):
+            try:
+                trajectory = self._trajectory(number, opened, images, asked)
+                found[trajectory.sample.id].append(trajectory)
+            except RowProblem as problem:
+                bad.add(BadRow.of(problem))
+        bad.check()
+        bad.finish()
+        if not found:
+            raise InputError(f"{self.path} has no trajectory that can be used; see {work / 'bad_rows.jsonl'}.")
+        names = {str(c.name) for group in found.values() for t in group for turn in t.policy_turns for c in turn.calls}
+        return ImportedGroups.of(found, tuple(sorted(names)), seed)
+
+    def _trajectory(self, number: int, opened: rows.Rows, images: ImageStore, asked: _Index | None) -> Trajectory:
+        mapping, place = opened.mapping, opened.source.place(number)
+        row = dialogues.attached(opened.source.read(number))
+        if asked is None:
+            item = _lettered(rows.generate(0, number, SPLIT, **self._set))
+            dialogue = dialogues.read(row, mapping, opened.finder, place, whole=False)
+        else:  # the row has turns, the set pictures
+            item = asked.item(row, mapping, place, self.name)
+            dialogue = dialogues.read(row, replace(mapping, images=()), opened.finder, place, whole=False)
+            dialogue = replace(dialogue, images=(item.pixels, *item.more))
+        return _read(item, dialogue, mapping, images)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedGroups:
+    """Trajectories by id, and the groups of their questions, as an evaluation asks for them."""
+
+    trajectories: Mapping[str, Trajectory]
+    groups: tuple[GroupRequest, ...]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sequence[Trajectory]], tools: tuple[str, ...], seed: int) -> ImportedGroups:
+        trajectories: dict[str, Trajectory] = {}
+        groups: list[GroupRequest] = []
+        for members in found.values():
+            group = GroupRequest(replace(members[0].sample, tools=tools), len(members), seed)
+            for request, one in zip(group.members, members, strict=True):
+                trajectories[request.id] = replace(one, id=request.id, sample=request.sample, seed=request.seed)
+            groups.append(group)
+        return cls(trajectories, tuple(groups))
+
+    @property
+    def samples(self) -> dict[tuple[str, str], Sample]:
+        return {(group.sample.form, group.sample.id): group.sample for group in self.groups}
+
+
+class _Index:
+    """The rows of the set that was asked, by the question's text."""
+
+    def __init__(self, asked: QuestionSet, strip: Sequence[str]) -> None:
+        self._set, self._strip = asked, strip
+        self._opened = rows.open_rows(asked.path, SPLIT, asked.preset, asked.mapping)
+        self._numbers: dict[str, list[int]] = defaultdict(list)
+        columns = [name.split(".", 1)[0] for name in self._opened.mapping.question]
+        for number, row in enumerate(self._opened.source.texts(list(dict.fromkeys(columns)))):
+            if (question := _question(row, self._opened.mapping, ())) is not None:
+                self._numbers[_key(question, strip)].append(number)
+
+    def item(self, row: Mapping[str, Any], mapping: RowMapping, place: Place, name: str) -> Item:
+        """The row of the set whose question this trajectory answers.
+
+        Raises:
+            RowProblem: none has this question, or several have.
+        """
+        question = _question(row, mapping, ())
+        numbers = self._numbers.get(_key(question or "", self._strip), [])
+        if len(numbers) != 1:
+            reason = "several rows with its question" if numbers else "no row with its question"
+            raise RowProblem(
+                place,
+                reason,
+                f"{place}: {len(numbers)} rows of eval.imported.questions ask {str(question)[:80]!r}; expected one. "
+                "mapping.strip leaves out what a prompt adds to a question.",
+            )
+        of = self._set
+        found = rows.generate(0, numbers[0], SPLIT, name=name, path=of.path, preset=of.preset, mapping=of.mapping)
+        return _lettered(found)
+
+
+def _key(question: str, strip: Sequence[str]) -> str:
+    return " ".join(texts.plain(question, strip).split()).casefold()
+
+
+def _question(row: Mapping[str, Any], mapping: RowMapping, strip: Sequence[str]) -> str | None:
+    value = texts.chat_of(first(row, mapping.question))
+    if texts.is_chat(value):
+        value = texts.asked(texts.messages(value)).text
+    return texts.plain(str(value), [*mapping.strip, *strip]) if value is not None else None
+
+
+def _lettered(item: Item) -> Item:
+    """The row; lettered options that its question shows are its choices."""
+    options = [match[2] for n, match in enumerate(_OPTION.finditer(item.question)) if match[1] == chr(65 + n)]
+    if "choices" in item.truth or len(options) < 2 or not lettered(item.question, options):
+        return item
+    return replace(item, truth={**item.truth, "rule": "choices", "choices": options})
+
+
+def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStore) -> Trajectory:
+    """The trajectory of a row: calls are Hermes' ``<tool_call>`` or code in a tag, and every observation answers the
+    turn before it."""
+    shown: list[Pixels] = list(dialogue.images[: dialogue.asked or 1])
+    left = list(dialogue.images[len(shown) :])
+    refs = [images.add(pixels) for pixels in shown]
+    sample = _sample(item, tuple(refs))
+    turns: list[Turn] = []
+    begin = next(n for n, message in enumerate(dialogue.messages) if message["role"] == "user")
+    for message in dialogue.messages[begin + 1 :]:
+        text = message["content"]
+        if message["role"] == "assistant":
+            turn = _decoded(text)
+            turns.append(PolicyTurn(Completion((), (), "stop"), turn.text, turn.calls, turn.answer, version=0))
+            continue
+        said = turns[-1] if turns else None
+        calls = said.calls if isinstance(said, PolicyTurn) else ()
+        if not calls:
+            raise RowProblem(
+                dialogue.place,
+                "an observation without a call",
+                f"{dialogue.place}: an observation follows a turn without <tool_call>, <code> or a block of Python.",
+            )
+        if mapping.crops == "cut":
+            made = [] if _FAILED.search(text) else [cut for call in calls if (cut := _cut(call, shown, mapping))]
+        else:
+            made = [_placed(calls, shown, left.pop(0)) for _ in range(text.count(IMAGE))]
+        new = [images.add(pixels, parent, _transform(refs, parent, box)) for pixels, parent, box in made]
+        results = _results(calls, text, range(len(refs), len(refs) + len(new)))
+        body = text.replace(IMAGE, "") + IMAGE * len(new) if mapping.crops == "cut" else text
+        turns.append(EnvTurn(Observation(body, tuple(new), results), ()))
+        shown += [pixels for pixels, _, _ in made]
+        refs += new
+    return _ended(sample, tuple(refs), turns)
+
+
+def _ended(sample: Sample, refs: tuple[ImageRef, ...], turns: Sequence[Turn]) -> Trajectory:
+    """Its end: an answer, the last call that nothing answers, or nothing that the model said. An answer without tags
+    is the last turn without its thought."""
+    last = turns[-1] if turns else None
+    if last is None:
+        return Trajectory(sample.id, sample, (), refs, (), Stop.BROKEN, 0, "the file has no turn of the model")
+    if not isinstance(last, PolicyTurn) or last.calls:
+        return Trajectory(sample.id, sample, (), refs, tuple(turns), Stop.MAX_TURNS, 0)
+    if last.answer is None:
+        last = replace(last, answer=_THOUGHT.sub("", last.text).strip() or None)
+    return Trajectory(sample.id, sample, (), refs, (*turns[:-1], last), Stop.ANSWERED, 0)
+
+
+def _sample(item: Item, refs: tuple[ImageRef, ...]) -> Sample:
+    """The question; rollouts of one question have one id."""
+    told = [item.question, item.answer, *(ref.full for ref in refs)]
+    number = hashlib.sha256("\x1f".join(told).encode()).hexdigest()[:16]
+    truth = dict(item.truth)
+    task = str(truth.get("source") or item.task)
+    return Sample(f"{task}-{number}", task, "answer", SPLIT, item.question, item.answer, refs, (), truth)
+
+
+_CODE = re.compile(r"(?:<code>\s*)?```python\n(.*?)(?:```|\Z)|<code>(.*?)(?:</code>|\Z)", re.DOTALL)
+
+
+def _decoded(text: str) -> DecodedTurn:
+    calls = parse_calls(text) or tuple(
+        Call(match.group(), "code", {"code": match[1] or match[2] or ""}) for match in _CODE.finditer(text)
+    )
+    return DecodedTurn(text, calls, parse_answer(text))
+
+
+def _results(calls: Sequence[Call], text: str, made: range) -> tuple[CallResult, ...]:
+    """A result for each call: pictures one for each if their numbers agree, else all of the last one."""
+    status: Literal["ok", "error"] = "error" if not made and _FAILED.search(text) else "ok"
+    found: list[CallResult] = []
+    for number, call in enumerate(calls):
+        own = made[number : number + 1] if len(made) == len(calls) else made if number == len(calls) - 1 else ()
+        message = text.replace(IMAGE, "").strip()
+        found.append(CallResult(call.name, call.arguments, status, message, 0.0, tuple(own)))
+    return tuple(found)
+
+
+Made = tuple[Pixels, int | None, tuple[int, int, int, int] | None]
+"""A picture, the one that it was made from, and its box there in pixels; None where that is not known."""
+
+
+def _placed(calls: Sequence[Call], before: Sequence[Pixels], picture: Pixels) -> Made:
+    """A picture that the row has, with its place if it is the crop that a call asks for."""
+    for call in calls:
+        if (box := crops.asked_box(call.arguments or {})) and (found := crops.shown(box, before, picture)):
+            return picture, *found
+    return picture, None, None
+
+
+def _cut(call: Call, before: Sequence[Pixels], mapping: RowMapping) -> Made | None:
+    """The picture that a call asks for, in the mapping's unit (``box_space``); None for what is no crop. DeepEyes cuts
+    from the question's image; ``image_idx`` and ``target_image`` (from 1) name another."""
+    given: Mapping[str, Json] = call.arguments or {}
+    if (box := crops.asked_box(given)) is None:
+        return None
+    number, of = given.get("image_idx"), given.get("target_image")
+    index = number if isinstance(number, int) else of - 1 if isinstance(of, int) else 0
+    if not 0 <= index < len(before):
+        return None
+    pixels = before[index]
+    place = crops.within(box, pixels, mapping.box_space)
+    if place is None:
+        return None
+    x1, y1, x2, y2 = place
+    return pixels[y1:y2, x1:x2].copy(), index, place
+
+
+def _transform(refs: Sequence[ImageRef], parent: int | None, box: tuple[int, int, int, int] | None) -> Json:
+    """The operation as the zoom tool writes it: in pixels of the parent's view, and of the parent itself."""
+    if parent is None or box is None:
+        return None
+    ref = refs[parent]
+    across, down = ref.view_width / ref.width, ref.view_height / ref.height
+    view: Box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    return {"op": "zoom", "box": list(view), "box_full": list(box)}
