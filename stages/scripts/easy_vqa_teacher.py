@@ -98,7 +98,7 @@ class EasyVqaEndpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body.encode())
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, as the base class has it
         """Says nothing: thousands of requests are no news."""
 
 

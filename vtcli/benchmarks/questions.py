@@ -40,7 +40,7 @@ class RowCursor:
         change, large, pointed = self.benchmark.change, dict[str, bool](), set[str]()
         for number, (where, at, row, _) in enumerate(samples.walk(paths, form, None)):
             wanted = True
-            if (pointer := samples.pointer(row, form)) is not None:
+            if (pointer := samples.pointer_of(row, form)) is not None:
                 pointed.add(pointer)
                 wanted = large.get(pointer, True)
             elif change is not None and change.only_large and change.above is not None:
@@ -62,7 +62,7 @@ class RowCursor:
         for where, at, row, _ in self._rows:
             self._next += 1
             key, last = str(row.get(form.id)), self._next == number + 1
-            own = samples.pointer(row, form) is None
+            own = samples.pointer_of(row, form) is None
             if own and key in self.held and not (self.held[key] or last):
                 self.held[key] = samples.pictures(row, form, at.parent, where)
             if last:

@@ -161,7 +161,7 @@ def changed(data: Sequence[bytes], change: Change | None, turn: str, where: str)
 
 def _spread(paths: Sequence[Path], form: Format, choice: RowChoice) -> tuple[set[int], set[str]]:
     """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
-    pointers = [pointer(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
+    pointers = [pointer_of(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
     count = len(pointers) if choice.limit is None else min(choice.limit, len(pointers))
     chosen = {i * len(pointers) // count for i in range(choice.part.first, count, choice.part.step)}
     return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
@@ -232,7 +232,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
         asked = template.format_map({**values, "question": question.strip(), "options": listing})
     except KeyError as error:
         raise InputError(f"{where} has no column {error} that the prompt of {benchmark.title} names.") from error
-    return RowText(key, asked.strip(), tuple(given), truth, pointer(row, form))
+    return RowText(key, asked.strip(), tuple(given), truth, pointer_of(row, form))
 
 
 def _references(value: Any, form: Format) -> list[Any]:
@@ -277,7 +277,7 @@ def _order(count: int, key: str, seed: int) -> list[int]:
     return sorted(range(count), key=lambda k: hashlib.sha256(f"{seed}/{key}/{k}".encode()).digest())
 
 
-def pointer(row: Mapping[str, Any], form: Format) -> str | None:
+def pointer_of(row: Mapping[str, Any], form: Format) -> str | None:
     value = row.get(form.images[0]) if form.images else None
     short = isinstance(value, str) and 0 < len(value) <= files.POINTER_CHARS and "." not in value
     return value if short and isinstance(value, str) else None
