@@ -79,12 +79,12 @@ $(HARNESS)/.installed: pyproject.toml | setup
 	site=$$($(HARNESS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$site/ours.pth"
 	$(HARNESS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) inspect-ai==0.3.285 loguru==0.7.3 \
-		jsonlines==4.0.0 pytablewriter==1.2.1 sacrebleu==2.6.0 scikit-learn==1.9.1 evaluate==0.4.6 tenacity==9.2.1 tiktoken==0.14.0
+		jsonlines==4.0.0 pytablewriter==1.2.1 sacrebleu==2.6.0 scikit-learn==1.9.1 evaluate==0.4.6 tenacity==9.2.1 tiktoken==0.14.0 anls==0.0.2
 	$(HARNESS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps lmms-eval==0.7.3
 	touch $@
 
 test-harness: $(HARNESS)/.installed
-	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness_clients.py
+	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness_clients.py tests/signals/test_lmms_scores.py
 
 # easy-vqa from its package to a report, with and without a filter by pass rate; docs/results.md. SEED=1, EASY_VQA=FOLDER.
 easy-vqa: setup
