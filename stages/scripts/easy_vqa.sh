@@ -46,8 +46,8 @@ for arm in mixed all; do
     taught=$(vtcli sft +recipe=toolsrl "name=easy-taught-$arm" "${common[@]}" "sft.data=$demos" "sft.model=$base" sft.epochs=3 | made)
     policy=$(vtcli rl +recipe=grpo_accuracy "name=easy-policy-$arm" "${common[@]}" "rl.data=$rows" "rl.model=$taught" \
         rl.steps_per_phase=10 | made)
-    sft=$(evaluate "name=easy-report-taught-$arm" "eval.label=sft, $arm" "eval.model=$taught" "eval.baseline=$before")
-    rl=$(evaluate "name=easy-report-policy-$arm" "eval.label=rl, $arm" "eval.model=$policy" "eval.baseline=$sft")
-    evaluate "name=easy-report-policy-$arm-no-tools" "eval.label=rl, $arm, no tools" "eval.model=$policy" eval.tools=none "eval.baseline=$rl"
+    sft=$(evaluate "name=easy-report-taught-$arm" "eval.label=sft $arm" "eval.model=$taught" "eval.baseline=$before")
+    rl=$(evaluate "name=easy-report-policy-$arm" "eval.label=rl $arm" "eval.model=$policy" "eval.baseline=$sft")
+    evaluate "name=easy-report-policy-$arm-no-tools" "eval.label=rl $arm without tools" "eval.model=$policy" eval.tools=none "eval.baseline=$rl"
 done
-evaluate name=easy-report "eval.label=rl, mixed" "eval.model=$(vtcli artifacts show easy-policy-mixed@latest | python -c 'import json, sys; print(json.load(sys.stdin)["ref"])')" "eval.baseline=$rl"
+evaluate name=easy-report "eval.label=rl mixed" "eval.model=$(vtcli artifacts show easy-policy-mixed@latest | python -c 'import json, sys; print(json.load(sys.stdin)["ref"])')" "eval.baseline=$rl"
