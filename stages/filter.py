@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
+from rich.progress import Progress
+
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config.bounds import shares
@@ -236,7 +239,11 @@ def _against(config: Config, store: ArtifactStore) -> list[Artifact]:
 def _rows(config: Config, tables: Mapping[str, parquet.ParquetTable]) -> list[RowFacts]:
     """The facts of all rows, or of the shard's part of each file."""
     parts = {name: shards.part(len(table.ids), config.shard, "filter.shard") for name, table in tables.items()}
-    return [row for name, table in tables.items() for row in facts_of(table, parts[name])]
+    found: list[RowFacts] = []
+    with Progress(console=Console(stderr=True)) as bar:
+        for name, table in tables.items():
+            found += bar.track(facts_of(table, parts[name]), total=len(parts[name]), description=name)
+    return found
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:

@@ -148,6 +148,7 @@ def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator
     """The facts of every usable row of a file of samples or demonstrations, or of a part of its rows."""
     file = table.path.stem
     columns = [name for name in table.columns if name != "images"] if encoded.COLUMN in table.columns else []
+    shared: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
     for index, row in enumerate(table.rows(*columns, part=part), part.start if part else 0):
         shas, sizes = _images(row, table.path)
         media = [*shas, *(video["video"] for video in row.get("videos") or ())]
@@ -155,12 +156,12 @@ def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator
         yield RowFacts(
             file=file,
             index=index,
-            id=row["id"],
+            id=table.ids[index],
             form=sys.intern(form),  # a million rows share these
             question=question,
             answer=sys.intern(answer) if len(answer) < SHORT else answer,
-            sizes=sizes,
-            media=tuple(media),
+            sizes=shared.setdefault(sizes, sizes),
+            media=tuple(sys.intern(sha) for sha in media),  # several rows may show one image
             content=_content(row, media),
         )
 

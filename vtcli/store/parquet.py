@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -284,7 +285,7 @@ class ParquetTable:
     def row(self, index: int, *columns: str) -> dict[str, Any]:
         """One row, or some columns of it; images are read only with their column. Raises ``InputError`` for an image
         whose file is missing or has changed."""
-        group, offset = self._places[index]
+        group, offset = self._groups[index], self._offsets[index]
         if "images" in columns and encoded.COLUMN in self.columns:
             columns = (*columns, "id", encoded.COLUMN)
         with self._guard, _readable(self.path):
@@ -307,7 +308,8 @@ class ParquetTable:
     def rows(self, *columns: str, part: range | None = None) -> Iterator[dict[str, Any]]:
         """Some columns of all usable rows in order, or of a part of them, a row group at a time. Images come as they
         are held."""
-        chosen = self._places if part is None else self._places[part.start : part.stop]
+        part = range(len(self.ids)) if part is None else part
+        chosen = zip(self._groups[part.start : part.stop], self._offsets[part.start : part.stop], strict=True)
         for group, places in groupby(chosen, itemgetter(0)):
             with self._guard, _readable(self.path):
                 found = self._read(group, *columns).to_pylist()
@@ -315,16 +317,13 @@ class ParquetTable:
 
     def column(self, name: str) -> Iterator[Any]:
         """One column of all usable rows, a row group at a time; nothing else is read."""
-        for group, places in groupby(self._places, itemgetter(0)):
-            with self._guard, _readable(self.path):
-                found = self._read(group, name).column(name).to_pylist()
-            yield from (found[offset] for _, offset in places)
+        return (row[name] for row in self.rows(name))
 
     def copy(self, path: Path, indices: Iterable[int]) -> None:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
         complete or absent. Raises ``InputError`` for disk trouble."""
         by_group: dict[int, list[int]] = {}
-        for group, offset in sorted(self._places[index] for index in set(indices)):
+        for group, offset in sorted((self._groups[index], self._offsets[index]) for index in set(indices)):
             by_group.setdefault(group, []).append(offset)
         schema, temp = self._file.schema_arrow, disk.temporary(path)
         with disk.checked(path):
@@ -398,7 +397,7 @@ class ParquetTable:
     def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:
         """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
         self.ids: list[str] = []
-        self._places: list[tuple[int, int]] = []
+        self._groups, self._offsets = array("l"), array("l")  # of the usable rows: a million tuples take 100 MB
         bad: list[str] = []
         seen: set[str] = set()
         for number, check in enumerate(checks):
@@ -408,7 +407,8 @@ class ParquetTable:
             else:
                 seen.add(check.id)
                 self.ids.append(check.id)
-                self._places.append((check.group, check.offset))
+                self._groups.append(check.group)
+                self._offsets.append(check.offset)
         return tuple(bad)
 
 
