@@ -35,7 +35,7 @@ from vtcli.probes import effects
 from vtcli.probes.causal import CausalProbe, ProbePlanner
 from vtcli.probes.run import ProbeRun
 from vtcli.protocols import Chat, Policy, Reward, Sampling, Signal, TemperatureSpan, ToolTerm
-from vtcli.report import build, content, evaluated, folder, side_by_side
+from vtcli.report import build, content, emergent, evaluated, folder, side_by_side
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.loop import (
     MAX_TEMPERATURE,
@@ -461,6 +461,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
         folder.save_probe(out, rolled.probe.rows, probed, images)
     run = side_by_side.BenchmarkRun(label, judge, found)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
+    extra += emergent.tables(series, stage.store, parents.get("model"), config.seed)
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
@@ -490,4 +491,6 @@ def _print_again(config: Config, report: Artifact, parents: Mapping[str, Artifac
     run, probed = side_by_side.BenchmarkRun(label, judge, found), folder.load_probe(report.path)
     measured = _benchmark_results(config, found, label, judge)
     extra = evaluated.tables(run, config.benchmark, measured, parents.get("report"), probed, config.seed)
+    series, store = folder.load_series(report.path), ArtifactStore(RunSettings.of(config.job, "report").home)
+    extra += emergent.tables(series, store, parents.get("model"), config.seed)
     evaluated.show(report.path, extra, config.seed, faithful=config.policy == "imported")

@@ -8,10 +8,13 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import Progress
 
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
@@ -49,12 +52,12 @@ from vtcli.rollout.loop import Limits, refuse_broken, refuse_no_room
 from vtcli.rollout.threads import EventLoop, compute
 from vtcli.runs.benchmark_questions import BenchmarkQuestions
 from vtcli.runs.identity import outside_code, targets
-from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
 from vtcli.runs.sources import ModelSource, source_model
 from vtcli.sandbox.host.pool import PoolConfig
 from vtcli.schema import Sample
 from vtcli.signals.measuring import OpenJudge, SignalMeter
-from vtcli.store import codec, disk, parquet, videos
+from vtcli.store import codec, disk, parquet, shards, videos
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, as_given, encode_png
 from vtcli.store.records import SampleSet
@@ -68,6 +71,8 @@ RUNTIME_KEYS = (
         "filter.max_broken",
         "filter.max_unjudged",
         "filter.device",
+        "filter.shard",
+        "filter.merge",
     ),
     *("filter.limits.timeout_s", "engine", *judging.RUNTIME_KEYS),
     *(key.replace("judge", "filter.second_judge", 1) for key in judging.RUNTIME_KEYS),
@@ -95,6 +100,8 @@ class Config:
     against_splits: tuple[str, ...] = ("validation", "test")  # of them
     benchmark: dict[str, Benchmark] = field(default_factory=dict[str, Benchmark])  # conf/benchmark, the same
     benchmarks_in: str | None = None  # folder with local copies of their files
+    shard: str | None = None
+    merge: int | None = None
     rollouts: Rollouts = field(default_factory=Rollouts)
     judge: OpenJudge | None = None  # conf/judge; None: the oracle
     second_judge: OpenJudge | None = None  # the same: rules of questions ask both (filters.judged)
@@ -117,6 +124,9 @@ class Config:
                 "filter.rules is empty: expected rules by name. Choose a file of conf/filter: filter=rows"
             )
         shares(self, "max_broken", "max_unjudged")
+        shards.part(1, self.shard, "filter.shard")
+        if self.shard and self.merge:
+            raise ConfigError(f"filter.shard={self.shard} and filter.merge={self.merge}: expected one of the two")
         self._require_references()
         asking = applying.needs(self.rules, FACT)
         if asking and oracle.judges(self.judge):
@@ -155,14 +165,14 @@ class Config:
 
 def run(config: Config) -> Artifact:
     """Returns an artifact of the input's kind: its Parquet files without the dropped rows, ``filter.json``,
-    ``dropped.jsonl`` and ``facts/``.
+    ``dropped.jsonl`` and ``facts/``. Of a shard only what was measured.
 
     Raises:
         InputError: data or a model that cannot be used, or no row that stays.
         EngineError: an engine or judge that fails, too many broken rollouts.
     """
-    settings = RunSettings.of(config.job, "filtered")
-    store = ArtifactStore(settings.home)
+    whole = RunSettings.of(config.job, "filtered")
+    store = ArtifactStore(whole.home)
     data = store.resolve(config.data)
     if data.kind not in ("dataset", "demos"):
         store.resolve(config.data, "dataset")  # says what is needed
@@ -173,22 +183,22 @@ def run(config: Config) -> Artifact:
             f"or leave the rule out (~filter.rules.{needy[0]})"
         )
     source = source_model(store, config.model) if needy and config.model else None
-    against = [store.resolve(ref) for ref in config.against]
-    for artifact in against:
-        if artifact.kind not in ("dataset", "demos"):
-            store.resolve(artifact.ref, "dataset")
+    against = _against(config, store)
     facts, folder = store.root / ".facts", Path(config.benchmarks_in or "")
     benchmarks = config.benchmark if applying.needs(config.rules, HELD_OUT) else {}
     copies = BenchmarkQuestions(benchmarks, config.benchmarks_in).files()
     parents = list({a.ref: a for a in (data, *(source.parents if source else ()), *against)}.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("filter") if source else ()))
-    scope = Scope(free, (source.files if source else {}) | copies)
-    with open_run(settings, "filter", data.kind, config.job, parents, scope) as stage:
+    request = fingerprint("filter", data.kind, whole, config.job, parents, runtime_keys=free)
+    measured = shards.measured(store, whole.name, config.merge, request) if config.merge is not None else []
+    settings = replace(whole, name=shards.name_of(whole.name, config.shard)) if config.shard else whole
+    scope = Scope(free, (source.files if source else {}) | copies, lineage=measured)
+    with open_run(settings, "filter", "facts" if config.shard else data.kind, config.job, parents, scope) as stage:
         if stage.reused:
             print_all(accounts.filtered(json.loads((stage.reused.path / "filter.json").read_text())))
             return stage.reused
         tables = _tables(config, data)
-        rows = [row for table in tables.values() for row in facts_of(table)]
+        rows = _rows(config, tables)
         rolling, held = _Rollouts(config, stage, data, source), ReferenceReader(facts, against, config.against_splits)
         held.add(folder, benchmarks, ImageStore(stage.work / "benchmarks"))
         hashes = HashMeter(StoredHashes(facts / "image_hash.bin"), lambda row: tables[row.file].images(row.index))
@@ -205,14 +215,35 @@ def run(config: Config) -> Artifact:
             TAUGHT: lambda rows, decided: taught_of(data.path, rows),
         }
         try:
-            found = applying.apply(config.rules, rows, measures, config.rollouts.k)
+            found = applying.apply(config.rules, rows, measures, config.rollouts.k, config.shard is not None)
         finally:
             asked.close()
             rolling.close()
         policy = source.name if source else None
         k = config.rollouts.k if policy else None
         said = account.account(found, {"data": data.ref, "policy": policy, "k": k}) | asked.account()
+        if config.shard:
+            account.write(stage.work / "facts", found, said)
+            return stage.commit(stage.work / "facts", {"rows": len(rows), "request": request})
         return _finish(stage, data, said, tables, found, held)
+
+
+def _against(config: Config, store: ArtifactStore) -> list[Artifact]:
+    found = [store.resolve(ref) for ref in config.against]
+    for artifact in found:
+        if artifact.kind not in ("dataset", "demos"):
+            store.resolve(artifact.ref, "dataset")
+    return found
+
+
+def _rows(config: Config, tables: Mapping[str, parquet.ParquetTable]) -> list[RowFacts]:
+    """The facts of all rows, or of the shard's part of each file."""
+    parts = {name: shards.part(len(table.ids), config.shard, "filter.shard") for name, table in tables.items()}
+    found: list[RowFacts] = []
+    with Progress(console=Console(stderr=True)) as bar:
+        for name, table in tables.items():
+            found += bar.track(facts_of(table, parts[name]), total=len(parts[name]), description=name)
+    return found
 
 
 def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
@@ -227,7 +258,9 @@ def _tables(config: Config, data: Artifact) -> dict[str, parquet.ParquetTable]:
         raise InputError(
             f"{data.ref} has none of {', '.join(names)}; it has {have}. Set filter.forms and filter.splits."
         )
-    tables = {path.stem: parquet.ParquetTable(path, schema, config.bad_rows) for path in paths}
+    # A shard reads the images of its own rows; the merge checks all.
+    bad_rows = "when_read" if config.shard and config.bad_rows == "error" else config.bad_rows
+    tables = {path.stem: parquet.ParquetTable(path, schema, bad_rows) for path in paths}
     sys.stderr.writelines(f"skipped: {line}\n" for table in tables.values() for line in table.bad)
     return tables
 

@@ -283,6 +283,7 @@ class _Server:
             history=History(config.history, self.recorder),
             metrics=self.service.metrics,
             stored=stored,
+            has_logprobs=self.family is not None,
         )
 
     async def _drain(self) -> None:

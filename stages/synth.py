@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -11,9 +10,10 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +26,10 @@ from vtcli.config.bounds import at_least
 from vtcli.data import preview, sheet
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, Item
+from vtcli.data.held_out import first_media, unseen
 from vtcli.data.importers import hub
 from vtcli.data.importers.problems import BadRow, BadRows, RowProblem, report_bad
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.parallel import ordered_map
 from vtcli.data.teachers.dialect import Calls
 from vtcli.engines.openai.ledger import Ledger
@@ -49,8 +51,8 @@ from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
 from vtcli.envs.imitate import NO_RUNNER
-from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, sample_parts
-from vtcli.envs.produce import Chunk, produce, sandbox_until_here
+from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, keeping, sample_parts
+from vtcli.envs.produce import Chunk, produce, sandbox_until_here, with_pixels
 from vtcli.envs.prompts import read_prompt
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -70,9 +72,9 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter
 from vtcli.store import disk, parquet, records, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore, Sizing
-from vtcli.store.records import Demo, SampleSet
+from vtcli.store.records import Demo, Media, SampleSet
 
-Row = tuple[Sample | Demo, list[bytes]]
+Row = tuple[Sample | Demo, Media]
 RUNTIME_KEYS = ("synth.workers", "synth.merge")
 """Keys that do not change what is made."""
 
@@ -109,6 +111,7 @@ class Config:
     sandbox: PoolConfig = field(default_factory=PoolConfig)
     sheet: int = 5  # samples per task on the contact sheet
     bad_rows: Literal["error", "skip"] = "error"  # imported rows that cannot be used
+    keep_images: KeepImages = "png"  # how imported ones are held: decoded, as they came, or by path
     preview: int = 0  # write a page of so many rows of every file, and nothing else
     teacher: BoundTeacher | None = None  # conf/teacher: who plays the policy on the rows of synth.distil.data
     distil: Distillation = field(default_factory=Distillation)
@@ -175,8 +178,9 @@ def run(config: Config) -> Artifact | None:
 
 
 def _parts(config: Config) -> list[ParquetPart]:
+    data = keeping(config.data, config.keep_images)
     if config.demos is None:
-        return sample_parts(config.data, config.forms, config.seed, config.shard, config.tools)
+        return sample_parts(data, config.forms, config.seed, config.shard, config.tools)
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
     sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
@@ -184,12 +188,13 @@ def _parts(config: Config) -> list[ParquetPart]:
     card, prompt = read_card(config.env), read_prompt(config.prompt)
     setting = DemonstrationSetup(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     sandbox = config.sandbox if card.runner else None
-    return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
+    return demo_parts(data, wanted, setting, config.seed, config.shard, sandbox)
 
 
 def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
-    write: Any = records.write_demos if config.demos else records.write_samples
+    writes: Any = records.write_demos if config.demos else records.write_samples
+    write = partial(writes, as_they_came=config.keep_images != "png")
     held_out: dict[str, str] = {}
     dropped: dict[str, dict[str, str]] = {}
     columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -203,13 +208,13 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
                 made = _generated(part, config.workers or os.cpu_count() or 1, bad)
                 rows = bar.track(_merged(part, parents, bad) if parents else made, total=part.rows, task_id=shown)
                 seen: dict[str, str] = {}
-                write(path, rows if part.held_out else _unseen(rows, held_out, seen))
+                write(path, rows if part.held_out else unseen(rows, held_out, seen))
                 bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
             bar.update(shown, completed=part.rows)
             dropped[part.name] = json.loads(left_out.read_text())
             if part.held_out:
-                held_out |= _digests(path)
+                held_out |= first_media(path)
     _report_dropped(parts, dropped, folder)
     reasons = report_bad(folder / "bad_rows.jsonl", [stage.work / f"{part.name}.bad.jsonl" for part in parts])
     parquet.write_card(folder)
@@ -262,31 +267,6 @@ def _merged(part: ParquetPart, parents: Sequence[Artifact], bad: BadRows) -> Ite
     return shards.rows([parent.path / f"{part.name}.parquet" for parent in parents], groups)
 
 
-def _unseen(rows: Iterable[Row], held_out: Mapping[str, str], dropped: dict[str, str]) -> Iterator[Row]:
-    """The rows whose first image or video is not in ``held_out``; the ids of the others go into ``dropped``, with the
-    id of the held-out row."""
-    for row in rows:
-        same = held_out.get(hashlib.sha256(row[1][0]).hexdigest()) if row[1] else None
-        if same is None:
-            yield row
-        else:
-            dropped[row[0].id] = same
-
-
-def _digests(path: Path) -> dict[str, str]:
-    """Returns the sha256 of each row's first image, with the row's id. Equal pixels have equal PNG bytes. A row
-    without images has the digest of its first video, which is the video's name. A demonstration may have neither."""
-    file = pq.ParquetFile(path)
-    columns = [name for name in ("id", "images", "videos") if name in file.schema_arrow.names]
-    found: dict[str, str] = {}
-    for row in (row for batch in file.iter_batches(batch_size=32, columns=columns) for row in batch.to_pylist()):
-        if row["images"]:
-            found.setdefault(hashlib.sha256(row["images"][0]["bytes"]).hexdigest(), row["id"])
-        elif row.get("videos"):
-            found.setdefault(Path(row["videos"][0]["video"]).stem, row["id"])
-    return found
-
-
 def _counts(path: Path) -> Mapping[str, int]:
     """Rows per task, or per task and kind: ids are <task>-<split>-<number> or <task>-demo-<split>-<number>-<kind>, and
     a task's name may hold a hyphen."""
@@ -304,7 +284,7 @@ def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
         for same in chunks.values():
             left = config.preview
             for chunk in same:
-                cards += _previewed(replace(chunk, items=chunk.items[:left]))
+                cards += _previewed(with_pixels(chunk, chunk.items[:left]))
                 left -= len(chunk.items[:left])
     disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
     bad = sum(bool(card.problem) for card in cards)
@@ -331,7 +311,7 @@ def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:
     """The first items of every task; of demonstrations the first of every task and kind."""
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
-        made = [row for c in chunks.values() for row in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
+        made = [row for c in chunks.values() for row in produce(with_pixels(c, c.items[: config.sheet // 2 + 1]))]
         found = [row[0] for row in made if not isinstance(row, BadRow)]
         strips = [sheet.episode(e.id, e.messages, e.images) for e in found if isinstance(e, DemoEpisode)]
         return sheet.sheet(sheet.packed(strips))

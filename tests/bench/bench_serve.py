@@ -5,7 +5,9 @@ python tests/bench/bench_serve.py --write docs/benchmarks.md  # and puts the tab
 
 Real tools, the engine ``hf`` and the base model that comes with vtcli, greedy, with the bounds that we ship. Evaluation
 and clients take turns. Clients are timed from the first question sent to the last answer read. ``vtcli eval`` is timed
-from the first to the last turn of the engine, so loading and reports do not count.
+from the first to the last turn of the engine, so the model's loading and reports do not count. A server decodes the
+images of each question, and so does the evaluation when it reads its data; that is measured apart, and added. CPU
+seconds are of all threads of a process. Set OMP_NUM_THREADS=1 on a busy machine, or idle threads count as work.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 
+from stages.eval import Config as EvalConfig
+from vtcli.config import compose
 from vtcli.engines.policies import Engine, Placement, TrainedPolicy, open_policy
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
@@ -48,18 +52,41 @@ TASKS = ("rotflip", "zoom", "read_value", "count")
 CLIENTS = 64
 MARKS = ("<!-- serve -->", "<!-- /serve -->")
 SPAN = "VTCLI_BENCH_SPAN"
-"""Names the file into which the evaluation's engine writes when it began and ended."""
+"""Names the file into which the evaluation's engine writes what it took."""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds by the clock, and those of all cores."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls, pid: int | None = None) -> Took:
+        """What this process, or another one, has taken until now."""
+        if pid is None:
+            return cls(time.monotonic(), time.process_time())
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return cls(time.monotonic(), (int(fields[11]) + int(fields[12])) / TICKS)
+
+    def __sub__(self, before: Took) -> Took:
+        return Took(self.wall - before.wall, self.cpu - before.cpu)
+
+    def __add__(self, more: Took) -> Took:
+        return Took(self.wall + more.wall, self.cpu + more.cpu)
 
 
 def timed_engine(engine: Engine, family: Family, view: View, limits: Limits, place: Placement) -> TrainedPolicy:
     """The engine ``hf``, which writes when its first turn began and its last one ended (``engine.own``)."""
     policy: Any = open_policy(Engine(max_batch=engine.max_batch), family, view, limits, place)
-    complete, begun, span = policy.complete, list[float](), Path(os.environ[SPAN])
+    complete, begun, span = policy.complete, list[Took](), Path(os.environ[SPAN])
 
     async def timed(request: Request) -> Completion:
-        begun.append(time.monotonic())
+        begun.append(Took.now())
         found: Completion = await complete(request)
-        span.write_text(json.dumps([begun[0], time.monotonic()]))
+        span.write_text(json.dumps(astuple(Took.now() - begun[0])))
         return found
 
     policy.complete = timed
@@ -78,24 +105,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """All clients' replies to the questions, in order, and the seconds of all of them together."""
+    """All clients' replies to the questions, in order, and what all of them together took of the server."""
 
     replies: Sequence[Reply]
-    seconds: float
+    server: Took
+    clients_cpu: float  # s
 
     @property
     def answered(self) -> list[Reply]:
         return [one for one in self.replies if one.status == 200]
 
-    @property
-    def rate(self) -> float:
-        """Trajectories/s."""
-        return len(self.answered) / self.seconds
-
-    def percentiles(self) -> str:
-        """p50 and p99 of the seconds of an answer."""
+    def row(self, title: str) -> str:
+        """Line of the table: rate, CPU, percentiles of an answer's seconds, and statuses."""
+        count = len(self.answered)
         low, high = np.percentile([one.seconds for one in self.answered], [50, 99])
-        return f"{low:.1f} | {high:.1f}"
+        cpu = f"{self.server.cpu / count * 1e3:.1f} | {self.clients_cpu / count * 1e3:.1f}"
+        return f"| {title} | {count / self.server.wall:.1f} | {cpu} | {low:.1f} | {high:.1f} | {statuses(self)} |"
 
 
 def main() -> None:
@@ -122,39 +147,67 @@ def measure(folder: Path, model: Path, count: int, pairs: int, overload: int) ->
     counts = [f"data.tasks.{task}.{split}=1" for task in TASKS for split in ("train", "validation", "test")]
     vtcli("synth", *COMMON, f"home={home}", "name=data", *counts, f"data.tasks.zoom.test={count}", "synth.workers=1")
     asked = questions(home / "data" / "v1", ImageStore(folder / "images", open_family(model).sizing(ImageLimits())))
-    rates: dict[str, list[float]] = {"eval": [], "serve": []}
+    evals: list[Took] = []
     passes: list[Pass] = []
-    with server(model, folder) as url:
-        asyncio.run(clients(url, asked[:CLIENTS], CLIENTS))  # warm
+    answers: dict[str, str] = {}
+    with server(model, folder) as (url, pid):
+        asyncio.run(clients(url, pid, asked[:CLIENTS], CLIENTS))  # warm
         for pair in range(pairs):
             for side in ("eval", "serve")[:: 1 if pair % 2 else -1]:
                 if side == "eval":
-                    seconds, answers = evaluated(home, model, folder, f"report-{pair}")
-                    rates[side].append(len(asked) / seconds)
+                    took, answers = evaluated(home, model, folder, f"report-{pair}")
+                    evals.append(took)
                 else:
-                    passes.append(asyncio.run(clients(url, asked, CLIENTS)))
-                    rates[side].append(passes[-1].rate)
-            print(f"pair {pair + 1}: {rates['eval'][-1]:.1f}, {rates['serve'][-1]:.1f} trajectories/s", file=sys.stderr)
-        refused = asyncio.run(clients(url, (asked * overload)[:overload], overload))
+                    passes.append(asyncio.run(clients(url, pid, asked, CLIENTS)))
+            print(f"pair {pair + 1}: {evals[-1]}, {passes[-1].server}", file=sys.stderr)
+        refused = asyncio.run(clients(url, pid, (asked * overload)[:overload], overload))
     told = [reply.answer for reply in passes[-1].replies]
     same = sum(answers[question] == answer for (question, _), answer in zip(asked, told, strict=True))
-    ratios = [b / a for a, b in zip(rates["eval"], rates["serve"], strict=True)]
-    whole = Pass([reply for one in passes for reply in one.replies], sum(one.seconds for one in passes))
-    eval_rate = statistics.median(rates["eval"])
+    read = reading(home / "data" / "v1", model, folder)
+    whole = Pass(
+        [reply for one in passes for reply in one.replies],
+        sum((one.server for one in passes), Took(0, 0)),
+        sum(one.clients_cpu for one in passes),
+    )
     return "\n".join(
         [
-            "| | trajectories/s | p50 s | p99 s | statuses |",
-            "|---|--:|--:|--:|---|",
-            f"| `vtcli eval`, 64 at a time | {eval_rate:.1f} | | | |",
-            *(
-                f"| {title} | {one.rate:.1f} | {one.percentiles()} | {statuses(one)} |"
-                for title, one in ((f"{CLIENTS} clients", whole), (f"{overload} clients at once", refused))
-            ),
+            "| | trajectories/s | CPU ms each | clients' CPU ms | p50 s | p99 s | statuses |",
+            "|---|--:|--:|--:|--:|--:|---|",
+            line("`vtcli eval`, 64 at a time, its data read before", evals, len(asked)),
+            line("the same with reading", [one + read for one in evals], len(asked)),
+            whole.row(f"{CLIENTS} clients"),
+            refused.row(f"{overload} clients at once"),
             "",
-            f"Clients / evaluation: {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}], the median "
-            f"and range of {pairs} pairs of {len(asked)} questions. The same answers: {same} of {len(asked)}.",
+            f"Served / evaluated, the median and range of {pairs} pairs of {len(asked)} questions: "
+            f"{ratios(evals, passes)}; with reading {ratios([one + read for one in evals], passes)}. "
+            f"The same answers: {same} of {len(asked)}.",
         ]
     )
+
+
+def line(title: str, found: Sequence[Took], count: int) -> str:
+    """Line of the table of an evaluation."""
+    wall, cpu = (statistics.median(column) for column in zip(*map(astuple, found), strict=True))
+    return f"| {title} | {count / wall:.1f} | {cpu / count * 1e3:.1f} | | | | |"
+
+
+def ratios(evals: Sequence[Took], passes: Sequence[Pass]) -> str:
+    """Throughput by the clock, and trajectories for a second of CPU."""
+    told: list[str] = []
+    for name, of in (("by the clock", lambda took: took.wall), ("by CPU", lambda took: took.cpu)):
+        found = [of(one) / of(other.server) for one, other in zip(evals, passes, strict=True)]
+        told.append(f"{statistics.median(found):.2f} [{min(found):.2f}, {max(found):.2f}] {name}")
+    return ", ".join(told)
+
+
+def reading(data: Path, model: Path, folder: Path) -> Took:
+    """What the evaluation takes to read its questions, whose images it decodes and scales."""
+    limits: ImageLimits = compose.build(EvalConfig, compose.load("eval", [*COMMON, "model=x", "eval.data=x"])).images
+    store = ImageStore(folder / "read", open_family(model).sizing(limits))
+    begin, samples = Took.now(), records.SampleSet(data, "answer", "test", store)
+    for number in range(len(samples)):
+        samples.load(number)
+    return Took.now() - begin
 
 
 def statuses(found: Pass) -> str:
@@ -179,7 +232,7 @@ def questions(data: Path, store: ImageStore) -> list[tuple[str, bytes]]:
     return found
 
 
-async def clients(url: str, asked: Sequence[tuple[str, bytes]], together: int) -> Pass:
+async def clients(url: str, pid: int, asked: Sequence[tuple[str, bytes]], together: int) -> Pass:
     """So many clients ask one question after the other; nobody asks again."""
     room, headers = asyncio.Semaphore(together), {"Content-Type": "application/json"}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
@@ -192,13 +245,13 @@ async def clients(url: str, asked: Sequence[tuple[str, bytes]], together: int) -
                 answer = json.loads(text)["choices"][0]["message"]["content"] if reply.status == 200 else ""
                 return Reply(reply.status, answer, time.perf_counter() - begin, "Retry-After" in reply.headers)
 
-        begin = time.perf_counter()
+        own, theirs = Took.now(), Took.now(pid)
         replies = await asyncio.gather(*(ask(body) for _, body in asked))
-        return Pass(replies, time.perf_counter() - begin)
+        return Pass(replies, Took.now(pid) - theirs, (Took.now() - own).cpu)
 
 
-def evaluated(home: Path, model: Path, folder: Path, name: str) -> tuple[float, dict[str, str]]:
-    """Seconds of the rollouts of ``vtcli eval``, and its answers by id."""
+def evaluated(home: Path, model: Path, folder: Path, name: str) -> tuple[Took, dict[str, str]]:
+    """What the rollouts of ``vtcli eval`` took, and its answers by id."""
     plug = folder / "conf" / "engine" / "timed.yaml"
     plug.parent.mkdir(parents=True, exist_ok=True)
     plug.write_text("name: hf\nown: {_target_: bench_serve.timed_engine}\n")
@@ -206,14 +259,13 @@ def evaluated(home: Path, model: Path, folder: Path, name: str) -> tuple[float, 
     words = [f"eval.model={model}", "eval.data=data:v1", "eval.forms=[answer]", "eval.temperature=0", "engine=timed"]
     words += [f"name={name}", f"home={home}", "--config-dir", str(folder / "conf")]
     vtcli("eval", *COMMON, *words, **{SPAN: str(span)})
-    begin, end = json.loads(span.read_text())
     found = records.read(home / name / "v1" / "trajectories.jsonl", Scored)
-    return end - begin, {one.trajectory.sample.id: one.trajectory.answer or "" for one in found}
+    return Took(*json.loads(span.read_text())), {one.trajectory.sample.id: one.trajectory.answer or "" for one in found}
 
 
 @contextmanager
-def server(model: Path, folder: Path) -> Generator[str]:
-    """The address of a server of its own process, with the bounds that we ship."""
+def server(model: Path, folder: Path) -> Generator[tuple[str, int]]:
+    """The address and process of a server of its own process, with the bounds that we ship."""
     log = folder / "serve.log"
     words = ["serve", *COMMON, f"serve.model={model}", "serve.port=0", f"home={folder / 'served'}"]
     with log.open("w") as file:
@@ -223,7 +275,7 @@ def server(model: Path, folder: Path) -> Generator[str]:
             if process.poll() is not None:
                 raise SystemExit(log.read_text()[-3000:])
             time.sleep(0.1)
-        yield found.group(1)
+        yield found.group(1), process.pid
     finally:
         process.terminate()
         process.wait(timeout=60)

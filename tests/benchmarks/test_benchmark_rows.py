@@ -225,3 +225,14 @@ def test_only_large_images_are_shrunken_and_asked(tmp_path: Path) -> None:
 def test_a_scorer_that_there_is_not_is_named() -> None:
     with pytest.raises(ConfigError, match=r"is scored by \['anlz'\] .* own"):
         replace(shipped()["docvqa"], scores=("anlz",))
+
+
+@pytest.mark.parametrize("image", ["!" * 400, "../../outside.png", "/etc/hostname", "nowhere.png"])
+def test_an_image_that_is_neither_base64_nor_below_the_folder_is_a_problem_of_its_row(
+    tmp_path: Path, image: str
+) -> None:
+    (tmp_path / "outside.png").write_bytes(png(0))
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"row 3: its image is (?:no base64|'.{1,60}'; expected bytes, base64)"):
+        files.pictures(image, folder, "row 3")

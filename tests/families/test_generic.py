@@ -338,6 +338,23 @@ def test_an_image_processor_that_needs_torchvision_says_so(
         open_family(folder)
 
 
+TRIMS_TURNS = (
+    "{% for message in messages %}{% set turn %}{% for part in message['content'] %}"
+    "{{ '<IMG_CONTEXT>' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endset %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + turn | trim + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_a_template_may_strip_a_turn_as_a_whole(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text(TRIMS_TURNS)
+    chat, image = open_family(folder).chat, tiny_generic("internvl").image(0)
+    shown = chat.tokenizer.decode(chat.image_ids(image), skip_special_tokens=False)
+    ids = chat.prompt(" s ", " a <image> b <image> ", [image, image])
+    expected = f"system\ns<|im_end|>\n<|im_start|>user\na {shown} b {shown}<|im_end|>\n<|im_start|>assistant\n"
+    assert chat.tokenizer.decode(ids, skip_special_tokens=False) == f"<|im_start|>{expected}"
+
+
 def test_a_template_with_a_system_prompt_of_its_own_is_taken(folder: Path) -> None:
     path = folder / "chat_template.jinja"
     own = "<|im_start|>system\nYou are kind.<|im_end|>\n"

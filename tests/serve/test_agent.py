@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
+import pytest
 from fakes import make_sample, make_trajectory
-from serving import Gate, Served, served, until
+from serving import DONE, IMAGE, Gate, Script, Served, message, served, until
 
+from vtcli.schema import ImageRef
+from vtcli.serve import agent as agents
 from vtcli.serve import answers
 from vtcli.serve.agent import Bounds
 from vtcli.serve.requests import RequestLimits, parse
+from vtcli.store import image_work
 
 ASKED = b'{"messages": [{"role": "user", "content": "Why?"}]}'
 
@@ -96,3 +101,29 @@ def test_a_thinking_models_answer_is_what_follows_its_thought(tmp_path: Path) ->
         assert (answer.content, answer.reasoning) == ("It is 8.", "It may be 7.\n</think>")
 
     served(tmp_path, Gate(), work)
+
+
+@pytest.mark.parametrize(("pixels", "waited_for"), [(10_000, True), (1_000, False)])
+def test_the_engine_waits_for_small_images_and_not_for_large_ones(
+    pixels: int, waited_for: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions that come together are sampled together, and nobody holds up the engine by large images."""
+    monkeypatch.setattr(agents, "SHARED_PIXELS", pixels)  # the image has 56 x 84
+    begun, end = Event(), Event()
+
+    async def work(server: Served) -> None:
+        add = server.agent.images.store.add_encoded
+
+        def held(data: bytes, where: str) -> ImageRef:
+            begun.set()
+            assert end.wait(20)
+            return add(data, where)
+
+        monkeypatch.setattr(server.agent.images.store, "add_encoded", held)
+        asked = asyncio.create_task(server.post(messages=[message("Why?", IMAGE)]))
+        await until(begun.is_set)
+        assert image_work.busy() is waited_for
+        end.set()
+        assert (await asked)[0] == 200 and not image_work.busy()
+
+    served(tmp_path, Script(DONE), work)

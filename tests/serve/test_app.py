@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import DONE, IMAGE, PIXELS, PNG, URL, ZOOM, Gate, Script, Served, files, message, served, until
 
 from vtcli import __version__
-from vtcli.schema import Scored
+from vtcli.protocols import Request
+from vtcli.schema import Completion, Scored
 from vtcli.serve.requests import RequestLimits
 from vtcli.store import records
 from vtcli.store.images import decode
@@ -95,6 +97,46 @@ def test_steps_are_streamed_while_they_happen(tmp_path: Path) -> None:
         return (await server.post(**ASKED, stream=True))[1]
 
     served(tmp_path, gate, work)
+
+
+class Doubts(Script):
+    """The n-th token of a turn has the log-probability -n."""
+
+    async def complete(self, request: Request) -> Completion:
+        found = await super().complete(request)
+        return replace(found, logprobs=tuple(-float(n) for n in range(len(found.token_ids))))
+
+
+@pytest.mark.parametrize(("fields", "content"), [({}, f"é…{DONE}"), ({"stop": "ans"}, "é…<"), ({"stop": "é"}, "")])
+def test_the_last_turn_as_written_comes_with_its_logprobs(fields: dict[str, Any], content: str, tmp_path: Path) -> None:
+    """Plain and streamed, up to the end of a cut answer."""
+
+    async def work(server: Served) -> None:
+        asked = {"model": "tiny@text", "logprobs": True} | fields
+        _, whole, _ = await server.post(**asked)
+        (choice,) = ChatCompletion.model_validate(whole, strict=True).choices
+        assert choice.message.content == content and choice.logprobs is not None
+        tokens = choice.logprobs.content or []
+        ids = server.agent.chat.encode_turn(f"é…{DONE}")[: len(tokens)]
+        assert [one.logprob for one in tokens] == [-float(n) for n in range(len(tokens))]
+        assert [one.token for one in tokens] == [server.agent.chat.piece(i) for i in ids]
+        assert server.agent.chat.decode(ids).text.startswith(content)
+        assert not tokens or not server.agent.chat.decode(ids[:-1]).text.startswith(content)
+        assert all(one.bytes == ([*one.token.encode()] if "\ufffd" not in one.token else None) for one in tokens)
+        _, chunks, _ = await server.post(**asked, stream=True)
+        told = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["delta"].get("content")]
+        assert told == ([whole["choices"][0]["logprobs"]] if content else [])
+
+    served(tmp_path, Doubts(ZOOM, f"é…{DONE}"), work)
+
+
+def test_an_endpoints_tokens_have_no_logprobs(tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        server.agent.has_logprobs = False
+        status, reply, _ = await server.post(model="tiny@text", logprobs=True)
+        assert (status, reply["error"]["param"]) == (400, "logprobs")
+
+    served(tmp_path, Script(DONE), work)
 
 
 def test_only_the_newest_trajectories_and_their_images_stay(tmp_path: Path) -> None:

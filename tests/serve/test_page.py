@@ -64,8 +64,11 @@ def test_in_a_browser_by_keyboard(tmp_path: Path, chromium: Any) -> None:
         assert [box.get_attribute(name) for name in ("x", "y", "width")] == ["14.00", "14.00", "28.00"]
         there.soon(gate.open.release)
         page.locator("#status", has_text="Answered.").wait_for()
-        assert HOSTILE in page.locator("#answers").inner_text()
-        assert page.locator("#answers img, #answers script").count() == 0
+        answers = page.locator("#answers")
+        assert HOSTILE in answers.inner_text() and answers.locator("img, script").count() == 0
+        whose = answers.locator(".row > .who").all_inner_texts()
+        assert whose == ["policy", "world", "policy", "answer", "reward", "facts"]
+        assert answers.locator(".tag").all_inner_texts()[:2] == ["<think>", "</think>"]  # the viewer sets them apart
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
         page.get_by_role("button", name="Ask again with another seed").click()

@@ -61,6 +61,8 @@ def test_the_newer_limit_wins_and_formats_go_by_the_models_name() -> None:
         ({"messages": [{"role": "user", "content": "x" * 101}]}, 400, "messages"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
         ({"logprobs": True}, 400, "logprobs"),
+        ({"logprobs": True, "model": "policy-v3@full"}, 400, "logprobs"),
+        ({"logprobs": True, "model": "policy-v3@text", "top_logprobs": 2}, 400, "top_logprobs"),
         ({"presence_penalty": 0.5}, 400, "presence_penalty"),
         ({"presence_penalty": 10**400}, 400, "presence_penalty"),
         ({"temperature": float("nan")}, 400, "temperature"),

@@ -12,6 +12,7 @@ from serving import DONE, Gate, Script, Served, head, message, raw, served, unti
 from vtcli.config import compose
 from vtcli.errors import ConfigError
 from vtcli.schema import Stop
+from vtcli.serve import connections
 from vtcli.serve.connections import ConnectionLimits
 from vtcli.serve.requests import RequestLimits
 
@@ -132,6 +133,28 @@ def test_connections_beyond_their_number_are_told_to_come_again(tmp_path: Path) 
         held[1][1].close()
 
     served(tmp_path, Script(DONE), work, connections=ConnectionLimits(count=2))
+
+
+def test_a_connection_too_many_reads_its_answer_after_it_has_sent_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing with unread bytes would reset the connection, and the answer would be lost."""
+    monkeypatch.setattr(connections, "FULL_S", 60)  # the client ends it before
+    asked = head(9_000_000) + b" " * 2_000_000
+
+    async def work(server: Served) -> None:
+        held = await asyncio.open_connection("127.0.0.1", server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(20):
+            for at in range(0, len(asked), 100_000):  # a reset on the way raises ConnectionError
+                writer.write(asked[at : at + 100_000])
+                await writer.drain()
+                await asyncio.sleep(0.001)
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5")
+        for opened in (held[1], writer):
+            opened.close()
+
+    served(tmp_path, Script(DONE), work, connections=ConnectionLimits(count=1))
 
 
 def test_at_its_deadline_a_question_is_answered_as_it_stands(tmp_path: Path) -> None:

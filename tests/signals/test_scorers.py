@@ -248,6 +248,24 @@ def test_vqa_accuracy_leaves_one_person_out() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "same"),
+    [
+        ("1,930", "1930"),
+        ("-1", "1"),
+        ("b/w", "b w"),
+        ("yes!", "yes"),
+        ("none", "0"),
+        ("Joe's", "joe 's"),
+        ("3.5.", "3.5"),
+    ],
+)
+def test_vqa_compares_texts_as_the_challenge_does(said: str, same: str) -> None:
+    """EvalAIAnswerProcessor (VQA, TextVQA): commas go, and a mark is a space unless it touches one."""
+    assert SCORERS["vqa"](asked(same), said) == Grade(1.0, 1)
+    assert SCORERS["vqa"](asked("45%"), "45").correct == 0  # a per cent sign is no such mark
+
+
+@pytest.mark.parametrize(
     ("reply", "read", "official"),
     [
         *[("Yes", True, True), ("no.", False, False), ("No, there is not.", False, False), ("", None, True)],

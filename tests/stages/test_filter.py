@@ -178,7 +178,7 @@ def test_a_near_copy_goes_and_its_hash_is_stored(tmp_path: Path, monkeypatch: py
     assert (gone["rule"], gone["id"], gone["as"]) == ("near", "again", {"source": "answer-train", "id": "first"})
     stored = {line["sha256"]: line["hash"] for line in lines(made.path / "facts" / "image_hash.jsonl")}
     assert list(stored) == [hashlib.sha256(data[0]).hexdigest() for _, data in shown]
-    monkeypatch.setattr(hashing, "image_hash", None)  # a second rule finds them all
+    monkeypatch.setattr(hashing.StoredHashes, "put", None)  # a second rule finds them all
     assert (made.path / "pairs.png").is_file()
     stricter = {"near": partial(duplicates.near, max_bits=0)}
     assert ids(stage.run(config(tmp_path, "near", rules=ROWS | stricter, model=None)))[0] == "first"

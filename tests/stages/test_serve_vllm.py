@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -15,6 +18,9 @@ import stage_server
 import wide_model
 
 from stages import serve as stage
+from vtcli.errors import EngineError
+
+CONTENT = re.compile(r'"content": "(.*?)"')
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,17 +40,20 @@ def until(true: Callable[[], bool], limit_s: float) -> float:
     return time.monotonic() - begin
 
 
-def test_vllm_answers_and_a_client_that_goes_away_takes_its_requests_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, made = list[Any](), stage.open_policy
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The policies that the stage has opened."""
+    found, made = list[Any](), stage.open_policy
 
     def open_policy(*given: Any) -> Any:
-        opened.append(made(*given))
-        return opened[-1]
+        found.append(made(*given))
+        return found[-1]
 
     monkeypatch.setattr(stage, "open_policy", open_policy)
+    return found
 
+
+def test_vllm_answers_and_a_client_that_goes_away_takes_its_requests_with_it(tmp_path: Path, opened: list[Any]) -> None:
     def work(client: stage_server.Client) -> None:
         status, reply = client.post(seed=3, temperature=0)
         assert status == 200 and reply["usage"]["completion_tokens"] > 0
@@ -62,6 +71,30 @@ def test_vllm_answers_and_a_client_that_goes_away_takes_its_requests_with_it(
             until(lambda: not engine.has_unfinished_requests(), 10)  # a second, and a step of the engine
         assert client.post()[0] == 200
 
+    assert stage_server.serve([*words(tmp_path), "engine=vllm"], work) is None
+
+
+def test_a_vllm_server_that_is_killed_is_started_again_and_costs_no_question(tmp_path: Path, opened: list[Any]) -> None:
+    """Streams, whose empty deltas tell the client that it is still waited for."""
+
+    def work(client: stage_server.Client) -> None:
+        (server,) = opened[0]._fleet.servers
+        asked = {"seed": 3, "temperature": 0, "stream": True}
+        before, pid = client.post(**asked), server.child.process.pid
+        os.kill(pid, signal.SIGKILL)
+        during = client.post(**asked)
+        assert server.child.process.pid != pid and server.restarts == 0
+        contents = [CONTENT.findall(text) for status, text in (before, during) if status == 200]
+        assert len(contents) == 2 and contents[0] == contents[1] and "".join(contents[0])
+        os.kill(server.child.process.pid, signal.SIGKILL)  # it was started again as often as it may be
+        status, reply = client.post()
+        assert status == 503 and reply["error"]["code"] == "engine_failed"
+
+    engine = ["engine=vllm_server", "engine.servers=1", "engine.restarts=1"]
+    with pytest.raises(EngineError, match="=1 times already"):
+        stage_server.serve([*words(tmp_path), *engine], work, ends=True)
+
+
+def words(folder: Path) -> list[str]:
     limits = ["rl.limits.max_tokens=500", "rl.limits.max_turn_tokens=400", "rl.limits.max_turns=1"]
-    words = [f"model={wide_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={tmp_path}"]
-    assert stage_server.serve([*words, "engine=vllm", *limits], work) is None
+    return [f"model={wide_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={folder}", *limits]

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.synth import Config, _unseen, run
+from stages.synth import Config, run
 from vtcli.config import compose
 from vtcli.data.generators import canvas
+from vtcli.data.held_out import unseen
 from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
@@ -182,7 +183,7 @@ def test_a_training_picture_of_a_held_out_split_is_dropped() -> None:
     pngs = [canvas.png(np.full((8, 8, 3), shade, np.uint8)) for shade in (1, 2)]
     rows: Any = [(Demo(name, (), ()), [png]) for name, png in zip("ab", pngs, strict=True)]
     dropped: dict[str, str] = {}
-    assert list(_unseen(rows, {hashlib.sha256(pngs[0]).hexdigest(): "test-0"}, dropped)) == rows[1:]
+    assert list(unseen(rows, {hashlib.sha256(pngs[0]).hexdigest(): "test-0"}, dropped)) == rows[1:]
     assert dropped == {"a": "test-0"}
     assert Image.open(io.BytesIO(pngs[0])).size == (8, 8)
 

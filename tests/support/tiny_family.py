@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import shutil
@@ -12,35 +13,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
 from vtcli.engines.inputs import PackedBatch, collate_packed
 from vtcli.engines.learner.packing import segments
 from vtcli.families.table import find_family
-from vtcli.schema import ImageRef, TrainRow
+from vtcli.protocols import Policy, Request, Sampling
+from vtcli.schema import Completion, ImageRef, TrainRow
 from vtcli.store.images import ImageLimits, ImageStore
 
 SIZES: dict[str, dict[str, Any]] = {
     "qwen2_vl": {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 2, "vision_heads": 2, "vision_intermediate_size": 64},
-        **{"max_positions": 512, "initializer_range": 0.1},
+        **{"max_positions": 4096, "initializer_range": 0.1},
     },
     "qwen2_5_vl": {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 2, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 1, "vision_heads": 2, "vision_intermediate_size": 48},
-        **{"max_positions": 512, "initializer_range": 0.1},
+        **{"max_positions": 4096, "initializer_range": 0.1},
     },
     "qwen3_vl": {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
-        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 512, "initializer_range": 0.1},
+        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 4096, "initializer_range": 0.1},
     },
     "qwen3_vl_moe": {
         **{"vocab_size": 420, "hidden_size": 96, "layers": 3, "heads": 3, "kv_heads": 1, "intermediate_size": 64},
         **{"vision_hidden_size": 32, "vision_depth": 3, "vision_heads": 2, "vision_intermediate_size": 48},
-        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 512, "initializer_range": 0.1},
+        **{"vision_positions": 36, "vision_deepstack": 2, "max_positions": 4096, "initializer_range": 0.1},
         **{"experts": 4, "experts_per_token": 2, "expert_intermediate_size": 32},
     },
 }
@@ -121,6 +124,58 @@ class TinyFamily:
         """Log-probabilities of the row's trained tokens by a plain forward of the row alone."""
         logits = model(**self.inputs(row.token_ids, row.images)).logits[0].float().log_softmax(-1)
         return torch.stack([logits[t - 1, row.token_ids[t]] for t, m in enumerate(row.mask) if m])
+
+    def changed(self) -> Any:
+        """The same with other weights, the vision tower's, too: its features are cached."""
+        model = self.reference()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.2)
+        return model
+
+    def prompts(self) -> dict[str, tuple[tuple[int, ...], tuple[ImageRef, ...]]]:
+        """0, 1, 2 and adjacent images, and several turns with an image each."""
+        talk = self.family.chat
+        a, b, c, d = (self.image(nth) for nth in range(4))
+        first, said = talk.prompt("You are kind.", "Where is the tag?", (a,)), talk.encode_turn("Look at this.")
+        turns = (*first, *said, *talk.observe("<image>seen", (b,)), *said, *talk.observe("<image>", (c,)))
+        return {
+            "none": (talk.prompt("You are kind.", "Where is the tag?", ()), ()),
+            "one": (first, (a,)),
+            "two": (talk.prompt("You", "<image>Look at this. <image>Then that.", (b, c)), (b, c)),
+            "adjacent": (talk.prompt("", "<image><image> Where?", (d, a)), (d, a)),
+            "twice": (talk.prompt("", "<image><image> Where?", (c, c)), (c, c)),
+            "turns": (turns, (a, b, c)),
+        }
+
+    def requests(self, temperature: float = 1.0, max_tokens: int = 20, stop: tuple[str, ...] = ()) -> list[Request]:
+        """One for each of ``prompts``, of different lengths and seeds."""
+        return [
+            Request(ids, images, max_tokens - nth, Sampling(temperature), 100 + nth, stop)
+            for nth, (ids, images) in enumerate(self.prompts().values())
+        ]
+
+    @torch.no_grad()
+    def logits(self, model: Any, request: Request, said: tuple[int, ...]) -> torch.Tensor:
+        """(len(said), vocabulary): what a plain forward over prompt and completion predicts each of its tokens with."""
+        given = self.inputs(request.token_ids + said, request.images)
+        return model(**given).logits[0, len(request.token_ids) - 1 : -1].float()
+
+    def check(self, model: Any, request: Request, completion: Completion) -> None:
+        """The log-probabilities are the model's at the temperature, before any id is banned."""
+        scale = request.sampling.temperature or 1.0
+        expected = (self.logits(model, request, completion.token_ids) / scale).log_softmax(-1)
+        found = [float(row[token]) for row, token in zip(expected, completion.token_ids, strict=True)]
+        assert completion.logprobs == pytest.approx(found, abs=1e-4)
+
+
+def ask(policy: Policy, asked: Sequence[Request]) -> list[Completion]:
+    """Completions of requests that are made together."""
+
+    async def everyone() -> list[Completion]:
+        return await asyncio.gather(*(policy.complete(request) for request in asked))
+
+    return asyncio.run(everyone())
 
 
 @functools.cache

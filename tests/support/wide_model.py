@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import pytest
 import tiny_model
-import torch
-from transformers import AutoModelForImageTextToText
+from tiny_family import TinyFamily, ask
 
 from vtcli.families.family import Family
 from vtcli.families.qwen2_5_vl import tiny
-from vtcli.families.qwen2_5_vl.vision import PATCHES
-from vtcli.families.qwen_vl.chat import QwenChat
 from vtcli.families.table import open_family
-from vtcli.protocols import Policy, Request, Sampling
+from vtcli.protocols import Request
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Completion
+
+__all__ = ["LIMITS", "SIZES", "ask", "changed", "check", "family", "folder", "prompts", "reference", "requests", "view"]
 
 LIMITS = Limits(max_tokens=256, max_images=4)
 SIZES = replace(tiny_model.SIZES, hidden_size=96)  # 3 heads of 32: vLLM has no attention of 16 on a CPU
@@ -34,13 +31,12 @@ def folder() -> Path:
 
 
 @functools.cache
+def wide() -> TinyFamily:
+    return TinyFamily(open_family(folder()), tiny_model.store())
+
+
 def family() -> Family:
-    return open_family(folder())
-
-
-@functools.cache
-def chat() -> QwenChat:
-    return cast(QwenChat, family().chat)
+    return wide().family
 
 
 def view(ref: Any) -> Any:
@@ -49,71 +45,21 @@ def view(ref: Any) -> Any:
 
 @functools.cache
 def reference() -> Any:
-    """Plain transformers, without what ``load_model`` changes."""
-    return AutoModelForImageTextToText.from_pretrained(folder()).eval()
+    return wide().reference()
 
 
 @functools.cache
 def changed() -> Any:
-    """The same with other weights, the vision tower's, too: its features are cached."""
-    model = AutoModelForImageTextToText.from_pretrained(folder()).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.2)
-    return model
+    return wide().changed()
 
 
 def prompts() -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
-    """0, 1, 2 and adjacent images, and several turns with an image each."""
-    talk, image = chat(), tiny_model.image
-    one = (image(0),)
-    first = talk.prompt("You are kind.", "Where is the tag?", one)
-    said = talk.encode_turn("Look at this.")
-    return {
-        "none": (talk.prompt("You are kind.", "Where is the tag?", ()), ()),
-        "one": (first, one),
-        "two": (
-            talk.prompt("You", "<image>Look at this. <image>Then that.", (image(1), image(2))),
-            (image(1), image(2)),
-        ),
-        "adjacent": (talk.prompt("", "<image><image> Where?", (image(3), image(0))), (image(3), image(0))),
-        "twice": (talk.prompt("", "<image><image> Where?", (image(2), image(2))), (image(2), image(2))),
-        "turns": (
-            first + said + talk.observe("<image>seen", (image(1),)) + said + talk.observe("<image>", (image(2),)),
-            (*one, image(1), image(2)),
-        ),
-    }
+    return wide().prompts()
 
 
 def requests(temperature: float = 1.0, max_tokens: int = 20, stop: tuple[str, ...] = ()) -> list[Request]:
-    return [
-        Request(ids, images, max_tokens - nth, Sampling(temperature), 100 + nth, stop)
-        for nth, (ids, images) in enumerate(prompts().values())
-    ]
-
-
-def ask(policy: Policy, asked: list[Request]) -> list[Completion]:
-    async def everyone() -> list[Completion]:
-        return await asyncio.gather(*(policy.complete(request) for request in asked))
-
-    return asyncio.run(everyone())
-
-
-@torch.no_grad()
-def logits(model: Any, request: Request, said: tuple[int, ...]) -> torch.Tensor:
-    """(len(said), vocabulary): what a plain forward over prompt and completion predicts each of its tokens with."""
-    ids = torch.tensor([request.token_ids + said])
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    given["mm_token_type_ids"] = (ids == chat().image_pad).int()
-    if request.images:
-        given["pixel_values"] = torch.cat([torch.from_numpy(PATCHES.normalised(view(ref))) for ref in request.images])
-        given["image_grid_thw"] = torch.tensor([PATCHES.grid(ref) for ref in request.images])
-    return model(**given).logits[0, len(request.token_ids) - 1 : -1].float()
+    return wide().requests(temperature, max_tokens, stop)
 
 
 def check(model: Any, request: Request, completion: Completion) -> None:
-    """The log-probabilities are the model's at the temperature, before any id is banned."""
-    scale = request.sampling.temperature or 1.0
-    expected = (logits(model, request, completion.token_ids) / scale).log_softmax(-1)
-    found = [float(row[token]) for row, token in zip(expected, completion.token_ids, strict=True)]
-    assert completion.logprobs == pytest.approx(found, abs=1e-4)
+    wide().check(model, request, completion)

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -117,9 +118,9 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
         return [value]
     if isinstance(value, list) or (isinstance(value, str) and value.startswith("[")):
         return [one for item in listed(value) for one in pictures(item, folder, where)]
-    for place in (folder, folder.parent) if isinstance(value, str) and 0 < len(value) < 1024 else ():
-        if (place / value).is_file():  # a few name the folder of the file itself: VisualProbe_Hard/data/1.jpg
-            return [(place / value).read_bytes()]
+    for place in (folder, folder.parent) if isinstance(value, str) and _is_below(value) else ():
+        if os.path.isfile(place / value):  # noqa: PTH113  base64 may be too long for a name, which is no error
+            return [(place / value).read_bytes()]  # a few name the folder of the file: VisualProbe_Hard/data/1.jpg
     if isinstance(value, str) and len(value) > POINTER_CHARS:
         try:
             return [base64.b64decode(value.partition(";base64,")[2] or value, validate=True)]
@@ -127,6 +128,11 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
             raise InputError(f"{where}: its image is no base64 ({error}). Fetch the file again.") from error
     shown = value[:60] if isinstance(value, str) else type(value).__name__
     raise InputError(f"{where}: its image is {shown!r}; expected bytes, base64 or a file below {folder}.")
+
+
+def _is_below(path: str) -> bool:
+    """True for what may be a path that does not lead out of its folder."""
+    return 0 < len(path) < 1024 and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
 def sha256(paths: Sequence[Path]) -> str:

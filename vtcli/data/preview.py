@@ -22,7 +22,7 @@ from vtcli.data.importers.problems import BadRow
 from vtcli.errors import InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
-from vtcli.store import images
+from vtcli.store import encoded, images
 from vtcli.store.artifacts import Artifact
 
 LONGEST_PX = 480
@@ -127,7 +127,8 @@ def first_rows(artifact: Artifact, count: int, file: str | None = None) -> Itera
         raise InputError(f"{artifact.ref} has no file {file!r}; it has {', '.join(found)}.")
     for path in [found[file]] if file else found.values():
         batches = pq.ParquetFile(path).iter_batches(min(count, 32))
-        yield from itertools.islice((row for batch in batches for row in batch.to_pylist()), count)
+        rows = (encoded.filled(row, str(path)) for batch in batches for row in batch.to_pylist())
+        yield from itertools.islice(rows, count)
 
 
 def of_stored(row: Mapping[str, Any]) -> PreviewCard:

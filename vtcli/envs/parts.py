@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from vtcli.config.bounds import among, at_least, shares, within
 from vtcli.data.generators.item import Generate
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.inputs import files, survey
 from vtcli.data.teachers.scripted import Teacher
 from vtcli.envs.demonstrate import IMPORTED, KINDS, DemonstrationSetup
 from vtcli.envs.produce import Chunk
 from vtcli.errors import ConfigError
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.store import shards
+from vtcli.store.hashes import FileGroup
 
 CHUNK = 32
 """Items that one process makes at a time."""
@@ -80,15 +87,46 @@ class ParquetPart:
         return not self.split.endswith("train")
 
 
-def inputs(parts: Sequence[ParquetPart]) -> dict[str, Path]:
-    """The files that the parts' generators read, by their paths."""
-    needed = {
-        (chunk.task, chunk.split): (chunk.generate, max(c.items.stop for c in part.chunks if c.task == chunk.task))
-        for part in parts
-        for chunk in part.chunks
+def keeping(data: Data, keep: KeepImages) -> Data:
+    """The data with imported images held as ``keep`` says; what is drawn, and pages that are turned, stay PNG.
+
+    Raises:
+        ConfigError: no task that imports rows.
+    """
+    if keep == "png":
+        return data
+    tasks = {
+        name: replace(task, generate=partial(cast(Any, task.generate), keep_images=keep))
+        for name, task in data.tasks.items()
+        if "keep_images" in inspect.signature(task.generate).parameters
     }
-    found = (path for (_, split), (generate, items) in needed.items() for path in files(generate, split, items))
-    return {str(path): path for path in found}
+    if not tasks:
+        raise ConfigError(
+            f"synth.keep_images={keep} is for rows of others, and no task of {', '.join(data.tasks)} imports rows: "
+            "leave it out, or choose another data=NAME"
+        )
+    return replace(data, tasks=data.tasks | tasks)
+
+
+NAMED_FILES = 1000
+"""Files of one task and split that a run names one by one; more are one group with one digest."""
+
+
+def inputs(parts: Sequence[ParquetPart]) -> dict[str, Path | FileGroup]:
+    """The files that the parts' generators read, by their paths."""
+    needed: dict[tuple[str, str], tuple[Generate, int]] = {}
+    for chunk in (chunk for part in parts for chunk in part.chunks):
+        _, items = needed.get((chunk.task, chunk.split), (chunk.generate, 0))
+        needed[chunk.task, chunk.split] = chunk.generate, max(items, chunk.items.stop)
+    found: dict[str, Path | FileGroup] = {}
+    for (_, split), (generate, items) in needed.items():
+        read = partial(files, generate, split, items)
+        some = list(itertools.islice(read(), NAMED_FILES + 1))
+        if len(some) <= NAMED_FILES:
+            found |= {str(path): path for path in some}
+        else:
+            found[f"{some[0]}, or one of the files that its rows name,"] = FileGroup(read)
+    return found
 
 
 def sample_parts(
@@ -114,7 +152,7 @@ def sample_parts(
                 Chunk(task.generate, name, split, form, items, seed, tools=tools)
                 for name, task in data.tasks.items()
                 if form in task.forms
-                for items in _pieces(_shard(getattr(task, split) or 0, shard))
+                for items in _pieces(shards.part(getattr(task, split) or 0, shard))
             ]
             parts.append(ParquetPart(f"{form}-{split}", split, tuple(chunks)))
     return parts
@@ -147,12 +185,12 @@ def demo_parts(
                     rows = _rows_of(task, data.tasks[task].generate, count)
                     held = range(round(len(rows) * demos.validation))
                     here = held if name == "validation" else rows[len(held) :]
-                    mine = _shard(len(here), shard)
+                    mine = shards.part(len(here), shard)
                     for items in _pieces(here[mine.start : mine.stop]):
                         generate = data.tasks[task].generate
                         chunks.append(Chunk(generate, task, f"demo-{name}", kind, items, seed, setting))
                     continue
-                mine = _shard(round(count * share), shard)
+                mine = shards.part(round(count * share), shard)
                 for items in _pieces(range(start + mine.start, start + mine.stop)):
                     generate, split = data.tasks[task].generate, f"demo-{name}"
                     chunks.append(Chunk(generate, task, split, kind, items, seed, setting, sandbox))
@@ -175,18 +213,6 @@ def _rows_of(task: str, generate: Generate, count: int | None) -> range:
     if found.rows is not None and (count or 0) > found.rows:
         raise ConfigError(f"{key}={count}: {found.source} has {found.rows} rows. Lower it, or give null for all rows.")
     return range(count if count is not None else found.rows or 0)
-
-
-def _shard(count: int, shard: str | None) -> range:
-    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts.
-
-    >>> _shard(100, "2/3")
-    range(33, 66)
-    """
-    number, _, total = (shard or "1/1").partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise ConfigError(f"synth.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
-    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
 
 
 def _pieces(items: range) -> Iterator[range]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.util import Finalize
+from typing import Any, cast
 
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
@@ -14,9 +16,10 @@ from vtcli.data.importers.problems import BadRow, RowProblem
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup, demonstrate
 from vtcli.sandbox.host.pool import Pool, PoolConfig
 from vtcli.schema import Sample
+from vtcli.store.records import Media
 
-Row = tuple[Sample | DemoEpisode, list[bytes]]
-"""Sample or demonstration, its images as PNG, and then its videos."""
+Row = tuple[Sample | DemoEpisode, Media]
+"""Sample or demonstration, its images as PNG or as they came, and then its videos."""
 
 Made = list[Row | BadRow]
 
@@ -37,6 +40,13 @@ class Chunk:
     tools: tuple[str, ...] = ()
 
 
+def with_pixels(chunk: Chunk, items: range) -> Chunk:
+    """Some items of a chunk, with imported images decoded: to be looked at."""
+    kept = isinstance(chunk.generate, partial) and "keep_images" in chunk.generate.keywords
+    generate = partial(cast(Any, chunk.generate), keep_images="png") if kept else chunk.generate
+    return replace(chunk, items=items, generate=generate)
+
+
 def produce(chunk: Chunk) -> Made:
     """The rows of a chunk: the same in every process. An imported row that cannot be used has a ``BadRow`` in its
     place."""
@@ -53,6 +63,8 @@ def _sample(chunk: Chunk, number: int) -> Row | BadRow:
         item = chunk.generate(seed=chunk.seed, item=number, split=chunk.split, form=chunk.kind)
     except RowProblem as problem:
         return BadRow.of(problem)
+    if item.encoded:
+        return item.sample(chunk.kind, chunk.split, tools=chunk.tools), item.encoded
     pngs = [canvas.png(pixels) for pixels in item.pictures]
     if item.clip is None:
         return item.sample(chunk.kind, chunk.split, tools=chunk.tools), pngs
@@ -72,7 +84,7 @@ async def _episode(chunk: Chunk, setting: DemonstrationSetup, number: int, pool:
         episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     except RowProblem as problem:
         return BadRow.of(problem)
-    return episode, [canvas.png(pixels) for pixels in episode.images]
+    return episode, episode.encoded or [canvas.png(pixels) for pixels in episode.images]
 
 
 class _Home:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from vtcli.errors import ConfigError
-from vtcli.filters.facts import Outcome, PassRate, Reason, RowFacts, Rule
+from vtcli.filters.facts import Match, Outcome, PassRate, Reason, RowFacts, Rule
 from vtcli.filters.numbers import Bar, histogram, numbers
 
 # Names of facts. A rule is given those that it has parameters for.
@@ -60,9 +60,16 @@ def needs(rules: Mapping[str, Rule], *facts: str) -> list[str]:
     return [name for name, has in parameters.items() if any(fact in has for fact in facts)]
 
 
-def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping[str, Measure], k: int) -> Subset:
+def apply(
+    rules: Mapping[str, Rule],
+    rows: Sequence[RowFacts],
+    measures: Mapping[str, Measure],
+    k: int,
+    shard: bool = False,
+) -> Subset:
     """Every rule in order; ``measures`` give the facts, by the names of the rules' parameters, of the rows that are
-    left when a rule wants them. Pass rates are over ``k`` rollouts each.
+    left when a rule wants them. Pass rates are over ``k`` rollouts each. With ``shard`` no row goes because of another
+    one of the same data. That one may go itself, because of a row of another shard.
 
     Raises:
         ConfigError: a rule that cannot work, or that does not answer for every row.
@@ -82,6 +89,9 @@ def apply(rules: Mapping[str, Rule], rows: Sequence[RowFacts], measures: Mapping
             raise ConfigError(f"filter.rules.{name}: {error}") from error
         if len(why) != len(kept):
             raise ConfigError(f"filter.rules.{name} answered for {len(why)} of {len(kept)} rows: expected one each")
+        if shard:
+            files = {row.file for row in kept}
+            why = [None if isinstance(reason, Match) and reason.source in files else reason for reason in why]
         dropped = tuple((row, reason) for row, reason in zip(kept, why, strict=True) if reason is not None)
         seen, kept = kept, [row for row, reason in zip(kept, why, strict=True) if reason is None]
         some = tuple(kept[:: max(1, len(kept) // EXAMPLES)][:EXAMPLES])

@@ -7,10 +7,11 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from vtcli.schema import Json, Sample
-from vtcli.store import images, parquet
+from vtcli.store import encoded, images, parquet
 
 Outcome = Literal["right", "wrong", "unjudged", "broken"]
 """Of one rollout. ``unjudged``: no judge's verdict; ``broken``: our fault. Both are no part of a rate."""
@@ -128,25 +129,35 @@ class Rule(Protocol):
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 
 
-def facts_of(table: parquet.ParquetTable) -> Iterator[RowFacts]:
-    """The facts of every usable row of a file of samples or demonstrations."""
+def facts_of(table: parquet.ParquetTable, part: range | None = None) -> Iterator[RowFacts]:
+    """The facts of every usable row of a file of samples or demonstrations, or of a part of its rows."""
     file = table.path.stem
-    for index in range(len(table.ids)):
-        row = table.row(index)
-        pngs = [image["bytes"] for image in row["images"] or ()]
-        media = [hashlib.sha256(png).hexdigest() for png in pngs] + [v["video"] for v in row.get("videos") or ()]
+    columns = [name for name in table.columns if name != "images"] if encoded.COLUMN in table.columns else []
+    shared: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
+    for index, row in enumerate(table.rows(*columns, part=part), part.start if part else 0):
+        shas, sizes = _images(row, table.path)
+        media = [*shas, *(video["video"] for video in row.get("videos") or ())]
         form, question, answer = _texts(row)
         yield RowFacts(
             file=file,
             index=index,
-            id=row["id"],
+            id=table.ids[index],
             form=sys.intern(form),  # a million rows share these
             question=question,
             answer=sys.intern(answer) if len(answer) < SHORT else answer,
-            sizes=tuple(images.size(png, f"of row {row['id']!r} in {table.path}") for png in pngs),
-            media=tuple(media),
+            sizes=shared.setdefault(sizes, sizes),
+            media=tuple(sys.intern(sha) for sha in media),  # several rows may show one image
             content=_content(row, media),
         )
+
+
+def _images(row: Mapping[str, Any], path: Path) -> tuple[list[str], tuple[tuple[int, int], ...]]:
+    """sha256 and sizes of a row's images. Where the row has them no image is read."""
+    if (facts := row.get(encoded.COLUMN)) is not None:
+        return [fact["sha256"] for fact in facts], tuple((fact["width"], fact["height"]) for fact in facts)
+    pngs = [image["bytes"] for image in row["images"] or ()]
+    where = f"of row {row['id']!r} in {path}"
+    return [hashlib.sha256(png).hexdigest() for png in pngs], tuple(images.size(png, where) for png in pngs)
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -68,6 +68,8 @@ class HashMeter:
                     part = todo[start : start + AT_ONCE]
                     new: dict[str, tuple[bytes, str]] = {}
                     for row in part:
+                        if all(sha in found or sha in new for sha in _shas(row)):
+                            continue  # several rows show one image
                         for number, (sha, data) in enumerate(zip(_shas(row), self._encoded(row), strict=True)):
                             if sha not in found:
                                 new[sha] = data, f"{number} of row {row.id!r} in {row.file}"

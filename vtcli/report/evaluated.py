@@ -9,7 +9,7 @@ from pathlib import Path
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult
 from vtcli.probes.effects import CausalResult
-from vtcli.report import analyses, causal, folder, printing, published, side_by_side
+from vtcli.report import analyses, causal, folder, printing, published, side_by_side, turned
 from vtcli.report import tables as rows
 from vtcli.report.printing import Table
 from vtcli.report.side_by_side import BenchmarkRun
@@ -26,7 +26,8 @@ def tables(
 ) -> list[Table]:
     """Functions of what is stored, so that a run that is not made again prints the same."""
     beside = side_by_side.of_baseline(benchmarks, baseline, run, seed) if baseline and measured else None
-    found = [table for table in (beside, published.table(measured, benchmarks)) if table is not None]
+    every = beside, published.table(measured, benchmarks), turned.table(run, benchmarks, measured, seed)
+    found = [table for table in every if table is not None]
     if probed is None:
         return found
     before = folder.load_series(baseline.path)[-1:] if baseline else ()

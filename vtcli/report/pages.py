@@ -42,6 +42,11 @@ def turns(steps: Sequence[viewer.ViewerStep]) -> str:
     return templates.render("turns.html.j2", steps=steps)
 
 
+def ending(card: viewer.Card) -> str:
+    """The HTML of an open card without its question."""
+    return templates.render("ending.html.j2", card=card)
+
+
 def beside(cards: Sequence[tuple[str, viewer.Card | None]]) -> str:
     """The HTML of the cards of several models on one question; None: it was not asked."""
     return templates.render("beside.html.j2", cards=cards)

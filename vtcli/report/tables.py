@@ -125,13 +125,14 @@ def by_task(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
     return Table(title, note, columns, tuple(lines))
 
 
-def task_differences(series: Sequence[Evaluation], form: str, seed: int) -> Table | None:
-    """The last model against the first, task by task, p adjusted by Holm over the tasks."""
+def task_differences(series: Sequence[Evaluation], form: str, measure: str, seed: int) -> Table | None:
+    """The last model against the first, task by task, p adjusted by Holm over the tasks. Graded scores (ANLS, MRA) are
+    compared as ``answer_score``, in tasks where they are more than right or wrong; None without such a task."""
     if len(series) < 2:
         return None
-    measure = "accuracy" if form == "answer" else "tool_reward"
     before, after = series[0], series[-1]
-    tasks = sorted({r.task for r in after.rows if r.form == form})
+    rows = [r for e in (before, after) for r in e.rows if r.form == form]
+    tasks = sorted({r.task for r in rows if measure != "answer_score" or r.answer_score not in (None, r.accuracy)})
     found = [(t, compare(before.rows, after.rows, measure, form, task=t, seed=seed)) for t in tasks]
     measured = [(task, c) for task, c in found if c is not None]
     if not measured:
@@ -183,7 +184,9 @@ def all_tables(series: Sequence[Evaluation], seed: int) -> list[Table]:
     """Every table of a report, in reading order."""
     found = [progress(series, seed), differences(series, seed)]
     for form in ("answer", "tool"):
-        found += [by_task(series, form, seed), task_differences(series, form, seed)]
+        found.append(by_task(series, form, seed))
+        measures = ("accuracy", "answer_score") if form == "answer" else ("tool_reward",)
+        found += [task_differences(series, form, measure, seed) for measure in measures]
     found += [shares(series, "tools", seed), shares(series, "stops", seed)]
     found += analyses.tables(series, seed)
     return [t for t in found if t is not None]

@@ -138,8 +138,8 @@ def _part(name: str, value: float | None) -> tuple[str, str]:
     return name.replace("_", " "), "unjudged" if value is None else number(value)
 
 
-def card(scored: Scored, pictures: Pictures) -> Card:
-    """The page's view of one trajectory."""
+def card(scored: Scored, pictures: Pictures, begin: int = 0) -> Card:
+    """The page's view of one trajectory, with its turns from number ``begin`` on."""
     t, verdict = scored.trajectory, scored.verdict
     truth = overlay.draw_truth(t.sample)
     start = [
@@ -156,8 +156,13 @@ def card(scored: Scored, pictures: Pictures) -> Card:
         parts=tuple(_part(name, value) for name, value in verdict.parts.items()) if verdict else (),
         total=number(scored.reward) if scored.reward is not None else "no verdict",
         start=tuple(start),
-        steps=tuple(_steps(scored, pictures, truth)),
+        steps=tuple(_steps(scored, pictures, truth, begin)),
     )
+
+
+def policy_step(text: str) -> ViewerStep:
+    """One turn of the policy."""
+    return ViewerStep("policy", mark_tags(text))
 
 
 def world_steps(
@@ -169,11 +174,12 @@ def world_steps(
     return _steps(Scored(t, Signals({}), None), pictures, overlay.draw_truth(asked))
 
 
-def _steps(scored: Scored, pictures: Pictures, truth: str) -> list[ViewerStep]:
-    t, steps, known = scored.trajectory, list[ViewerStep](), len(scored.trajectory.sample.images)
-    for turn in t.turns:
+def _steps(scored: Scored, pictures: Pictures, truth: str, begin: int = 0) -> list[ViewerStep]:
+    t, steps = scored.trajectory, list[ViewerStep]()
+    known = len(t.images) - sum(len(turn.observation.images) for turn in t.turns[begin:] if isinstance(turn, EnvTurn))
+    for turn in t.turns[begin:]:
         if not isinstance(turn, EnvTurn):
-            steps.append(ViewerStep("policy", mark_tags(turn.text)))
+            steps.append(policy_step(turn.text))
             continue
         observation = turn.observation
         for result in observation.results:

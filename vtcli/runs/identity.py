@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from vtcli.config.binding import TARGET
 from vtcli.judging.rubrics import prompts_folder
-from vtcli.store.hashes import digests
+from vtcli.store.hashes import FileGroup, digests
 
 OWN = ("vtcli", "stages")
 """The packages whose source counts as a whole."""
@@ -69,7 +69,7 @@ def _differences(kind: str, before: Mapping[str, str], now: Mapping[str, str]) -
     return [f"{kind} {name}" for name in names]
 
 
-def identify(request: str, config: Mapping[str, Any], inputs: Mapping[str, Path], memory: Path) -> Identity:
+def identify(request: str, config: Mapping[str, Any], inputs: Mapping[str, Path | FileGroup], memory: Path) -> Identity:
     """The identity of a run that reads ``inputs`` under ``config``; ``memory`` as for ``digests``.
 
     Files that a plug point's values name are inputs, too.

@@ -27,7 +27,7 @@ from vtcli.runs import slurm, track
 from vtcli.runs.identity import Identity, identify, listed
 from vtcli.store import codec, disk
 from vtcli.store.artifacts import Artifact, ArtifactStore, Draft, Kind, require_name
-from vtcli.store.hashes import digests
+from vtcli.store.hashes import FileGroup, digests
 
 SECTIONS = ("synth", "filter", "sft", "rl", "eval", "scoring", "serve")
 """Sections of the configuration that belong to one stage; see ``binding.SECTION_OF`` for that of judge."""
@@ -103,7 +103,7 @@ class StageRun:
     tracker: Tracker
     identity: Identity
     reused: Artifact | None = None
-    inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    inputs: Mapping[str, Path | FileGroup] = field(default_factory=dict[str, Path])
     _draft: Mapping[str, Any] = field(default_factory=dict[str, Any])
     made: list[Artifact] = field(default_factory=list[Artifact])
 
@@ -133,7 +133,9 @@ class Scope:
     """Parts of a run's identity beside its configuration, and the configuration keys that the identity leaves out."""
 
     runtime_keys: Sequence[str] = ()  # dotted keys that change nothing in what is made, say "synth.workers"
-    inputs: Mapping[str, Path] = field(default_factory=dict[str, Path])  # files outside of artifacts that are read
+    inputs: Mapping[str, Path | FileGroup] = field(
+        default_factory=dict[str, Path | FileGroup]
+    )  # files outside of artifacts that are read
     when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
     # its work is refused, or dropped
     lineage: Sequence[Artifact] = ()  # parents that change nothing in what is made, such as a validation's data

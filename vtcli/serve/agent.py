@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,11 @@ from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, Poli
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.schema import ImageRef, Observation, Sample, Stop, Trajectory
 from vtcli.serve import answers
-from vtcli.serve.history import History, step_card
+from vtcli.serve.history import History, LiveCard, ServedPictures
 from vtcli.serve.metrics import Metrics
 from vtcli.serve.requests import ChatRequest, RequestError, RequestLimits
 from vtcli.store import images
+from vtcli.store.image_work import in_thread
 from vtcli.store.leases import Lease, LeasedImages
 
 _log = logging.getLogger(__name__)
@@ -34,14 +36,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that."""
+    """One turn of a choice's reasoning, as it comes; ``step`` is what the tools did where the piece tells of that.
+    ``html`` is the turn as the report shows it, for a client that wants it."""
 
     index: int
     text: str
     step: Mapping[str, Any] | None = None
+    html: str | None = None
 
 
 Tell = Callable[[Piece], None]
+
+SHARED_PIXELS = 4_000_000
+"""The engine ``hf`` waits for a question's images while they are stored, up to so many pixels. So questions that come
+together are sampled together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class ChatQuestion:
     seed: int  # that of ``vtcli eval`` with as many ``samples_per_question``
     drawn: tuple[RolloutRequest, ...]  # one a choice
     deadline: float  # of the event loop's clock; rollouts end then as they stand
+    card: LiveCard | None  # None: the client wants no HTML
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,7 @@ class Agent:
     history: History
     metrics: Metrics
     stored: Callable[[Trajectory], Trajectory] = lambda found: found  # the form in which one is kept
+    has_logprobs: bool = True  # False: the policy is an endpoint, whose tokens are estimates
     rolling: int = 0  # rollouts admitted and not yet over
     running: int = 0  # of them, those that do not wait
     _took: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=64))  # seconds of the last rollouts
@@ -126,35 +136,18 @@ class Agent:
 
     async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, timeout_s: float) -> ChatQuestion:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
-        refs = await asyncio.to_thread(self._keep, asked, limits, room.images)
+        if asked.logprobs and not self.has_logprobs:
+            raise RequestError(400, "logprobs: an endpoint answers here", "unsupported_value", "logprobs")
+        pixels = await in_thread(partial(_pixels, asked, limits))
+        keep = partial(_keep, asked, room.images)
+        refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
         sample = self.worlds.offer(Sample(asked.id, "served", "answer", "served", asked.question, "", refs, ()))
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
         deadline = asyncio.get_running_loop().time() + timeout_s
-        return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline)
-
-    def _keep(self, request: ChatRequest, limits: RequestLimits, lease: Lease) -> tuple[ImageRef, ...]:
-        """Every image's size is looked at before any is decoded."""
-        left = limits.max_pixels
-        for number, data in enumerate(request.images):
-            try:
-                width, height = images.size(data, f"{number}")
-            except InputError:
-                what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
-                raise RequestError(400, what, "invalid_image", "messages") from None
-            left -= width * height
-        if left < 0:
-            what = f"the images have {limits.max_pixels - left} pixels, at most {limits.max_pixels} are taken"
-            raise RequestError(400, what, "invalid_image", "messages")
-        try:
-            for number, data in enumerate(request.images):
-                images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
-            return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
-        except InputError as error:
-            narrow = "longer side" in str(error)
-            what = "an image is too narrow" if narrow else "an image is damaged or cut off"
-            raise RequestError(400, what, "invalid_image", "messages") from None
+        card = LiveCard(sample, ServedPictures(self.images.held)) if asked.include_cards else None
+        return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline, card)
 
     async def answer(self, question: ChatQuestion, tell: Tell, room: Room) -> list[answers.Answer]:
         """One answer a choice.
@@ -185,7 +178,8 @@ class Agent:
             kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
             _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
-        return [answers.answer(one, question.asked, self.cut) for one in found]
+        told = [answers.answer(one, question.asked, self.cut) for one in found]
+        return [replace(one, logprobs=self._logprobs(one)) for one in told] if question.asked.logprobs else told
 
     async def _member(self, question: ChatQuestion, index: int, tell: Tell) -> Trajectory:
         """One rollout. Its world, its request to the engine and its images go when it is cancelled."""
@@ -201,8 +195,7 @@ class Agent:
             lease = self.images.lease(drawn.sample.images)
 
             def open_env(sample: Sample) -> Env:
-                drawn_as = partial(step_card, sample, self.images) if question.asked.include_cards else None
-                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), drawn_as)
+                return _WatchedEnv(self.worlds(sample, lease), system, partial(_tell, tell, index), question.card)
 
             try:
                 found = await rollout(drawn, self.policy, self.chat, open_env, self.limits, question.deadline)
@@ -224,6 +217,21 @@ class Agent:
         ids = self._ids(text)
         return text if len(ids) <= tokens else self.chat.decode(ids[:tokens]).text
 
+    def _logprobs(self, one: answers.Answer) -> list[dict[str, Any]]:
+        """Returns the last turn's tokens up to the content's end; a part of a character has no bytes."""
+        turns = one.trajectory.policy_turns
+        if not turns or not one.content:
+            return []
+        sampled = zip(turns[-1].token_ids, turns[-1].completion.logprobs, strict=True)
+        spoken = [(token, logprob) for token, logprob in sampled if token not in self.chat.end_ids]
+        ids = [token for token, _ in spoken]
+        count = bisect_left(range(len(ids)), len(one.content), key=lambda n: len(self.chat.decode(ids[:n]).text))
+        return [
+            {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else [*text.encode()]}
+            | {"top_logprobs": list[Any]()}
+            for text, logprob in ((self.chat.piece(token), logprob) for token, logprob in spoken[:count])
+        ]
+
     def count(self, text: str) -> int:
         """Tokens of a text."""
         return len(self._ids(text))
@@ -234,24 +242,48 @@ class Agent:
         return [i for i in self.chat.encode_turn(text) if i not in self.chat.end_ids][empty:]
 
 
-def _tell(tell: Tell, index: int, text: str, step: Mapping[str, Any] | None = None) -> None:
-    tell(Piece(index, text, step))
+def _pixels(request: ChatRequest, limits: RequestLimits) -> int:
+    """Pixels of all images by their headers, before any is decoded."""
+    pixels = 0
+    for number, data in enumerate(request.images):
+        try:
+            width, height = images.size(data, f"{number}")
+        except InputError:
+            what = f"image {number} is no readable PNG, JPEG, WEBP, BMP, TIFF or GIF"
+            raise RequestError(400, what, "invalid_image", "messages") from None
+        pixels += width * height
+    if pixels > limits.max_pixels:
+        what = f"the images have {pixels} pixels, at most {limits.max_pixels} are taken"
+        raise RequestError(400, what, "invalid_image", "messages")
+    return pixels
+
+
+def _keep(request: ChatRequest, lease: Lease) -> tuple[ImageRef, ...]:
+    try:
+        for number, data in enumerate(request.images):
+            images.check(data, f"{number}")  # a PNG that is its own view would be kept undecoded
+        return tuple(lease.add_encoded(data, f"{number}") for number, data in enumerate(request.images))
+    except InputError as error:
+        narrow = "longer side" in str(error)
+        what = "an image is too narrow" if narrow else "an image is damaged or cut off"
+        raise RequestError(400, what, "invalid_image", "messages") from None
+
+
+def _tell(tell: Tell, index: int, text: str, html: str | None = None, step: Mapping[str, Any] | None = None) -> None:
+    tell(Piece(index, text, step, html))
 
 
 class _WatchedEnv:
-    """A world whose turns are told as they come, with the client's system text after its own.
-
-    ``drawn_as`` makes the HTML of what the world answered, for a client that wants it.
-    """
+    """A world whose turns are told as they come, with the client's system text after its own."""
 
     def __init__(
         self,
         env: Env,
         system: str,
         tell: Callable[..., None],
-        drawn_as: Callable[[Sequence[ImageRef], Observation], str] | None,
+        card: LiveCard | None,
     ) -> None:
-        self._env, self._system, self._tell, self._drawn_as = env, system, tell, drawn_as
+        self._env, self._system, self._tell, self._card = env, system, tell, card
         self._turns = 0
 
     @property
@@ -264,14 +296,13 @@ class _WatchedEnv:
 
     async def step(self, turn: DecodedTurn, images: Sequence[ImageRef]) -> Observation | None:
         if turn.calls:
-            self._tell(turn.text + "\n")
+            self._tell(turn.text + "\n", self._card and self._card.policy(turn.text))
         observation = await self._env.step(turn, images)
         if observation is not None:
             number, shown = 2 * self._turns + 1, (*images, *observation.images)
             step = answers.step(number, observation, shown, len(images))
-            if self._drawn_as is not None:
-                step["html"] = self._drawn_as(images, observation)
-            self._tell(answers.seen(observation), step)
+            html = self._card and self._card.world(images, observation)
+            self._tell(answers.seen(observation), html, step)
         self._turns += 1
         return observation
 

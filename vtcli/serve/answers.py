@@ -28,6 +28,7 @@ class Answer:
     reasoning: str
     finish: Finish
     trajectory: Trajectory
+    logprobs: Sequence[Mapping[str, Any]] | None = None  # of the content's tokens, as OpenAI writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +180,22 @@ def completion(
                 "reasoning": one.reasoning,
             },
             "finish_reason": one.finish,
-            "logprobs": None,
+            "logprobs": logprobs(one),
         }
         for index, one in enumerate(found)
     ]
     return _object(head, "chat.completion", choices) | {"usage": dict(used), "vtcli": dict(extra)}
+
+
+def logprobs(one: Answer) -> dict[str, Any] | None:
+    return None if one.logprobs is None else {"content": [*one.logprobs], "refusal": None}
+
+
+def content_chunk(head: Head, index: int, one: Answer) -> dict[str, Any]:
+    """The object of a stream that has a choice's content."""
+    made = chunk(head, index, {"content": one.content})
+    made["choices"][0]["logprobs"] = logprobs(one)
+    return made
 
 
 def chunk(

@@ -126,9 +126,23 @@ def card(found: Trajectory, images: LeasedImages) -> str:
     return pages.body(viewer.card(Scored(found, Signals({}), None), ServedPictures(images.held)))
 
 
-def step_card(sample: Sample, leased: LeasedImages, images: Sequence[ImageRef], observation: Observation) -> str:
-    """One turn of the world in the same way, while its rollout goes on; ``images`` were there before it."""
-    return pages.turns(viewer.world_steps(sample, images, observation, ServedPictures(leased.held)))
+@dataclass(frozen=True, slots=True)
+class LiveCard:
+    """The same of a rollout that goes on, turn by turn."""
+
+    sample: Sample
+    pictures: ServedPictures
+
+    def policy(self, text: str) -> str:
+        return pages.turns([viewer.policy_step(text)])
+
+    def world(self, images: Sequence[ImageRef], observation: Observation) -> str:
+        """``images`` were there before."""
+        return pages.turns(viewer.world_steps(self.sample, images, observation, self.pictures))
+
+    def ending(self, found: Trajectory, begin: int) -> str:
+        """Its turns from number ``begin`` on, and the answer."""
+        return pages.ending(viewer.card(Scored(found, Signals({}), None), self.pictures, begin))
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     include_cards: bool  # each step of the stream also as the report's viewer shows it, for the page
+    logprobs: bool  # of the answer's tokens; with the format "text", in which the answer is what was sampled
 
     @property
     def id(self) -> str:
@@ -119,8 +120,12 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
     options = given.get("stream_options") or {}
     if not isinstance(options, dict):
         raise _wrong("stream_options", "an object", options)
+    form, logprobs = _format(given.get("model"), names), _flag(given, "logprobs")
+    if logprobs and form != "text":
+        told = "logprobs: the answer is a part of what was sampled; ask the model ID@text, whose answer is a whole turn"
+        raise _unsupported("logprobs", told)
     return ChatRequest(
-        format=_format(given.get("model"), names),
+        format=form,
         system=system,
         question=question,
         images=tuple(b"" if isinstance(image, str) else image for image in images),
@@ -136,6 +141,7 @@ def parse(body: bytes, names: Sequence[str], limits: RequestLimits) -> ChatReque
         stream=_flag(given, "stream"),
         include_usage=_flag(cast("dict[str, Any]", options), "include_usage"),
         include_cards=_flag(cast("dict[str, Any]", options), "include_cards"),
+        logprobs=logprobs,
     )
 
 
@@ -160,15 +166,14 @@ def _refuse(given: Mapping[str, Any]) -> None:
         value = _number(given, name, -1000, 1000)
         if value is not None and value != neutral:
             raise _unsupported(name, f"{name}={value:g} is not supported; leave it out or give {neutral}")
-    for name in ("tools", "functions", "logit_bias"):
+    for name in ("tools", "functions", "logit_bias", "top_logprobs"):
         if given.get(name):
-            why = "the agent has its own tools; a client's are not called" if name != "logit_bias" else "not supported"
+            own = name in ("tools", "functions")
+            why = "the agent has its own tools; a client's are not called" if own else "not supported"
             raise _unsupported(name, f"{name}: {why}")
     for name in ("tool_choice", "function_call"):
         if given.get(name) not in (None, "none", "auto"):
             raise _unsupported(name, f"{name}: expected none or auto, for a client's tools are not called")
-    if given.get("logprobs") or given.get("top_logprobs"):
-        raise _unsupported("logprobs", "logprobs are not supported: the answer is a part of what was sampled")
     form: Any = given.get("response_format")
     if form and not (isinstance(form, dict) and cast("dict[str, Any]", form).get("type") == "text"):
         raise _unsupported("response_format", 'response_format: only {"type": "text"} is supported')

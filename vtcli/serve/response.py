@@ -53,10 +53,10 @@ class Response:
         What fails after the first byte is told in the stream: a second response cannot follow.
         """
         pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
-        told: dict[int, int] = dict.fromkeys(range(len(self.question.drawn)), 0)  # characters of reasoning
+        told: dict[int, list[Piece]] = {index: [] for index in range(len(self.question.drawn))}
 
         def tell(piece: Piece) -> None:
-            told[piece.index] += len(piece.text)
+            told[piece.index].append(piece)
             pieces.put_nowait(piece)
 
         work = asyncio.create_task(self._answer(tell))
@@ -101,18 +101,21 @@ class Response:
                 continue
             if piece is None:
                 return
-            extra = None if piece.step is None else {"step": piece.step}
+            extra = {key: value for key, value in (("step", piece.step), ("html", piece.html)) if value is not None}
             await self._send(response, answers.chunk(self.head, piece.index, answers.thought(piece.text), None, extra))
 
     async def _end(
-        self, response: web.StreamResponse, found: Sequence[answers.Answer], told: Mapping[int, int]
+        self, response: web.StreamResponse, found: Sequence[answers.Answer], told: Mapping[int, Sequence[Piece]]
     ) -> None:
+        card = self.question.card
         for index, one in enumerate(found):
-            if rest := one.reasoning[told[index] :]:
+            if rest := one.reasoning[sum(len(piece.text) for piece in told[index]) :]:
                 await self._send(response, answers.chunk(self.head, index, answers.thought(rest)))
             if one.content:
-                await self._send(response, answers.chunk(self.head, index, {"content": one.content}))
+                await self._send(response, answers.content_chunk(self.head, index, one))
             facts = answers.facts([one], self.question.seed, self.question.sample.id)
+            if card is not None:
+                facts["html"] = card.ending(one.trajectory, len(told[index]))
             await self._send(response, answers.chunk(self.head, index, {}, one.finish, facts))
         if self.question.asked.include_usage:
             used = answers.usage(found, self.room.agent.count)

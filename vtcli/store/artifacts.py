@@ -43,6 +43,7 @@ MAKERS: Mapping[str, str] = {
     "trajectories": "vtcli eval name={name}",
     "report": "vtcli eval name={name}",
     "scores": "vtcli judge TRAJECTORIES +recipe=RECIPE name={name}",
+    "facts": "vtcli filter filter.shard=1/N name={name}",
     "comparison": "vtcli judge TRAJECTORIES --all-recipes name={name}",
 }
 """The command that makes an artifact of each kind, for the message about a missing one."""

@@ -103,7 +103,10 @@ def decode(data: bytes, where: str) -> Pixels:
 
 def size(data: bytes, where: str) -> tuple[int, int]:
     """Width and height as ``decode`` gives them, upright; only the header is read. Raises ``InputError`` as it does."""
-    image = _open(data, where)
+    return _upright(_open(data, where), data, where)
+
+
+def _upright(image: Image.Image, data: bytes, where: str) -> tuple[int, int]:
     if image.format == "PNG" and b"eXIf" not in data:
         return image.width, image.height  # getexif would decode all of it, as the chunk may come last
     try:
@@ -123,6 +126,30 @@ def check(data: bytes, where: str) -> None:
             image.load()
     except Exception as error:  # as in decode
         raise _undecodable(where, error) from error
+
+
+def check_ends(data: bytes, where: str) -> tuple[int, int]:
+    """Width and height as ``size`` gives them, of an image that is whole. Mostly it is not decoded: PNG is checked by
+    its checksums, JPEG by the marker at its end. A JPEG without it and other formats are decoded. A JPEG that is
+    damaged inside is found when it is read, if at all.
+
+    Raises:
+        InputError: as ``decode``.
+    """
+    image = _open(data, where)
+    if image.format != "JPEG" or b"\xff\xd9" not in data[-END_BYTES:]:
+        check(data, where)
+    return _upright(image, data, where)
+
+
+END_BYTES = 64
+"""Bytes in which a JPEG's end is looked for. Some writers add a few behind it."""
+
+
+def ending(data: bytes, where: str) -> str:
+    """The ending of a file with this image: png, jpg, webp. Raises ``InputError`` for what is no image."""
+    name = (_open(data, where).format or "png").lower()
+    return "jpg" if name in ("jpeg", "mpo") else name
 
 
 def encode_png(pixels: Pixels) -> bytes:
@@ -205,7 +232,10 @@ class ImageStore:
         """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
 
         Raises ``InputError`` for what is no image, or has a shape that the model cannot be shown."""
-        width, height = size(data, where)
+        return self.outline_of(*size(data, where))
+
+    def outline_of(self, width: int, height: int) -> ImageRef:
+        """As ``outline``, of an image whose sides are known."""
         view_height, view_width = self._sizing(height, width)
         return ImageRef("", "", width, height, view_width, view_height)
 

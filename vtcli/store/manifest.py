@@ -15,7 +15,7 @@ from vtcli.errors import InputError
 from vtcli.schema import SCHEMA_VERSION
 from vtcli.store import codec, disk
 
-Kind = Literal["dataset", "demos", "model", "trajectories", "report", "scores", "comparison"]
+Kind = Literal["dataset", "demos", "model", "trajectories", "report", "scores", "comparison", "facts"]
 
 MANIFEST = "manifest.json"
 

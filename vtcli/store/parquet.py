@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import yaml
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
-from vtcli.store import disk, images, videos
+from vtcli.store import disk, encoded, images, videos
 
 Row = TypeVar("Row")
 
@@ -33,6 +34,9 @@ ROW_GROUP = 32
 
 ROW_GROUP_BYTES = 4 * 2**20
 """Bytes of images in a row group of more than one row, at most: of large images a row is read alone."""
+
+ROWS_WITHOUT_BYTES = 1024
+"""Rows of a row group whose images are files. Groups of 32 of them would cost 3 kB of memory a row."""
 
 CHAT_MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 """Markers that chat templates reserve, for example ``<|im_end|>`` or ``<|image_pad|>``. Text from data must not contain
@@ -89,6 +93,12 @@ SAMPLE_SCHEMA = pa.schema(
 LATER = frozenset({"videos"})
 """Columns that older artifacts lack; their rows are read without them."""
 
+IMAGE_FILES = pa.field(
+    encoded.COLUMN,
+    pa.list_(pa.struct([("sha256", _TEXT), ("size", pa.int64()), ("width", pa.int64()), ("height", pa.int64())])),
+)
+"""A column of files whose images are as they came (``vtcli.store.encoded``)."""
+
 DEMO_SCHEMA = pa.schema([("id", _TEXT), ("messages", _MESSAGES), ("images", _IMAGES), ("tools", _TEXT)])
 
 UNLEARNT_SCHEMA = DEMO_SCHEMA.append(pa.field("unlearnt", pa.list_(pa.int64())))
@@ -109,7 +119,7 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                for batch in _row_groups(rows, _image_bytes):
+                for batch in _row_groups(rows, _image_bytes, _group_rows(schema)):
                     for row in batch:
                         _require_row(row, seen, schema, path)
                     writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=len(batch))
@@ -129,13 +139,18 @@ def _require_row(row: Mapping[str, Any], seen: set[str], schema: pa.Schema, path
     seen.add(row["id"])
 
 
-def _row_groups(rows: Iterable[Row], image_bytes: Callable[[Row], int]) -> Iterator[list[Row]]:
-    """The rows in row groups, by ``ROW_GROUP`` and ``ROW_GROUP_BYTES``: a function of the rows alone."""
+def _group_rows(schema: pa.Schema) -> int:
+    """The most rows of a row group. Images that are held end a group by ``ROW_GROUP_BYTES``."""
+    return ROWS_WITHOUT_BYTES if encoded.COLUMN in schema.names else ROW_GROUP
+
+
+def _row_groups(rows: Iterable[Row], image_bytes: Callable[[Row], int], most: int) -> Iterator[list[Row]]:
+    """The rows in row groups of ``most`` rows and ``ROW_GROUP_BYTES``: a function of the rows alone."""
     group: list[Row] = []
     size = 0
     for row in rows:
         added = image_bytes(row)
-        if group and (len(group) == ROW_GROUP or size + added > ROW_GROUP_BYTES):
+        if group and (len(group) == most or size + added > ROW_GROUP_BYTES):
             yield group
             group, size = [], 0
         group.append(row)
@@ -167,15 +182,18 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 def row_problem(row: Mapping[str, Any], schema: pa.Schema, pixels: bool = True) -> str | None:
     """The reason why a row cannot be used, in words; None when it can. PNG images are checked by their checksums, or
-    only counted (``pixels=False``). A demonstration with a video may have no images: code fetches its frames, and some
-    demonstrations fetch none."""
+    only counted (``pixels=False``). Of images as they came, files are looked for. A demonstration with a video may have
+    no images: code fetches its frames, and some demonstrations fetch none."""
     if not row["id"]:
         return "it has no id"
+    facts = row.get(encoded.COLUMN)
+    if facts is not None and (wrong := encoded.problem(row["images"] or (), facts)):
+        return wrong
     pngs = [image.get("bytes") if image else None for image in row["images"] or ()]
     if not pngs and not row.get("videos") and "messages" not in schema.names:
         return "it has no image and no video"
     try:
-        for number, png in enumerate(pngs if pixels else ()):
+        for number, png in enumerate(pngs if pixels and facts is None else ()):
             images.check(png or b"", f"{number}")
     except InputError as error:
         return str(error).rstrip(".")
@@ -250,10 +268,11 @@ class ParquetTable:
 
     def __init__(self, path: Path, schema: pa.Schema, bad_rows: BadRows, ranks: Ranks = ALONE) -> None:
         self.path, self._schema, self._guard = path, schema, threading.Lock()
-        self._lazy = bad_rows == "when_read"
+        self._lazy, self._whole = bad_rows == "when_read", bad_rows == "skip"
         with _readable(path):
             self._file = pq.ParquetFile(path)
             self._require_columns()
+        self.columns: tuple[str, ...] = tuple(self._file.schema_arrow.names)
         self._read_group = lru_cache(maxsize=4)(self._read)
         self.bad = self._merge(self._checked_by_all(ranks))
         if self.bad and bad_rows != "skip":
@@ -264,10 +283,14 @@ class ParquetTable:
             )
 
     def row(self, index: int, *columns: str) -> dict[str, Any]:
-        """One row, or some columns of it; images are read only with their column."""
-        group, offset = self._places[index]
+        """One row, or some columns of it; images are read only with their column. Raises ``InputError`` for an image
+        whose file is missing or has changed."""
+        group, offset = self._groups[index], self._offsets[index]
+        if "images" in columns and encoded.COLUMN in self.columns:
+            columns = (*columns, "id", encoded.COLUMN)
         with self._guard, _readable(self.path):
-            return self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
+            row = self._read_group(group, *columns).slice(offset, 1).to_pylist()[0]
+        return encoded.filled(row, str(self.path)) if "images" in row else row
 
     def images(self, index: int) -> list[bytes]:
         """The images of one row, encoded."""
@@ -282,25 +305,32 @@ class ParquetTable:
             images.check(data or b"", where)
         return data
 
+    def rows(self, *columns: str, part: range | None = None) -> Iterator[dict[str, Any]]:
+        """Some columns of all usable rows in order, or of a part of them, a row group at a time. Images come as they
+        are held."""
+        part = range(len(self.ids)) if part is None else part
+        chosen = zip(self._groups[part.start : part.stop], self._offsets[part.start : part.stop], strict=True)
+        for group, places in groupby(chosen, itemgetter(0)):
+            with self._guard, _readable(self.path):
+                found = self._read(group, *columns).to_pylist()
+            yield from (found[offset] for _, offset in places)
+
     def column(self, name: str) -> Iterator[Any]:
         """One column of all usable rows, a row group at a time; nothing else is read."""
-        for group, places in groupby(self._places, itemgetter(0)):
-            with self._guard, _readable(self.path):
-                found = self._read(group, name).column(name).to_pylist()
-            yield from (found[offset] for _, offset in places)
+        return (row[name] for row in self.rows(name))
 
     def copy(self, path: Path, indices: Iterable[int]) -> None:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
         complete or absent. Raises ``InputError`` for disk trouble."""
         by_group: dict[int, list[int]] = {}
-        for group, offset in sorted(self._places[index] for index in set(indices)):
+        for group, offset in sorted((self._groups[index], self._offsets[index]) for index in set(indices)):
             by_group.setdefault(group, []).append(offset)
         schema, temp = self._file.schema_arrow, disk.temporary(path)
         with disk.checked(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                    for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes):
+                    for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes, _group_rows(schema)):
                         writer.write_table(pa.concat_tables(batch), row_group_size=len(batch))
                 disk.fsync_file(temp)
                 temp.replace(path)
@@ -351,12 +381,23 @@ class ParquetTable:
         for offset, row in enumerate(self._file.read_row_group(group, columns=columns).to_pylist()):
             problem = row_problem(row, self._schema, not self._lazy)
             problem = problem or videos.problem(self.path.parent, row.get("videos"))
+            if not problem and self._whole and encoded.COLUMN in row:
+                problem = self._undecodable(row)
             yield _RowCheck(group, offset, row["id"], problem)
+
+    def _undecodable(self, row: dict[str, Any]) -> str | None:
+        """Reads and decodes the images of a row that came as they are."""
+        try:
+            for number, image in enumerate(encoded.filled(row, str(self.path))["images"]):
+                images.check(image["bytes"], f"{number} of row {row['id']!r}")
+        except InputError as error:
+            return str(error).rstrip(".")
+        return None
 
     def _merge(self, checks: Sequence[_RowCheck]) -> tuple[str, ...]:
         """Fill ``ids`` and the places of the usable rows; return a line for every other row."""
         self.ids: list[str] = []
-        self._places: list[tuple[int, int]] = []
+        self._groups, self._offsets = array("l"), array("l")  # of the usable rows: a million tuples take 100 MB
         bad: list[str] = []
         seen: set[str] = set()
         for number, check in enumerate(checks):
@@ -366,7 +407,8 @@ class ParquetTable:
             else:
                 seen.add(check.id)
                 self.ids.append(check.id)
-                self._places.append((check.group, check.offset))
+                self._groups.append(check.group)
+                self._offsets.append(check.offset)
         return tuple(bad)
 
 

@@ -19,7 +19,8 @@ from typing import Any, BinaryIO, Literal, TypeVar
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
 from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
-from vtcli.store import codec, compressed, disk, parquet, videos
+from vtcli.store import codec, compressed, disk, encoded, parquet, videos
+from vtcli.store.encoded import EncodedImage
 from vtcli.store.images import ImageStore
 from vtcli.store.manifest import Artifact
 
@@ -142,37 +143,51 @@ class Demo:
     unlearnt: tuple[int, ...] = ()  # indices of assistant messages that are shown and not imitated: failed calls
 
 
-def write_samples(path: Path, samples: Iterable[tuple[Sample, Sequence[bytes]]], data_source: str = "vtcli") -> int:
+Media = Sequence[bytes | EncodedImage]
+"""The images of a row, and then its videos."""
+
+
+def write_samples(
+    path: Path, samples: Iterable[tuple[Sample, Media]], data_source: str = "vtcli", as_they_came: bool = False
+) -> int:
     """Writes samples, each with the bytes of its images (``Sample.images`` is not looked at) and then of its videos;
-    returns their number. Videos become files of their own beside ``path`` (``vtcli.store.videos``), which only the
-    sandbox decodes: what a prompt says of them is taken from ``Sample.videos``.
+    returns their number. With ``as_they_came`` images may be files (``vtcli.store.encoded``). Videos become files of
+    their own beside ``path`` (``vtcli.store.videos``), which only the sandbox decodes: what a prompt says of them is
+    taken from ``Sample.videos``.
 
     The file is complete or absent, and the same rows give the same bytes. Raises ``InputError`` for a sample that
     ``SampleSet`` would refuse, for a repeated id, and for disk trouble.
     """
+    schema = parquet.SAMPLE_SCHEMA.append(parquet.IMAGE_FILES) if as_they_came else parquet.SAMPLE_SCHEMA
     return parquet.write(
         path,
-        parquet.SAMPLE_SCHEMA,
-        (_sample_row(i, s, media, path.parent) | {"data_source": data_source} for i, (s, media) in enumerate(samples)),
+        schema,
+        (
+            _sample_row(i, sample, media, path.parent, as_they_came) | {"data_source": data_source}
+            for i, (sample, media) in enumerate(samples)
+        ),
     )
 
 
-def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]], unlearnt: bool = False) -> int:
+def write_demos(
+    path: Path, demos: Iterable[tuple[Demo, Media]], unlearnt: bool = False, as_they_came: bool = False
+) -> int:
     """As ``write_samples``, for demonstrations. ``unlearnt`` says whether the file has a column for such turns."""
     schema = parquet.UNLEARNT_SCHEMA if unlearnt else parquet.DEMO_SCHEMA
-    return parquet.write(path, schema, (_demo_row(demo, pngs, unlearnt) for demo, pngs in demos))
+    schema = schema.append(parquet.IMAGE_FILES) if as_they_came else schema
+    return parquet.write(path, schema, (_demo_row(demo, shown, unlearnt, as_they_came) for demo, shown in demos))
 
 
-def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path) -> dict[str, Any]:
+def _sample_row(index: int, sample: Sample, media: Media, folder: Path, as_they_came: bool) -> dict[str, Any]:
     count = len(media) - len(sample.videos)
     if count < 0:
         raise InputError(f"sample {sample.id} has {len(sample.videos)} videos, but the bytes of {len(media)} are given")
-    pngs, clips = media[:count], media[count:]
+    pictures, clips = media[:count], [clip for clip in media[count:] if isinstance(clip, bytes)]
     return {
         "id": sample.id,
         "ability": sample.task,
-        "prompt": [{"role": "user", "content": "<image>" * len(pngs) + "<video>" * len(clips) + sample.question}],
-        "images": [{"bytes": png, "path": None} for png in pngs],
+        "prompt": [{"role": "user", "content": "<image>" * count + "<video>" * len(clips) + sample.question}],
+        **_image_columns(pictures, as_they_came, f"of {sample.id}"),
         "videos": [videos.keep(folder, ref, data) for ref, data in zip(sample.videos, clips, strict=True)],
         "reward_model": {"style": "rule", "ground_truth": sample.answer},
         "extra_info": {
@@ -187,11 +202,19 @@ def _sample_row(index: int, sample: Sample, media: Sequence[bytes], folder: Path
     }
 
 
-def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, Any]:
+def _image_columns(pictures: Media, as_they_came: bool, where: str) -> dict[str, Any]:
+    """``images``, and ``image_files`` where images are as they came."""
+    if not as_they_came:
+        return {"images": [{"bytes": picture, "path": None} for picture in pictures]}
+    found = [p if isinstance(p, EncodedImage) else EncodedImage.of(p, where) for p in pictures]
+    return {"images": [one.image for one in found], encoded.COLUMN: [one.facts for one in found]}
+
+
+def _demo_row(demo: Demo, shown: Media, unlearnt: bool, as_they_came: bool) -> dict[str, Any]:
     return {
         "id": demo.id,
         "messages": [dict(message) for message in demo.messages],
-        "images": [{"bytes": png, "path": None} for png in pngs],
+        **_image_columns(shown, as_they_came, f"of {demo.id}"),
         "tools": json.dumps(codec.encode(demo.tools)),
     } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
@@ -296,8 +319,12 @@ class DemoSet:
 
     def outline(self, index: int) -> Demo:
         """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
-        row = self._table.row(index)
-        return _demo(row, _each_image(row, self._store.outline, self._table))
+        if encoded.COLUMN not in self._table.columns:
+            row = self._table.row(index)
+            return _demo(row, _each_image(row, self._store.outline, self._table))
+        row = self._table.row(index, *(name for name in self._table.columns if name != "images"))  # no file is read
+        sides = [(image["width"], image["height"]) for image in row[encoded.COLUMN] or ()]
+        return _demo(row, tuple(self._store.outline_of(*each) for each in sides))
 
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)

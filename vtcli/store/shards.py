@@ -1,4 +1,4 @@
-"""Shards of a synthetic artifact, made one by one in a job array, put together: the same bytes as made at once."""
+"""Shards of an artifact, made one by one in a job array, put together: the same bytes as made at once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Sample, VideoRef
+from vtcli.store import encoded
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.records import Demo
+from vtcli.store.records import Demo, Media
 
 
 def name_of(whole: str, shard: str) -> str:
@@ -22,6 +23,40 @@ def name_of(whole: str, shard: str) -> str:
     'demos-shard-3-of-16'
     """
     return f"{whole}-shard-{shard.replace('/', '-of-')}"
+
+
+def part(count: int, shard: str | None, key: str = "synth.shard") -> range:
+    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts. Raises ``ConfigError``, with
+    the key, for anything else.
+
+    >>> part(100, "2/3")
+    range(33, 66)
+    """
+    number, _, total = (shard or "1/1").partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise ConfigError(f"{key}: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
+    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
+
+
+def measured(store: ArtifactStore, whole: str, total: int, request: str) -> list[Artifact]:
+    """The shards 1/total to total/total of a filter: the newest whose summary has this ``request``. Raises
+    ``InputError`` with the command that makes what is missing."""
+    if total < 1:
+        raise ConfigError(f"filter.merge={total}: expected the number of shards")
+    wanted = [f"{i}/{total}" for i in range(1, total + 1)]
+    refs = {f"{name_of(whole, shard)}:": shard for shard in wanted}
+    found: dict[str, Artifact] = {}
+    for artifact in store.ls():  # versions in ascending order
+        shard = refs.get(artifact.ref.rstrip("0123456789").removesuffix("v"))
+        if shard and artifact.kind == "facts" and artifact.manifest.summary.get("request") == request:
+            found[shard] = artifact
+    if missing := [shard for shard in wanted if shard not in found]:
+        raise InputError(
+            f"filter.merge={total}: of the shards of {whole} with this data, configuration and seed, "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each with this "
+            f"command and filter.shard='{missing[0]}' instead of filter.merge."
+        )
+    return [found[shard] for shard in wanted]
 
 
 def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str, Any], seed: int) -> list[str]:
@@ -78,7 +113,7 @@ def _whole(config: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({**config, "synth": synth}))
 
 
-def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, list[bytes]]]:
+def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[tuple[Sample | Demo, Media]]:
     """All rows of the same file of every shard: for every (task, kind) in turn, shard by shard."""
     for task, kind in groups:
         for path in paths:
@@ -86,7 +121,8 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
                 for row in batch.to_pylist():
                     if row["id"].startswith(f"{task}-") and ("messages" not in row or row["id"].endswith(f"-{kind}")):
                         clips = [(path.parent / video["video"]).read_bytes() for video in row.get("videos") or ()]
-                        yield _read(row), [*(image["bytes"] for image in row["images"]), *clips]
+                        held = encoded.of_row(row) or [image["bytes"] for image in row["images"]]
+                        yield _read(row), [*held, *clips]
 
 
 def _read(row: Mapping[str, Any]) -> Sample | Demo:

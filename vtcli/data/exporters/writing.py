@@ -12,11 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vtcli.data.exporters.data_card import card
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
 from vtcli.errors import InputError
-from vtcli.store import disk, parquet
+from vtcli.store import disk, encoded, images, parquet
 from vtcli.store.artifacts import ArtifactStore
 
 BATCH = 16
@@ -45,10 +47,10 @@ def export(
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
-            written = (
-                (path.stem, _write(path, draft, layouts[to])) for path in sorted(artifact.path.glob("*.parquet"))
-            )
-            counts = {name: found for name, found in written if found}
+            columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            with Progress(*columns, console=Console(stderr=True)) as bar:
+                files = sorted(artifact.path.glob("*.parquet"))
+                counts = {path.stem: found for path in files if (found := _write(path, draft, layouts[to], bar))}
             if layouts[to].ending == "json":
                 _describe(draft, counts)
             page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
@@ -62,17 +64,22 @@ def export(
     return counts
 
 
-def _write(path: Path, folder: Path, layout: RowLayout) -> dict[str, int]:
+def _write(path: Path, folder: Path, layout: RowLayout, bar: Progress) -> dict[str, int]:
     """One Parquet file of the artifact as a file of the format, if it has rows; returns the rows by source."""
     counts: Counter[str] = Counter()
 
+    read = pq.ParquetFile(path)
+    shown = bar.add_task(path.stem, total=read.metadata.num_rows)
+
     def rows() -> Iterator[dict[str, Any]]:
-        for batch in pq.ParquetFile(path).iter_batches(BATCH):
+        for batch in read.iter_batches(BATCH):
             for row in batch.to_pylist():
                 if row.get("videos"):
                     raise InputError(f"{row['id']} has a video, which this format does not hold. Copy the artifact.")
+                row = encoded.filled(row, str(path))  # noqa: PLW2901
                 counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
                 yield layout.row(row)
+            bar.advance(shown, batch.num_rows)
 
     file = folder / f"{path.stem}.{layout.ending}"
     if layout.schema is None:
@@ -111,12 +118,13 @@ def _write_json(path: Path, rows: Iterator[dict[str, Any]]) -> None:
         file.write(end if opening == between else empty)
 
 
-def _image(folder: Path, png: bytes) -> str:
-    name = f"images/{hashlib.sha256(png).hexdigest()}.png"
+def _image(folder: Path, data: bytes) -> str:
+    sha = hashlib.sha256(data).hexdigest()
+    name = f"images/{sha}.{images.ending(data, sha)}"
     path = folder / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(png)
+        path.write_bytes(data)
     return name
 
 

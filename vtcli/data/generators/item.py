@@ -13,6 +13,7 @@ from vtcli.data.generators.film import Clip, Footage
 from vtcli.errors import ConfigError
 from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
+from vtcli.store.encoded import EncodedImage
 
 if TYPE_CHECKING:
     from vtcli.data.importers.dialogues import Dialogue
@@ -59,6 +60,7 @@ class Item:
     script: TaskScript | None = None  # how demonstrations solve it; None: as ``teachers.plans`` knows the task by name
     dialogue: Dialogue | None = None  # a trajectory to imitate that was brought along, in place of a question
     more: tuple[Pixels, ...] = ()  # further images of the question, after ``pixels``
+    encoded: tuple[EncodedImage, ...] = ()  # all images as they came; then ``pixels`` is ``NO_PIXELS``, undecoded
 
     @property
     def pictures(self) -> tuple[Pixels, ...]:

@@ -110,7 +110,12 @@ def listed(value: Any) -> list[Any]:
 
 
 def read(value: Any, what: str, finder: Finder, place: Place) -> bytes:
-    """The bytes of one image or video.
+    """The bytes of one image or video. Raises ``RowProblem`` as ``read_file`` does."""
+    return read_file(value, what, finder, place)[0]
+
+
+def read_file(value: Any, what: str, finder: Finder, place: Place) -> tuple[bytes, Path | None]:
+    """The bytes of one image or video, and its file where it has one of its own.
 
     Raises:
         RowProblem: a URL, a missing file, or a value of no known shape.
@@ -124,13 +129,13 @@ def read(value: Any, what: str, finder: Finder, place: Place) -> bytes:
     if isinstance(value, Mapping):
         inner = _inner(cast("Mapping[str, Any]", value))
         if inner is not None:
-            return read(inner, what, finder, place)
+            return read_file(inner, what, finder, place)
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+        return bytes(value), None
     if isinstance(value, str):
         return _of_text(value, what, finder, place)
     if isinstance(value, list) and value and all(isinstance(v, int) for v in cast("list[Any]", value)):
-        return bytes(cast("list[int]", value))  # what a JSON writer makes of bytes
+        return bytes(cast("list[int]", value)), None  # what a JSON writer makes of bytes
     raise RowProblem(
         place,
         f"{what} of an unknown shape",
@@ -142,7 +147,7 @@ def _inner(value: Mapping[str, Any]) -> Any:
     return next((value[key] for key in INNER if value.get(key) not in (None, b"", "")), None)
 
 
-def _of_text(text: str, what: str, finder: Finder, place: Place) -> bytes:
+def _of_text(text: str, what: str, finder: Finder, place: Place) -> tuple[bytes, Path | None]:
     if text.startswith(("http://", "https://", "hf://", "s3://", "gs://")):
         raise RowProblem(
             place,
@@ -151,12 +156,12 @@ def _of_text(text: str, what: str, finder: Finder, place: Place) -> bytes:
             "their paths (mapping.root, mapping.prefix).",
         )
     if (data := _base64(text)) is not None:
-        return data
+        return data, None
     if text.startswith("data:"):
         raise RowProblem(place, f"{what} is no base64", f"{place}: its {what} is a data URI that is no base64 image.")
     path = finder.path(text, what, place)
     try:
-        return path.read_bytes()
+        return path.read_bytes(), path
     except OSError as error:
         raise RowProblem(
             place, f"no such {what}", f"{place}: the {what} {path} cannot be read ({error.strerror or error})."

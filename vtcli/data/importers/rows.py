@@ -24,7 +24,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -34,15 +34,15 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import boxes, dialogues, hub, media, sources, texts
+from vtcli.data.importers import boxes, dialogues, hub, media, row_images, sources, texts
 from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping, said_true
 from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import OPERATIONS, REQUIRABLE
 from vtcli.signals.rules import RULES
-from vtcli.store import images
 from vtcli.store.parquet import CHAT_MARKER
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
@@ -97,9 +97,11 @@ def generate(
     augment: float = 0.7,
     tool_train_augment: float = 1.0,
     form: str = "answer",
+    keep_images: KeepImages = "png",
 ) -> Item:
     """Row ``item`` of ``path``, in which ``{split}`` is replaced; ``name`` is the task's name in the configuration.
     ``preset`` names one of ``presets/`` or a YAML file, and ``mapping`` has keys of ``mapping.RowMapping`` over it.
+    Unless ``keep_images`` is png, images of rows that are not turned come as ``Item.encoded``.
 
     Raises ``RowProblem`` for a row that cannot be used, and ``InputError`` for a missing or damaged file and too few
     rows. It also raises it for the tool-supervised form of a row without supervision.
@@ -116,7 +118,7 @@ def generate(
     if columns.split and first(row, columns.split) is None:
         raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
     if split.startswith("demo-") and (columns.messages or columns.response):
-        dialogue = dialogues.read(row, columns, rows.finder, place)
+        dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
     question, shown = _question(row, columns, place)
     answers = _answers(row, columns, place)
@@ -129,23 +131,21 @@ def generate(
     if columns.messages or columns.response:  # of a trajectory only the question's images
         given = given[: texts.count(shown.text) or len(given)]
     if clip is not None:
-        if turn or form == "tool":
-            raise InputError(
-                f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer]."
-            )
-        if given or first(row, columns.boxes):
-            raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
+        _check_video(turn or form == "tool", given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
-    pictures = _pictures(given, shown, columns, rows.finder, place)
+    _check_markers(given, shown, columns, place)
+    pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
+    pictures = (NO_PIXELS,) if encoded else tuple(pixels)
     found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
-    height, width = pictures[0].shape[:2]
+    height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
-    if form == "tool" and (len(pictures) > 1 or not (turn or targets)):
-        lacks = "several images" if len(pictures) > 1 else "neither boxes nor turn: true"
+    if form == "tool" and (len(given) > 1 or not (turn or targets)):
+        lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise InputError(f"{place} has {lacks}, so it has no tool-supervised form: forms: [answer].")
     if not turn:
         said = targets or found == []  # an empty list says that there is nothing to find
-        return _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
+        asked = _searched(words, truth | ({"boxes": targets} if said else {}), pictures, targets)
+        return replace(asked, encoded=encoded)
     rng = stream(seed, "rotflip", split, item, purpose=2)
     coin, kind = rng.random(), 1 + int(rng.integers(5))
     limit = tool_train_augment if (form, split) == ("tool", "train") else augment
@@ -280,10 +280,14 @@ def _check_text(question: str, answers: Sequence[str], place: Place) -> None:
             )
 
 
-def _pictures(
-    given: Sequence[Any], shown: texts.Message, columns: RowMapping, finder: media.Finder, place: Place
-) -> tuple[Pixels, ...]:
-    """The images, decoded: upright by EXIF and on white."""
+def _check_video(worked: bool, pictured: Any, place: Place) -> None:
+    if worked:
+        raise InputError(f"{place} has a video, which is not turned and has no tool-supervised form: forms: [answer].")
+    if pictured:
+        raise place_problem(place, "a video and an image", " has a video, so it can have neither image nor boxes.")
+
+
+def _check_markers(given: Sequence[Any], shown: texts.Message, columns: RowMapping, place: Place) -> None:
     if not given:
         raise place_problem(place, "no image", f" has no image. {EXPECTED}")
     markers = texts.count(shown.text)
@@ -293,15 +297,6 @@ def _pictures(
             "markers and images differ in number",
             f" has {markers} <image> in its question and {len(given)} images (mapping.markers: any takes such rows).",
         )
-    decoded: list[Pixels] = []
-    for number, value in enumerate(given):
-        which = f"image {number}" if number else "image"
-        data = media.read(value, which, finder, place)
-        try:
-            decoded.append(images.decode(data, f"{number} of {place}" if number else f"of {place}"))
-        except InputError as error:
-            raise RowProblem(place, "an image that cannot be decoded", str(error)) from error
-    return tuple(decoded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,18 @@ from tokenizers import AddedToken, Tokenizer
 from vtcli.errors import InputError
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.families.generic.processor import ViewReader
-from vtcli.families.generic.template import CLOSE, OPEN, SAID, SLOT, SYSTEM, USER, ChatTemplate, HeaderChange, Kinds
+from vtcli.families.generic.template import (
+    CLOSE,
+    OPEN,
+    SAID,
+    SLOT,
+    SYSTEM,
+    USER,
+    ChatTemplate,
+    HeaderChange,
+    Kinds,
+    Trim,
+)
 from vtcli.families.messages import PLACEHOLDER
 from vtcli.families.pieces import completes, piece
 from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
@@ -29,18 +40,6 @@ TAGS = (THOUGHT, THOUGHT_END, *(f"<{end}tool_{kind}>" for kind in ("call", "resp
 
 
 @dataclass(frozen=True)
-class Trim:
-    """Sides of a text that the template strips."""
-
-    left: bool
-    right: bool
-
-    def __call__(self, text: str) -> str:
-        text = text.lstrip() if self.left else text
-        return text.rstrip() if self.right else text
-
-
-@dataclass(frozen=True)
 class TurnForm:
     """The template's text around a policy's turn, and which of its texts it strips."""
 
@@ -48,7 +47,7 @@ class TurnForm:
     tail: str  # ends its text, before the end marker
     end: str  # the end marker
     rewriting: HeaderChange | None  # what the template changes of an earlier turn's header; rows keep what was sampled
-    trims: Mapping[str, Trim]  # by role
+    trims: Mapping[str, Trim]  # of the system's and the policy's texts
     thought: str | None  # what the prompt writes after the ``<think>`` that it opens; None: it opens none
 
     def turn(self, said: str) -> tuple[str, str]:
@@ -159,8 +158,9 @@ class GenericChat:
             raise ValueError(f"{len(images)} images but {len(found) - 1} {PLACEHOLDER} in a turn")
         parts = [("text", found[0]), *(pair for after in found[1:] for pair in (("image", ""), ("text", after)))]
         parts = [(kind, part) for kind, part in parts if kind == "image" or part] or [("text", "")]
-        trim = self.form.trims["user"]
-        return tuple(kind for kind, _ in parts), {USER + nth: trim(part) for nth, (_, part) in enumerate(parts)}
+        kinds = tuple(kind for kind, _ in parts)
+        trims = self.template.trims("user", kinds)
+        return kinds, {USER + nth: trims[nth](part) for nth, (_, part) in enumerate(parts)}
 
     def _ids(self, form: str, texts: Mapping[int, str], images: Sequence[ImageRef]) -> tuple[int, ...]:
         """Ids of a template's text, with ``texts`` in its slots and images at their markers."""
@@ -246,7 +246,7 @@ def _form(template: ChatTemplate, markers: Mapping[str, int]) -> TurnForm:
             "so an engine cannot tell where a turn ends. Models of this kind are not supported."
         )
     at = min(places)
-    trims = {role: Trim(*template.trims(role)) for role in ("system", "user", "assistant")}
+    trims = {role: template.trims(role)[0] for role in ("system", "assistant")}
     _, opens_thought, after = template.prompt(("text",), system=False).rpartition(THOUGHT)
     thought = after if opens_thought and not after.strip() else None
     return TurnForm(turn.lead, turn.rest[:at], places[at], turn.rewriting, trims, thought)

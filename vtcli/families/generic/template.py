@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, product
 from typing import Any
 
 from vtcli.errors import InputError
@@ -21,6 +22,18 @@ Kinds = tuple[str, ...]
 
 SYSTEM, EARLIER, SAID, USER = 0, 1, 2, 3
 """Numbers of slots: the system prompt, an earlier question, the policy's turn, and the first part of the user's."""
+
+
+@dataclass(frozen=True)
+class Trim:
+    """Sides of a text that the template strips."""
+
+    left: bool = False
+    right: bool = False
+
+    def __call__(self, text: str) -> str:
+        text = text.lstrip() if self.left else text
+        return text.rstrip() if self.right else text
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,7 @@ class ChatTemplate:
 
     processor: Any
     _known: dict[Any, str] = field(default_factory=dict[Any, str])
+    _trims: dict[tuple[str, Kinds], tuple[Trim, ...]] = field(default_factory=dict[tuple[str, Kinds], tuple[Trim, ...]])
 
     def prompt(self, kinds: Kinds, *, system: bool) -> str:
         """The text up to the first token of the policy, with slots."""
@@ -75,18 +89,25 @@ class ChatTemplate:
         """The text after the user's text in a turn that nothing follows."""
         return self.render(_asked(), generate=False).partition(slot(EARLIER))[2]
 
-    def trims(self, role: str) -> tuple[bool, bool]:
-        """Returns whether the template strips the left and the right of a role's text."""
-        number = {"system": SYSTEM, "user": EARLIER, "assistant": SAID}[role]
+    def trims(self, role: str, kinds: Kinds = ("text",)) -> tuple[Trim, ...]:
+        """Sides that the template strips of each part of a role's turn: of each text, or of the turn as a whole.
 
-        def around(text: str) -> tuple[str, str]:
-            own = {"role": role, "content": [_text(text)]}
-            talk = {"system": [own, *_asked()], "user": [own], "assistant": [*_asked(), own]}[role]
-            left, _, right = self.render(talk, generate=False).partition(slot(number))
-            return left, right
+        The same texts are rendered as they are and between spaces.
+        """
+        if (role, kinds) not in self._trims:
+            first = {"system": SYSTEM, "user": USER, "assistant": SAID}[role]
+            numbers = [first + nth for nth, kind in enumerate(kinds) if kind == "text"]
+            texts = re.compile("|".join(re.escape(slot(number)) for number in numbers) or "(?!)")
 
-        (left, right), (bare_left, bare_right) = around(f" {slot(number)} "), around(slot(number))
-        return left == bare_left, right == bare_right
+            def between(space: str) -> list[str]:
+                own = _message(role, kinds, first, space)
+                talk = {"system": [own, *_asked()], "user": [own], "assistant": [*_asked(), own]}[role]
+                return texts.split(self.render(talk, generate=False))
+
+            gaps = [_spaces(*pair) for pair in zip(between(""), between(" "), strict=True)]
+            sides = iter([Trim(not left, not right) for (_, left), (right, _) in pairwise(gaps)])
+            self._trims[role, kinds] = tuple(next(sides, Trim()) if kind == "text" else Trim() for kind in kinds)
+        return self._trims[role, kinds]
 
     def render(self, talk: Sequence[Mapping[str, Any]], *, generate: bool = True) -> str:
         """The template's text of a conversation.
@@ -130,11 +151,16 @@ def _said() -> Mapping[str, Any]:
     return _message("assistant", ("text",), SAID)
 
 
-def _message(role: str, kinds: Kinds, first: int) -> Mapping[str, Any]:
-    """A message whose nth part has slot ``first`` + n, if it is a text."""
-    parts = [{"type": "image"} if kind == "image" else _text(slot(first + nth)) for nth, kind in enumerate(kinds)]
-    return {"role": role, "content": parts}
+def _message(role: str, kinds: Kinds, first: int, space: str = "") -> Mapping[str, Any]:
+    """A message whose nth part has slot ``first`` + n between two ``space``, if it is a text."""
+    texts = [{"type": "text", "text": f"{space}{slot(first + nth)}{space}"} for nth in range(len(kinds))]
+    return {
+        "role": role,
+        "content": [text if kind == "text" else {"type": kind} for kind, text in zip(kinds, texts, strict=True)],
+    }
 
 
-def _text(text: str) -> Mapping[str, str]:
-    return {"type": "text", "text": text}
+def _spaces(bare: str, spaced: str) -> tuple[bool, bool]:
+    """Returns whether the space before and the space after a gap between texts is left of it."""
+    found = [(a, b) for a, b in product((False, True), repeat=2) if " " * a + bare + " " * b == spaced]
+    return found[0] if found else (True, True)  # neither: the whole conversation is compared later

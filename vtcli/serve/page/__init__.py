@@ -1,7 +1,7 @@
 """The page at ``/``: one HTML document with its style and script inside, and the policy that allows these alone.
 
-It shares the report's style and the drawings of ``report.overlay``, so a step looks the same in both. It imports the
-standard library alone, and must not know a model or a rollout: the script asks the server.
+It shares the report's style. What it shows of a trajectory is drawn by the report's viewer on the server. It imports
+the standard library alone, and must not know a model or a rollout: the script asks the server.
 """
 
 from __future__ import annotations

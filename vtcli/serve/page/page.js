@@ -86,17 +86,15 @@ async function copy(text, what) {
   catch { say("The browser does not allow copying here.", true); }
 }
 
-// One answer, as the report shows a trajectory.
-function row(who, ...children) {
-  return make("div", { className: "row" }, make("div", { className: "who", textContent: who }), make("div", {}, ...children));
-}
-// What the report's viewer drew on the server: its texts are escaped, and scripts of such a document never run.
+// One answer, turn by turn as the report's viewer drew it on the server: its texts are escaped, and scripts of such a
+// document never run.
 async function drawn(server, html) {
   const made = new DOMParser().parseFromString(html, "text/html");
   await Promise.all([...made.querySelectorAll("image[data-href]")].map(async (image) => {
     const reply = await fetch(server.path + image.dataset.href, { headers: headers() });
     if (reply.ok) image.setAttribute("href", URL.createObjectURL(await reply.blob()));
   }));
+  for (const link of made.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(server.path + link.textContent)}`);
   return [...made.body.childNodes].map((node) => document.importNode(node, true));
 }
 function button(textContent, onclick) { return make("button", { type: "button", textContent, onclick }); }
@@ -148,7 +146,6 @@ async function fill(node, { server, url }) {
   const reply = await fetch(`${server.path}${url}/card`, { headers: headers() });
   if (!reply.ok) { told.textContent = await problem(reply); return; }
   told.replaceWith(...(await drawn(server, await reply.text())));
-  for (const link of node.querySelectorAll("a")) link.setAttribute("href", `#${encodeURIComponent(node.id)}`);
 }
 function follow() {
   let id = location.hash.slice(1);
@@ -174,18 +171,12 @@ async function* events(reply) {
 }
 async function show(told, shown) {
   if (told.error) throw new Error(told.error.message);
-  const choice = told.choices[0], delta = choice?.delta ?? {}, step = told.vtcli?.step;
-  if (step) shown.inside.append(...(await drawn(shown.server, step.html)));
-  else if (delta.reasoning_content) shown.inside.append(row("policy", make("pre", { textContent: delta.reasoning_content.trim() })));
-  if (delta.content) shown.inside.append(row("answer", make("b", { textContent: delta.content })));
-  if (!choice?.finish_reason) return;
+  if (told.vtcli?.html) shown.inside.append(...(await drawn(shown.server, told.vtcli.html)));
+  if (!told.choices[0]?.finish_reason) return;
   const found = told.vtcli.choices[0];
   shown.badge.textContent = found.stop.replaceAll("_", " ");
   shown.badge.classList.add(found.answered ? "ok" : "no_output");
   shown.facts.textContent = `seed ${told.vtcli.seed} · ${found.turns} turn${found.turns === 1 ? "" : "s"}`;
-  if (!found.answered) shown.inside.append(row("answer", make("span", { className: "soft", textContent: `none: ${found.stop.replaceAll("_", " ")}` })));
-  const href = `#${encodeURIComponent(shown.server.path + found.trajectory)}`;
-  shown.inside.append(row("facts", make("a", { className: "mono", href, textContent: found.trajectory })));
 }
 
 function draw() { return crypto.getRandomValues(new Uint32Array(1))[0]; }
@@ -201,7 +192,7 @@ async function answer(asked, shown, signal) { // returns what went wrong
     const stopped = signal.aborted;
     shown.badge.textContent = stopped ? "stopped" : "failed";
     shown.badge.classList.add(stopped ? "no_output" : "error");
-    if (!stopped) shown.inside.append(row("error", make("span", { textContent: error.message })));
+    if (!stopped) shown.inside.append(make("p", { className: "note", textContent: error.message }));
     return error.message;
   } finally {
     shown.inside.append(shown.actions);

@@ -16,8 +16,9 @@ ANLS_THRESHOLD = 0.5
 
 _NUMBER_WORDS = {
     **{"zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5"},
-    **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"},
+    **{"six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10", "none": "0"},
 }
+_MARKS = ';/[]"{}()=+\\_-><@`!'
 _WORD = re.compile(r"(?<!\w)-?\d+(?:\.\d+)*(?!\w)|[^\W_]+")
 
 
@@ -90,10 +91,10 @@ def similar_kits(sample: Sample, text: str) -> Grade:
 
 def vqa(sample: Sample, text: str) -> Grade:
     """VQA accuracy (arXiv 1505.00468; TextVQA): over each of the ten people's answers, min(1, matches / 3) with the
-    other nine, and the mean. Texts are normalised as ``normalise`` does, number words up to ten as digits. The official
-    table of contractions is left out."""
-    answers = [_digits(answer) for answer in references(sample)]
-    given = _digits(text)
+    other nine, and the mean. Texts are normalised as the official ``EvalAIAnswerProcessor`` does, but for its table of
+    contractions."""
+    answers = [_spoken(answer) for answer in references(sample)]
+    given = _spoken(text)
     if len(answers) == 1:
         return Grade.of(given == answers[0])
     others = (answers[:k] + answers[k + 1 :] for k in range(len(answers)))
@@ -101,8 +102,19 @@ def vqa(sample: Sample, text: str) -> Grade:
     return Grade(value, int(value > 0.5), found=bool(given))
 
 
-def _digits(text: str) -> str:
-    return " ".join(_NUMBER_WORDS.get(word, word) for word in normalise(text).split())
+def _spoken(text: str) -> str:
+    """An answer as the VQA challenge compares it: lower case, number words as digits, no articles. Commas, question
+    marks and points before no digit are left out. Other marks become spaces, or nothing where one touches a space.
+
+    >>> _spoken("The 1,930 b/w-photos."), _spoken("-5% !")
+    ('1930 b w photos', '5%')
+    """
+    text = " ".join(re.sub("[,?]", "", text.lower()).replace("'s", " 's").split())
+    given = text
+    for mark in _MARKS:
+        text = text.replace(mark, "" if f"{mark} " in given or f" {mark}" in given else " ")
+    words = [_NUMBER_WORDS.get(word, word) for word in re.sub(r"\.(?!\d)", "", text).split()]
+    return " ".join([word for word in words if word not in ("a", "an", "the")] or words)
 
 
 def contained(sample: Sample, text: str) -> Grade:

@@ -1,0 +1,79 @@
+"""Images of a row of others, decoded to pixels or left as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from vtcli.data.importers import media
+from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.errors import InputError
+from vtcli.protocols import Pixels
+from vtcli.store import images
+from vtcli.store.encoded import EncodedImage
+
+KeepImages = Literal["png", "original", "reference"]
+"""The form in which a dataset holds images of others: decoded and written as PNG; as they came; or by path, where they
+have a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowImage:
+    """One image of a row."""
+
+    data: bytes
+    file: Path | None  # its own, where it has one
+    place: Place
+    where: str  # for messages
+
+    def decoded(self) -> Pixels:
+        """Pixels, upright by EXIF and on white. Raises ``RowProblem`` for what is no image or is damaged."""
+        try:
+            return images.decode(self.data, self.where)
+        except InputError as error:
+            raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
+
+    def encoded(self, keep: KeepImages) -> EncodedImage:
+        """The image as it came, by path where ``keep`` is reference. Raises ``RowProblem`` for what is no image or is
+        cut off."""
+        try:
+            return EncodedImage.of(self.data, self.where, self.file if keep == "reference" else None)
+        except InputError as error:
+            raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
+
+
+class DecodedWhenRead(Sequence[Pixels]):
+    """The pixels of images, each decoded when it is looked at. Raises ``RowProblem`` as ``RowImage.decoded``."""
+
+    def __init__(self, images: Sequence[RowImage]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, index: int) -> Pixels: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pixels]: ...
+    def __getitem__(self, index: int | slice) -> Pixels | Sequence[Pixels]:
+        return DecodedWhenRead(self._images[index]) if isinstance(index, slice) else self._images[index].decoded()
+
+
+def held(
+    given: Sequence[Any], keep: KeepImages, finder: media.Finder, place: Place
+) -> tuple[Sequence[Pixels], tuple[EncodedImage, ...]]:
+    """The pixels of the images that a row's columns give, in order, and with ``keep`` other than png the images as they
+    came. Then no pixel is decoded before somebody looks.
+
+    Raises:
+        RowProblem: as ``media.read_file``, and for what is no image or is cut off.
+    """
+    found: list[RowImage] = []
+    for number, value in enumerate(given):
+        data, file = media.read_file(value, f"image {number}" if number else "image", finder, place)
+        found.append(RowImage(data, file, place, f"{number} of {place}" if number else f"of {place}"))
+    if keep == "png":
+        return tuple(image.decoded() for image in found), ()
+    return DecodedWhenRead(found), tuple(image.encoded(keep) for image in found)

@@ -1,0 +1,147 @@
+"""Recorded operations beside those of the demonstrations that a model learnt from: which of them emerged.
+
+An operation is *emergent* if a model made it and no demonstration of its lineage does. CodeDance reports such ones.
+Demonstrations of a teacher have what the sandbox recorded. Of others the texts of the calls are read, generously: a
+name in the code is enough, and any turn stands for all turns. So nothing is called emergent that was shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from vtcli.algo.metrics import estimate
+from vtcli.algo.rows import over_questions
+from vtcli.families.calls import parse_calls
+from vtcli.filters.facts import DemoSignals
+from vtcli.filters.reading import TAUGHT_FILE
+from vtcli.report.analyses import whole
+from vtcli.report.cells import EMPTY, estimate_cell
+from vtcli.report.content import Evaluation
+from vtcli.report.printing import Cell, Table
+from vtcli.store import disk, records
+from vtcli.store.artifacts import Artifact, ArtifactStore, Lineage
+
+OTHER = "other"
+"""Operations without a name of their own: they are never called emergent."""
+
+_WORDS: Mapping[str, str] = {
+    "crop": r"\.(?:crop|crop_to|fit|imcrop)\b|\w\s*\[[^\]\n]*:[^\]\n]*,[^\]\n]*:",
+    "resize": r"\.(?:resize|thumbnail|reduce|scale|pyrUp|pyrDown|zoom)\b",
+    "rotate": r"\.(?:rotate|rot90|transpose|warpAffine)\b",
+    "flip": r"\.(?:flip|mirror|fliplr|flipud|transpose)\b",
+    "enhance": r"ImageEnhance|\.(?:autocontrast|equalize|point|convertScaleAbs|equalizeHist|addWeighted|createCLAHE)\b"
+    r"|\.(?:invert|bitwise_not|posterize|solarize|LUT)\b",
+    "draw": r"ImageDraw|\.(?:rectangle|line|arrowedLine|circle|ellipse|putText|text|polygon|polylines|fillPoly|plot)\b"
+    r"|\.(?:drawContours|drawMarker|scatter|axhline|axvline|add_patch|annotate|imshow)\b",
+    "warp": r"\.(?:warpAffine|warpPerspective|transform|affine)\b",
+    "colour": r"\.(?:convert|cvtColor|grayscale|getchannel|split|quantize|inRange|colorize)\b",
+    "filter": r"ImageFilter|\.(?:filter|filter2D|GaussianBlur|blur|medianBlur|bilateralFilter|Canny|Laplacian|Sobel)\b"
+    r"|\.(?:threshold|adaptiveThreshold|dilate|erode|morphologyEx|detailEnhance|fastNlMeansDenoising\w*)\b",
+    "frames": r"fetch_frames|get_frames|show_frames|VideoCapture|VideoReader|video_clue",
+}
+_WRITTEN = {name: re.compile(pattern) for name, pattern in _WORDS.items()}
+_TOOLS = {"crop": "zoom|crop", "rotate": "rotat", "flip": "flip|mirror", "draw": "mark|draw|line|point"}
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstratedOperations:
+    """Demonstrations, and how many of them have each operation; turns and flips count as one, ``rotate``, ``flip``."""
+
+    sources: tuple[str, ...]
+    rows: int
+    counts: Mapping[str, int]
+
+
+def kind_of(operation: str) -> str:
+    """An operation without its direction: ``rotate_90`` is ``rotate``."""
+    return operation.partition("_")[0]
+
+
+def written(text: str) -> set[str]:
+    """The operations that a turn's text asks for, by the names of tools and of functions in code."""
+    found = {name for name, pattern in _WRITTEN.items() if pattern.search(text)}
+    for call in parse_calls(text):
+        found |= {name for name, pattern in _TOOLS.items() if call.name and re.search(pattern, call.name)}
+    return found
+
+
+def demonstrated(lineage: Lineage) -> DemonstratedOperations | None:
+    """The operations of all demonstrations that an artifact descends from; None where it descends from none.
+
+    Raises:
+        InputError: demonstrations whose files are damaged.
+    """
+    folders = dict(_demos(lineage))
+    counts, rows = Counter[str](), 0
+    for folder in folders.values():
+        found = list(_operations(folder))
+        rows += len(found)
+        counts.update(name for one in found for name in one)
+    return DemonstratedOperations(tuple(folders), rows, counts) if rows else None
+
+
+def _demos(lineage: Lineage) -> Iterator[tuple[str, Path]]:
+    if lineage.kind == "demos" and lineage.path is not None:
+        yield lineage.ref, lineage.path
+    for parent in lineage.parents if lineage.kind != "demos" else ():
+        yield from _demos(parent)
+
+
+def _operations(folder: Path) -> Iterator[set[str]]:
+    """Of each demonstration that is trained on."""
+    taught = folder / TAUGHT_FILE
+    recorded = {one.id: one.values for one in records.read(taught, DemoSignals)} if taught.is_file() else {}
+    for path in sorted(folder.glob("*train*.parquet")):
+        with disk.checked(path, "read"):
+            batches = pq.ParquetFile(path).iter_batches(batch_size=256, columns=["id", "messages"])
+            for row in (row for batch in batches for row in batch.to_pylist()):
+                done = (recorded.get(str(row["id"])) or {}).get("operations")
+                if done is not None:
+                    yield {kind_of(str(entry["name"])) for entry in done}
+                else:
+                    said = (str(m["content"] or "") for m in row["messages"] or () if m["role"] == "assistant")
+                    yield set[str]().union(*map(written, said))
+
+
+def table(evaluation: Evaluation, demos: DemonstratedOperations | None, seed: int) -> Table | None:
+    """Operation by operation: the share of demonstrations and of trajectories that have it, and the accuracy with it.
+    None without demonstrations, or without a recorded operation."""
+    rows = [row for form in ("answer", "tool") for row in whole(evaluation, form)]
+    names = Counter(name for row in rows for name in set(row.operations) if name != OTHER)
+    if demos is None or not names:
+        return None
+
+    def lines(shown: DemonstratedOperations = demos) -> Iterator[tuple[Cell, ...]]:
+        for name, _ in sorted(names.items(), key=lambda item: (shown.counts.get(kind_of(item[0]), 0) > 0, -item[1])):
+            count = shown.counts.get(kind_of(name), 0)
+            with_it = [row for row in rows if name in row.operations]
+            right = [(row.sample, row.accuracy) for row in with_it if row.accuracy is not None]
+            accuracy = over_questions(right, seed)
+            yield (
+                Cell(name.replace("_", " "), head=True),
+                Cell("" if count else "emergent", words=True),
+                estimate_cell(estimate([1.0] * count + [0.0] * (shown.rows - count), seed)),
+                estimate_cell(over_questions(((row.sample, float(name in row.operations)) for row in rows), seed)),
+                EMPTY if accuracy is None else estimate_cell(accuracy),
+                Cell(str(len(with_it))),
+            )
+
+    note = (
+        f"Emergent: recorded here, and in none of the {demos.rows} demonstrations of {', '.join(demos.sources)}. "
+        "Shares are of demonstrations and of questions. Directions of turns and flips are not told apart in "
+        "demonstrations; where the sandbox did not record them, a function's name in the code counts as its operation."
+    )
+    columns = ("operation", "", "demonstrations", "trajectories", "accuracy with it", "trajectories with it")
+    return Table("Operations beside those of the demonstrations", note, columns, tuple(lines()))
+
+
+def tables(series: Sequence[Evaluation], store: ArtifactStore, model: Artifact | None, seed: int) -> list[Table]:
+    """The table of the newest evaluation, if its model descends from demonstrations."""
+    found = table(series[-1], demonstrated(store.lineage(str(model.path))), seed) if model else None
+    return [found] if found else []
