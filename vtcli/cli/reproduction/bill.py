@@ -11,8 +11,8 @@ from vtcli.plan.estimate import Plan
 
 
 def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | None) -> Iterator[str]:
-    """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is taken
-    to cost what it costs there. Rows of imported data, demonstrations and benchmarks are not known before."""
+    """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is
+    taken to cost what it costs there. Rows of imported data, demonstrations and benchmarks are not known before."""
     values = {step.stage: compose.load(step.stage, step.argv({})).values for step in reversed(steps)}
     count = {stage: sum(step.stage == stage for step in steps) for stage in values}
     rows = None if asked.given else values["synth"]["data"]["tasks"]
