@@ -43,6 +43,6 @@ def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> 
     printing.print_all([*([table] if table else []), *extra])
     if faithful and table is None:
         sys.stderr.write(
-            "Faithfulness was not measured: the oracle needs truth.boxes, so give judge=openai judge.url=…\n"
+            "No faithfulness: the oracle needs truth.boxes; give judge=openai judge.url=…\n"
         )
     sys.stderr.write(f"report: {report / 'report.html'}\n")
