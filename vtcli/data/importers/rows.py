@@ -118,7 +118,7 @@ def generate(
     if columns.split and first(row, columns.split) is None:
         raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
     if split.startswith("demo-") and (columns.messages or columns.response):
-        dialogue = dialogues.read(row, columns, rows.finder, place)
+        dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
     question, shown = _question(row, columns, place)
     answers = _answers(row, columns, place)
@@ -134,7 +134,8 @@ def generate(
         _check_video(turn or form == "tool", given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
     _check_markers(given, shown, columns, place)
-    pictures, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
+    pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
+    pictures = (NO_PIXELS,) if encoded else tuple(pixels)
     found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
     height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
