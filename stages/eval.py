@@ -435,6 +435,8 @@ def _benchmark_results(
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
+    if config.policy == "imported":
+        return {"model": model, "policy": "imported", "files": str(config.imported.path)}
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
