@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmark_copies import parquet
+from benchmark_copies import parquet, tsv
 from foreign_runs import (
     ASKED,
     ELSEWHERE,
     RED,
     deepeyes,
+    hrbench,
     inspect_log,
     lines,
     picture,
     pixel_reasoner,
     png,
     thyme,
+    uri,
     verl,
 )
 from judge_server import JudgeServer, pictures, text_of, verdict
@@ -31,7 +33,7 @@ from stages import eval as stage
 from vtcli.config import binding, compose
 from vtcli.engines.openai import baseline
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.imported import ImportedRuns
+from vtcli.runs.imported import ImportedRuns, QuestionSet
 from vtcli.schema import Scored, Stop
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
@@ -143,6 +145,29 @@ def test_rollouts_of_verl_find_their_pictures_in_the_set_that_was_asked(tmp_path
     said = r"(?s)0 rows of eval.imported.questions ask 'What else\?'.*eval\.bad_rows=skip"
     with pytest.raises(InputError, match=said):
         measured(tmp_path, server, path=tmp_path / "4.jsonl", **given)
+
+
+def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_order_of_options(tmp_path: Path) -> None:
+    """One question in two orders is two rows of the TSV about one picture."""
+    orders = [{"A": "blue", "B": "red", "answer": "B"}, {"A": "red", "B": "blue", "answer": "A"}]
+    tsv(
+        tmp_path / "hr_bench_4k.tsv",
+        [{"index": n, "image": uri(picture()).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
+    )
+    lines(tmp_path / "r.jsonl", [hrbench(RED, "B. red"), hrbench(None, "A")])
+    asked = QuestionSet(str(tmp_path / "hr_bench_4k.tsv"), None, {"images": ["image"]}, column="question")
+    runs = ImportedRuns(path=str(tmp_path / "r.jsonl"), preset="deepeyes_results", questions=asked)
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    cut, none = runs.read(store, tmp_path, "error", 0).trajectories.values()
+    assert cut.sample == none.sample and cut.sample.truth["choices"] == ["blue", "red"] and cut.sample.answer == "B"
+    assert (cut.images[1].transform or {})["box_full"] == list(RED) and cut.results[0].images == (1,)
+    assert (cut.answer, none.answer, len(none.images)) == ("B. red", "A", 1)
+    tsv(
+        tmp_path / "hr_bench_4k.tsv",
+        [{"index": n, "image": uri(picture(n)).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
+    )
+    with pytest.raises(InputError, match=r"2 rows of eval\.imported\.questions ask .* several about one picture"):
+        runs.read(store, tmp_path, "error", 0)
 
 
 @pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect"])

@@ -66,6 +66,17 @@ def deepeyes(image: str, box: Sequence[int] | None, said: str, **row: Any) -> Ro
     return {**own, "pred_output": chat, "status": "success", **row}
 
 
+def hrbench(box: Sequence[int] | None, said: str) -> Row:
+    """A line of DeepEyes' ``result_hr_bench_4k_MODEL.jsonl``: no image, and its stop string is not in the turns."""
+    row = dict(deepeyes("", box, said, answer="B", answer_str="red", category="single"))
+    chat = [dict(message) for message in row["pred_output"]]
+    for message in chat:
+        if message["role"] == "assistant" and isinstance(message["content"], str):
+            message["content"] = message["content"].removesuffix("\n</tool_call>")
+    del row["image"], row["answer_choice"]
+    return {**row, "pred_output": chat}
+
+
 def verl(question: str, box: Sequence[int] | None, said: str, truth: str = "red") -> Row:
     """A line of ``STEP.jsonl`` of verl's ``rollout_data_dir``: decoded without special tokens."""
     turn = f"{call(box)}\nuser\n<tool_response>\n{THINK}\n</tool_response>\nassistant\n" if box is not None else ""
