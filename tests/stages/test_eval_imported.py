@@ -19,6 +19,7 @@ from foreign_runs import (
     deepeyes,
     hrbench,
     inspect_log,
+    inspect_zip,
     lines,
     picture,
     pixel_reasoner,
@@ -170,11 +171,13 @@ def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_ord
         runs.read(store, tmp_path, "error", 0)
 
 
-@pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect"])
+@pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect", "inspect.eval"])
 def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: str) -> None:
     path = tmp_path / ("rows.parquet" if form == "thyme" else "log.json")
     if form == "thyme":
         parquet(path, [thyme(box, said) for box, said in WAYS])
+    elif form == "inspect.eval":
+        path, form = inspect_zip(tmp_path / "log.eval", inspect_log(WAYS)), "inspect"
     elif form == "pixel_reasoner":
         path = lines(tmp_path / "rows.jsonl", [pixel_reasoner(box, said) for box, said in WAYS])
     else:
@@ -196,6 +199,22 @@ def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: s
     assert set(by_way) == {(box, said.format(words)) for box, words in WAYS}
     assert {t.sample.task for t in read} == {"vstar" if form == "inspect" else "imported"}
     assert len(read[0].sample.tools) == 1
+
+
+def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Path) -> None:
+    path = inspect_zip(tmp_path / "log.eval", inspect_log(WAYS))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"samples/1_epoch_1.json") + 60
+    data[at : at + 40] = bytes(40)
+    path.write_bytes(data)
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    runs = ImportedRuns(path=str(path), preset="inspect")
+    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 3
+    with pytest.raises(InputError, match=r"1 × a damaged sample.*\n.*samples/1_epoch_1\.json"):
+        runs.read(store, tmp_path, "error", 0)
+    path.write_bytes(data[:200])
+    with pytest.raises(InputError, match=r"log\.eval is no log of inspect-ai, or it is damaged or cut off"):
+        runs.read(store, tmp_path, "error", 0)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
 Row = Mapping[str, Any]
@@ -130,6 +132,20 @@ def inspect_log(rows: Sequence[tuple[Sequence[int] | None, str]]) -> Row:
         "eval": {"task": "vstar", "model": "openai/other"},
         "samples": [_inspect_sample(n, box, said) for n, (box, said) in enumerate(rows)],
     }
+
+
+def inspect_zip(path: Path, log: Row) -> Path:
+    """The same log as inspect-ai's ``.eval``: members compressed by zstd, which Python's ``zipfile`` does not write."""
+    with zipfile.ZipFile(path, "w") as opened:
+        for name, value in [
+            ("header.json", log["eval"]),
+            *((f"samples/{s['id']}_epoch_1.json", s) for s in log["samples"]),
+        ]:
+            data = json.dumps(value).encode()
+            opened.writestr(name, pa.Codec("zstd").compress(data, asbytes=True))
+            member = opened.getinfo(name)  # the directory is written at the end
+            member.compress_type, member.file_size = 93, len(data)
+    return path
 
 
 def _inspect_sample(number: int, box: Sequence[int] | None, said: str) -> Row:
