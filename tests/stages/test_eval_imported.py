@@ -229,3 +229,12 @@ def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Pat
 def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: Mapping[str, Any], told: str) -> None:
     with pytest.raises((ConfigError, InputError), match=told):
         measured(tmp_path, server, **given)
+
+
+@pytest.mark.parametrize(
+    ("policy", "shard", "told"),
+    [("model", None, "read with eval.policy=imported; got eval.policy=model"), ("imported", "1/2", "eval.shard=1/2")],
+)
+def test_files_go_with_their_policy_and_are_read_whole(policy: str, shard: str | None, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ImportedRuns(path="x.jsonl", preset="inspect").require(policy, shard)

@@ -71,8 +71,15 @@ class ImportedRuns:
     name: str = "imported"  # the task of rows that do not name their set
     questions: QuestionSet | None = None
 
-    def require(self) -> None:
-        """Raises ``ConfigError`` without a path, and for a mapping that reads no trajectory."""
+    def require(self, policy: str, shard: str | None = None) -> None:
+        """Raises ``ConfigError`` without a path, for a path under another policy, for a shard, and for a mapping that
+        reads no trajectory."""
+        if policy != "imported":
+            if self.path is not None:
+                raise ConfigError(f"eval.imported.path is read with eval.policy=imported; got eval.policy={policy}")
+            return
+        if shard is not None:
+            raise ConfigError(f"eval.policy=imported reads all trajectories at once; got eval.shard={shard}")
         if self.path is None:
             raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
         mapping = read_mapping(self.preset, self.mapping)
@@ -87,7 +94,9 @@ class ImportedRuns:
         return {"path": str(self.path), "preset": self.preset, "mapping": self.mapping, "name": self.name}
 
     def files(self) -> dict[str, Path]:
-        """The files that are read, images included, by names that do not say where they lie."""
+        """The files that are read, images included, by names that do not say where they lie; none without a path."""
+        if self.path is None:
+            return {}
         found = rows.reads(SPLIT, sys.maxsize, **self._set)
         return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
 
