@@ -108,13 +108,15 @@ def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:
 
 
 def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message]:
-    value = texts.chat_of(first(row, mapping.messages))
+    value, response = (texts.chat_of(first(row, paths)) for paths in (mapping.messages, mapping.response))
     if texts.is_chat(value):
         chat = texts.messages(value)
-    elif (response := first(row, mapping.response)) is not None:
-        chat = [texts.Message("user", str(first(row, mapping.question))), texts.Message("assistant", str(response))]
+    elif response is not None:
+        chat = [texts.Message("user", str(first(row, mapping.question)))]
     else:
         raise ValueError(f"it has no messages in {', '.join([*mapping.messages, *mapping.response]) or 'any column'}")
+    if response is not None:
+        chat += texts.messages(response) if texts.is_chat(response) else [texts.Message("assistant", str(response))]
     system = first(row, mapping.system)
     return [texts.Message("system", str(system)), *chat] if system is not None else chat
 

@@ -255,7 +255,8 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
     if not given or given[0] in (None, ""):
         raise place_problem(place, "no answer", f" has no answer. {EXPECTED}")
     for answer in given:
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal):
+        endless = isinstance(answer, float | Decimal) and not math.isfinite(answer)
+        if isinstance(answer, bool) or endless or not isinstance(answer, str | int | float | Decimal):
             advice = ' Write what the model shall say, for example "yes" or "no".' if isinstance(answer, bool) else ""
             shown = json.dumps(value, default=str)[:100]
             raise place_problem(
