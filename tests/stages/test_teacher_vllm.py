@@ -77,7 +77,7 @@ def test_a_model_of_ours_teaches_on_vllm_servers(home: Path, tmp_path: Path) -> 
     check(made, tmp_path)
 
 
-def test_the_same_server_teaches_as_an_endpoint(home: Path, tmp_path: Path) -> None:
+def test_the_same_server_teaches_as_an_endpoint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its chat endpoint templates text and decodes ids, as any other OpenAI-compatible one."""
     store = ImageStore(tmp_path / "images")
     family = open_family(BASE)
@@ -85,8 +85,9 @@ def test_the_same_server_teaches_as_an_endpoint(home: Path, tmp_path: Path) -> N
     assert isinstance(policy, ServerPolicy)
     try:
         url = f"{policy._fleet.servers[0].url}/v1"
-        words = ["teacher=endpoint", f"teacher.url={url}", f"teacher.model={BASE}", "name=asked"]
-        made = synth(home, *words, "synth.distil.data=data:v1", f"synth.distil.tries={TRIES}")
+        monkeypatch.setenv("TEACHER_KEY", policy._fleet._key)
+        words = ["teacher=endpoint", f"teacher.url={url}", f"teacher.model={BASE}", "teacher.key_env=TEACHER_KEY"]
+        made = synth(home, *words, "name=asked", "synth.distil.data=data:v1", f"synth.distil.tries={TRIES}")
     finally:
         policy.close()
     check(made, tmp_path)
