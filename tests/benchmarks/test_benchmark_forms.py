@@ -14,7 +14,7 @@ from fakes import make_trajectory
 
 from vtcli.benchmarks import results
 from vtcli.benchmarks.benchmark import Generation, generation_of
-from vtcli.benchmarks.samples import check, load
+from vtcli.benchmarks.samples import RowChoice, check, load
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import InputError
@@ -147,7 +147,7 @@ def test_the_orientation_of_a_picture_is_asked(tmp_path: Path) -> None:
     right = letters.letter(list(samples[0].truth["choices"]).index(samples[0].answer))
     assert benchmark.scorer("choices")(samples[0], right).correct == 1
     assert samples[0].question.count("\n") == 6 and "E. flipped vertically" in samples[0].question
-    other = list(load(tmp_path, "orientation", benchmark, ImageStore(tmp_path / "store"), seed=1))
+    other = list(load(tmp_path, "orientation", benchmark, ImageStore(tmp_path / "store"), RowChoice(seed=1)))
     assert [s.answer for s in other] != [s.answer for s in samples]
 
 
