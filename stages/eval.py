@@ -63,6 +63,7 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.journal import Journal
 from vtcli.store.videos import portable
 
 Key = tuple[str, str]  # form and sample id
@@ -275,7 +276,8 @@ class _Rollouts:
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-        merged, probing = config.merge is not None, config.probe is not None and not config.shard
+        journal, merged = Journal(path), config.merge is not None
+        probing = config.probe is not None and not config.shard
         found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
         again = [] if merged else found.values()  # a shard has done that
         unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
@@ -284,7 +286,7 @@ class _Rollouts:
 
         def keep(trajectory: Trajectory, signals: Signals) -> None:
             scored = portable(Scored(trajectory, signals, None))
-            records.append(path, [scored])
+            journal.add(scored)
             found[trajectory.id] = scored
 
         try:
