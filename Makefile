@@ -1,4 +1,4 @@
-# make quickstart | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | easy-vqa | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -15,7 +15,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
 test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm test-harness quickstart tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -87,6 +87,10 @@ $(HARNESS)/.installed: pyproject.toml | setup
 
 test-harness: $(HARNESS)/.installed
 	VTCLI_HARNESS=$(CURDIR)/$(HARNESS)/bin/python $(BIN)/python -m pytest -q -m harness tests/serve/test_harness_clients.py tests/signals/test_lmms_scores.py
+
+# easy-vqa from its package to a report, with and without a filter by pass rate; docs/results.md. SEED=1, EASY_VQA=FOLDER.
+easy-vqa: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash stages/scripts/easy_vqa.sh
 
 # The tiny base model that comes with the package, made anew: some minutes; docs/contributing.md says when.
 tiny-base: setup

@@ -38,9 +38,9 @@ from vtcli.filters.applying import (
     Measure,
     Subset,
 )
-from vtcli.filters.facts import PassRates, RowFacts, Rule, facts_of
+from vtcli.filters.facts import PassRate, PassRates, RowFacts, Rule, facts_of
 from vtcli.filters.hashing import HashMeter, StoredHashes
-from vtcli.filters.judge_meter import FACT, JudgeMeter, rubrics_of
+from vtcli.filters.judge_meter import FACT, JudgeMeter, contested_of, rubrics_of
 from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_of
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
@@ -283,6 +283,7 @@ class _Rollouts:
         self.loop = EventLoop()
         self.policy: TrainedPolicy | None = None
         self.players: dict[bool, Player] = {}
+        self.rates: dict[tuple[str, str], PassRate] = {}  # with tools, of the rows that were asked for last
         self._open = False
 
     def __call__(self, rows: Sequence[RowFacts], decided: Decided, offered: bool = True) -> PassRates:
@@ -301,6 +302,7 @@ class _Rollouts:
         meter = PassRateMeter(config.rollouts, config.seed, stored, load, partial(self._start, offered))
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, self.players.get(offered))
+        self.rates = rates if offered else self.rates
         return rates
 
     def judges(self, rules: Mapping[str, Rule]) -> JudgeMeter:
@@ -312,7 +314,12 @@ class _Rollouts:
 
         given = [judge for judge in (self.config.judge, self.config.second_judge) if judge is not None]
         opened = [partial(judge, images=self.images, home=self.stage.store.root) for judge in given]
-        return JudgeMeter(opened, rubrics_of(rules), load, self.config.rollouts.concurrency)
+
+        def rival(row: RowFacts) -> str | None:
+            return self.rates[row.key].rival
+
+        concurrency = self.config.rollouts.concurrency
+        return JudgeMeter(opened, rubrics_of(rules), load, concurrency, contested_of(rules), rival)
 
     def _samples(self, name: str) -> SampleSet:
         form, _, split = name.partition("-")

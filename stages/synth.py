@@ -52,7 +52,7 @@ from vtcli.envs.counts import counted
 from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
 from vtcli.envs.imitate import NO_RUNNER
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, keeping, sample_parts
-from vtcli.envs.produce import Chunk, produce, sandbox_until_here
+from vtcli.envs.produce import Chunk, produce, sandbox_until_here, with_pixels
 from vtcli.envs.prompts import read_prompt
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError, InputError
@@ -123,8 +123,6 @@ class Config:
         at_least(0, self, "workers", "sheet", "preview")
         if self.shard and self.merge:
             raise ConfigError(f"synth.shard={self.shard} and synth.merge={self.merge}: expected one of the two at most")
-        if self.demos and self.keep_images != "png":
-            raise ConfigError("synth.keep_images: demonstrations hold views, so it is for datasets. Leave it out.")
         card = read_card(self.env)
         if self.teacher is not None:
             self._require_lesson()
@@ -180,10 +178,9 @@ def run(config: Config) -> Artifact | None:
 
 
 def _parts(config: Config) -> list[ParquetPart]:
+    data = keeping(config.data, config.keep_images)
     if config.demos is None:
-        return sample_parts(
-            keeping(config.data, config.keep_images), config.forms, config.seed, config.shard, config.tools
-        )
+        return sample_parts(data, config.forms, config.seed, config.shard, config.tools)
     if not config.model.get("family"):
         raise ConfigError("model.family is not given: name the family that the demonstrations are for")
     sizing = find_family(str(config.model["family"]), config.families).sizing(config.images)
@@ -191,13 +188,13 @@ def _parts(config: Config) -> list[ParquetPart]:
     card, prompt = read_card(config.env), read_prompt(config.prompt)
     setting = DemonstrationSetup(card, wanted.teacher, prompt, sizing, wanted.perceive_with_tools)
     sandbox = config.sandbox if card.runner else None
-    return demo_parts(config.data, wanted, setting, config.seed, config.shard, sandbox)
+    return demo_parts(data, wanted, setting, config.seed, config.shard, sandbox)
 
 
 def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifact], stage: StageRun) -> Artifact:
     folder = stage.work / "artifact"
-    write: Any = partial(records.write_samples, as_they_came=config.keep_images != "png")
-    write = records.write_demos if config.demos else write
+    writes: Any = records.write_demos if config.demos else records.write_samples
+    write = partial(writes, as_they_came=config.keep_images != "png")
     held_out: dict[str, str] = {}
     dropped: dict[str, dict[str, str]] = {}
     columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -287,7 +284,7 @@ def _preview(config: Config, parts: Sequence[ParquetPart], path: Path) -> None:
         for same in chunks.values():
             left = config.preview
             for chunk in same:
-                cards += _previewed(replace(chunk, items=chunk.items[:left]))
+                cards += _previewed(with_pixels(chunk, chunk.items[:left]))
                 left -= len(chunk.items[:left])
     disk.write_atomic(path, preview.page(f"{path.stem.removeprefix('preview-')}: rows as understood", cards).encode())
     bad = sum(bool(card.problem) for card in cards)
@@ -314,7 +311,7 @@ def _contact_sheet(config: Config, parts: Sequence[ParquetPart]) -> Pixels:
     """The first items of every task; of demonstrations the first of every task and kind."""
     if config.demos:
         chunks = {(chunk.task, chunk.kind): chunk for part in parts for chunk in part.chunks}
-        made = [row for c in chunks.values() for row in produce(replace(c, items=c.items[: config.sheet // 2 + 1]))]
+        made = [row for c in chunks.values() for row in produce(with_pixels(c, c.items[: config.sheet // 2 + 1]))]
         found = [row[0] for row in made if not isinstance(row, BadRow)]
         strips = [sheet.episode(e.id, e.messages, e.images) for e in found if isinstance(e, DemoEpisode)]
         return sheet.sheet(sheet.packed(strips))

@@ -24,6 +24,7 @@ MANY_PARAMETERS: dict[str, str] = {
     "vtcli/cli/reproduce.py::reproduce": "options of a command line, which typer reads off the parameters",
     "vtcli/cli/maps/command.py::draw_map": "the same",
     "vtcli/judging/model.py::open_judge": "keyword-only, filled in by conf/judge",
+    "vtcli/benchmarks/questions.py::generate": "keyword-only, filled in by conf/data",
     "vtcli/data/importers/rows.py::generate": "keyword-only, filled in by conf/data",
     "vtcli/engines/teachers/endpoint.py::card": "keyword-only, filled in by conf/teacher",
     "vtcli/algo/select.py::filter_and_rank": "keyword-only, filled in by conf/select",

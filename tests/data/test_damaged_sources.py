@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from vtcli.data.importers import media, sources
 from vtcli.data.importers.mapping import read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.rows import generate, reads, survey
+from vtcli.envs.counts import counted
+from vtcli.envs.parts import Data, Task
 from vtcli.errors import ConfigError, InputError
 
 ROWS = [{"question": f'What, {i}: "so" [{{?', "answer": "red", "n": {"boxes": [[1, 2], [i]]}} for i in range(24)]
@@ -244,3 +247,29 @@ def test_pixel_reasoner_and_spacer_say_what_is_a_video(tmp_path: Path) -> None:
     assert generate(0, 1, "train", preset="spacer", **read).truth["number"] == 2.5
     with pytest.raises(RowProblem, match=r"the video .*x\.mp4 cannot be read"):
         generate(0, 2, "train", preset="spacer", **read)
+
+
+@pytest.mark.parametrize("answer", ["1e999", "-1e999"])
+def test_an_answer_without_an_end_is_no_number(answer: str, tmp_path: Path) -> None:
+    picture(tmp_path)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f'{{"question": "q?", "answer": {answer}, "image": "0.png"}}\n')
+    with pytest.raises(RowProblem, match=r"its answer is -?Infinity; expected text or a number"):
+        generate(0, 0, "train", path=str(path), name="own")
+    pq.write_table(pa.table({"question": ["q?"], "answer": [float("nan")], "image": ["0.png"]}), tmp_path / "n.parquet")
+    with pytest.raises(RowProblem, match="its answer is NaN"):
+        generate(0, 0, "train", path=str(tmp_path / "n.parquet"), name="own")
+
+
+def test_a_loop_of_links_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    with pytest.raises(RowProblem, match=r"loop\.png"):
+        media.read("loop.png", "image", media.Finder((tmp_path,)), Place("rows", 3))
+
+
+def test_a_set_without_rows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer,image\n")
+    task = Task(partial(generate, path=str(tmp_path / "rows.csv"), name="own"), train=None)
+    with pytest.raises(InputError, match=r"rows\.csv: no row is of a split that is asked for, or none at all"):
+        counted(Data({"own": task}))
+    assert counted(Data({"own": Task(task.generate, train=0)}))[0].tasks["own"].train == 0

@@ -141,6 +141,24 @@ def test_calls_beside_the_text_become_text(row: dict[str, Any], preset: str, tmp
     assert said[1][1] == f"Look.\n{ZOOMED}" and said[2][1].count("<image>") == 1 and "ok" in said[2][1]
 
 
+def test_trls_prompt_and_completion_are_one_trajectory(tmp_path: Path) -> None:
+    whole = trl()
+    row = {"prompt": whole["messages"][:1], "completion": whole["messages"][1:], "images": whole["images"]}
+    asked, parted = dialogue(tmp_path, whole, "trl", crops="any"), dialogue(tmp_path, row, "trl", crops="any")
+    assert parted.messages == asked.messages and len(parted.images) == 2
+    plain = dialogue(tmp_path, {"prompt": "<image>Q", "completion": "A", "images": ["1.png"]}, "trl")
+    assert [(m["role"], m["content"]) for m in plain.messages] == [("user", "<image>Q"), ("assistant", "A")]
+
+
+def test_a_developer_speaks_as_the_system(tmp_path: Path) -> None:
+    row = openai()
+    row["messages"].insert(0, {"role": "developer", "content": "Be brief."})
+    assert dict(dialogue(tmp_path, row, "openai", crops="any").messages[0]) == {
+        "role": "system",
+        "content": "Be brief.",
+    }
+
+
 def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
     grounding = '<grounding>{"bbox_2d": [0.6, 0.2, 0.7, 0.3], "source": "original_image"}</grounding>'
     talk = [("human", "<image>What number?"), ("gpt", grounding), ("human", "After Action 0:\n<image>.\nGo on.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,17 +12,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tiny_model
 from fakes import native_card
 from judge_server import Body, JudgeServer, Reaction, pictures, quoted, text_of, verdict
 
 from stages import filter as stage
+from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.errors import ConfigError, EngineError
 from vtcli.filters import judged
-from vtcli.filters.facts import RowFacts
-from vtcli.filters.judge_meter import rubrics_of
+from vtcli.filters.facts import PassRate, RowFacts
+from vtcli.filters.judge_meter import contested_of, rubrics_of
+from vtcli.filters.rolling import Rollouts
 from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import open_judge
-from vtcli.schema import Sample
+from vtcli.protocols import Request
+from vtcli.schema import Completion, Sample, Trajectory
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import encode_png
@@ -174,3 +179,102 @@ def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:
     given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
     with pytest.raises(ConfigError, match=r"filter\.rules\.self_contained asks a judge .* judge=openai"):
         stage.Config(data="data:v1", rules=RULES, **given)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "answers", "rival"),
+    [
+        ("wwr", ("4", " 4", "3"), "4"),
+        ("wr", ("4", "3"), None),  # a tie is the label's
+        ("ww", ("4", "5"), "4"),
+        ("wwr", (None, None, "3"), None),
+        ("wwu", ("Blue", "blue ", "x"), "Blue"),
+        ("ww", (), None),  # of a file that was written without answers
+    ],
+)
+def test_the_rival_is_the_usual_answer_where_it_is_wrong(outcomes: str, answers: Any, rival: str | None) -> None:
+    names: Any = {"w": "wrong", "r": "right", "u": "unjudged"}
+    assert PassRate("c", tuple(names[o] for o in outcomes), answers).rival == rival
+
+
+TRUTH = {"agreed": "3", "noisy": "4", "weak": "3", "unclear": "", "noisy2": "4", "weak2": "3", "noisy3": "4"}
+"""What the judge sees in the image of a question. The label of all is 3, and the policy says 4, but for "agreed"."""
+
+
+async def correct(trajectory: Trajectory) -> dict[str, Any]:
+    return {"answer_correct": int(trajectory.answer == trajectory.sample.answer)}
+
+
+def sees(body: Body, number: int) -> Reaction:
+    """A judge that is not told which answer is the label."""
+    first, second, name = (quoted(body, key) for key in ("First answer", "Second answer", "Question"))
+    truth = TRUTH.get(name.split()[-1].rstrip("?"), "red")
+    return verdict(0.5 if truth not in (first, second) else 1 if first == truth else 0)
+
+
+def test_a_label_goes_where_the_judge_finds_the_policys_usual_answer_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, family = tmp_path / "artifacts", tiny_model.family()
+    with ArtifactStore(home).draft("data", "dataset", seed=0, stage="synth") as draft:
+        rows = [
+            (
+                Sample(name, "count", "answer", "train", f"What of {name}?", "3", (), (), {"rule": "exact"}),
+                [encode_png(np.full((56, 56, 3), shade, np.uint8))],
+            )
+            for shade, name in enumerate(TRUTH)
+        ]
+        records.write_samples(draft.path / "answer-train.parquet", rows)
+        draft.commit()
+    with ArtifactStore(home).draft("model", "model", seed=0, stage="sft") as draft:
+        shutil.copytree(family.folder, draft.path, dirs_exist_ok=True)
+        draft.commit()
+
+    class Scripted:
+        version = 0
+
+        async def complete(self, request: Request) -> Completion:
+            said = "3" if "agreed" in family.chat.decode(request.token_ids).text else "4"
+            return await ScriptedPolicy(family.chat, [f"<answer>{said}</answer>"]).complete(request)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(stage, "open_policy", lambda *_: Scripted())
+    with JudgeServer(sees) as server:
+        made = stage.run(
+            stage.Config(
+                data="data:v1",
+                model="model:v1",
+                rules={"label": judged.label},
+                rollouts=Rollouts(k=2, early_stop=True),  # has no effect on a rule of two facts
+                prompt=PROMPT,
+                signals={"answer": correct},
+                env=native_card,
+                judge=partial(open_judge, url=server.url, model="eyes", parameters={}, patience=QUICK),
+                job={"home": str(home), "name": "clean"},
+            )
+        )
+        asked = [body for body in server.requests if "What of" in text_of(body)]
+    assert ids(made) == ["agreed", "weak", "unclear", "weak2"]
+    assert len(asked) == len(TRUTH) - 1 and len({quoted(body, "First answer") for body in asked}) == 2
+    dropped = [json.loads(line) for line in (made.path / "dropped.jsonl").read_text().splitlines()]
+    assert {line["why"] for line in dropped} == {"judged: not the label '3' is right, but '4'"}
+    facts = [json.loads(line) for line in (made.path / "facts" / "judged.jsonl").read_text().splitlines()]
+    assert {line["id"]: (line["scores"], line["rival"]) for line in facts} == {
+        name: ([1.0 if truth == "3" else 0.0 if truth == "4" else 0.5], "4")
+        for name, truth in TRUTH.items()
+        if name != "agreed"
+    }
+    rates = [json.loads(line) for line in (made.path / "facts" / "pass_rate.jsonl").read_text().splitlines()]
+    assert {tuple(line["answers"]) for line in rates} == {("3", "3"), ("4", "4")}
+
+
+def test_only_rules_with_pass_rates_show_two_answers() -> None:
+    assert contested_of(RULES | {"label": judged.label}) == {"label_cleaning"}
+    rates = {ROW.key: PassRate("c", ("wrong",), ("4",))}
+    given: Any = {"pass_rates": rates, "judgements": {"label_cleaning": {ROW.key: (None,)}}}
+    assert judged.label([ROW], **given) == [None]
+    assert judged.label([ROW], **given, unknown="drop") == ["no verdict of 1 of 1 judges"]
+    with pytest.raises(ValueError, match="unknown='no'"):
+        judged.label([ROW], **given, unknown="no")

@@ -22,10 +22,11 @@ from vtcli.data.exporters.writing import export
 from vtcli.data.importers.rows import generate
 from vtcli.envs import parts
 from vtcli.errors import ConfigError, InputError
+from vtcli.families.table import find_family
 from vtcli.store import images, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
-from vtcli.store.records import SampleSet
+from vtcli.store.records import DemoSet, SampleSet
 
 KEPT = ("png", "original", "reference")
 
@@ -229,9 +230,50 @@ def test_many_files_are_one_input_that_changes_with_any_of_them(
     assert "train.jsonl, or one of the files that its rows name, changed" in caplog.text
 
 
-def test_drawn_data_and_demonstrations_have_no_files(tmp_path: Path) -> None:
+def test_demonstrations_by_reference_show_the_same_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a trajectory of others: question and observation, JPEG turned by EXIF, larger than its view."""
+    (tmp_path / "img").mkdir()
+    for number in range(3):
+        (tmp_path / "img" / f"a{number}.jpg").write_bytes(photo(number, side=640, orientation=6))
+        (tmp_path / "img" / f"b{number}.jpg").write_bytes(photo(number, side=640))
+    call = '<tool_call>{"name": "image_rotate_tool", "arguments": {"angle": 90}}</tool_call>'
+    said = [("human", "<image>Which?"), ("gpt", call), ("observation", "<image>"), ("gpt", "<answer>a</answer>")]
+    talk = [{"from": who, "value": text} for who, text in said]
+    rows = [{"conversations": talk, "images": [f"img/a{n}.jpg", f"img/b{n}.jpg"]} for n in range(3)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    own = f"_target_: vtcli.data.importers.rows.generate, path: '{tmp_path}/rows.json', name: own, preset: sharegpt"
+    sets: dict[str, DemoSet] = {}
+    decoded: list[str] = []
+    plain = images.decode
+    monkeypatch.setattr(images, "decode", lambda data, where: decoded.append(where) or plain(data, where))
+    for keep in ("png", "reference"):
+        given = [f"home={tmp_path}/home", f"name={keep}", "tracker=none", "scale=tiny", "synth.workers=1"]
+        given += ["~data.tasks", f"+data.tasks.own={{generate: {{{own}}}}}", f"synth.keep_images={keep}"]
+        given += ["+synth.demos={rows: {own: {imported: null}}, validation: 0.4}", "synth.sheet=0"]
+        given += ["model.family=qwen2_5_vl"]
+        before = len(decoded)
+        made = stage.run(compose.build(stage.Config, compose.load("synth", given)))
+        sheet = 2  # the images of one row, for the contact sheet
+        assert made is not None and len(decoded) - before == (sheet if keep == "reference" else 6 + sheet)
+        config = compose.build(stage.Config, compose.load("synth", given))
+        sizing = find_family("qwen2_5_vl", {}).sizing(config.images)
+        sets[keep] = DemoSet(made, "train", ImageStore(tmp_path / keep, sizing), "when_read")
+    png, reference = (sets[keep].load(0) for keep in ("png", "reference"))
+    assert png.messages == reference.messages and png.tools == reference.tools and len(reference.images) == 2
+    for one, two in zip(png.images, reference.images, strict=True):
+        view = ImageStore(tmp_path / "png").view(one)
+        assert np.array_equal(view, ImageStore(tmp_path / "reference").view(two)) and max(view.shape) < 640
+    last = tmp_path / "img" / "a2.jpg"
+    last.write_bytes(bytes(last.stat().st_size))
+    outline = sets["reference"].outline(1)  # its sizes are known: no file is read
+    assert [(i.view_width, i.view_height) for i in outline.images] == [
+        (i.view_width, i.view_height) for i in png.images
+    ]
+    with pytest.raises(InputError, match=r"a2.jpg, which has changed"):
+        sets["reference"].load(1)
+
+
+def test_drawn_data_has_no_files(tmp_path: Path) -> None:
     given = [f"home={tmp_path}", "scale=tiny", "synth.keep_images=reference"]
     with pytest.raises(ConfigError, match=r"no task of .* imports rows"):
         stage.run(compose.build(stage.Config, compose.load("synth", given)))
-    with pytest.raises(ConfigError, match="demonstrations hold views"):
-        compose.build(stage.Config, compose.load("synth", ["+recipe=tiny_base", *given]))

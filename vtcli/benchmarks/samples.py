@@ -18,6 +18,7 @@ from vtcli.benchmarks.forms import FILE
 from vtcli.data.generators.film import Footage
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import InputError
+from vtcli.protocols import Pixels
 from vtcli.schema import ImageRef, Json, Sample, VideoRef
 from vtcli.signals.scorers import letters
 from vtcli.store import images
@@ -88,7 +89,7 @@ def load(
     chosen, shown = (None, None) if everything else _spread(paths, form, choice)
     seen: dict[str, tuple[ImageRef, ...]] = {}
     used: set[str] = set()
-    for where, at, row, asked in _walk(paths, form, chosen):
+    for where, at, row, asked in walk(paths, form, chosen):
         text = read_row(row, form, benchmark, where, seed)
         if text.key in used:
             raise BrokenRow(f"{where}: the id {text.key!r} is there twice. vtcli benchmarks check lists such rows.")
@@ -96,8 +97,8 @@ def load(
         if not asked and (shown is None or text.key not in shown):
             continue
         if text.pointer is None:
-            data = _pictures(row, form, at.parent, where)
-            refs = _stored(data, benchmark.change, _drawn_turn(benchmark.change, text.key, seed), where, store)
+            data = pictures(row, form, at.parent, where)
+            refs = _stored(data, benchmark.change, drawn_turn(benchmark.change, text.key, seed), where, store)
         elif text.pointer in seen:
             refs = seen[text.pointer]
         else:
@@ -122,11 +123,11 @@ def load(
 def _seen_truth(text: RowText, benchmark: Benchmark, refs: Sequence[ImageRef], seed: int) -> Mapping[str, Json]:
     """The row's truth, with the turn of its images and the picture that it shows, where these matter."""
     change, key = benchmark.change, text.pointer or text.key
-    turn = {} if change is None else {"transform": _drawn_turn(change, key, seed)}
+    turn = {} if change is None else {"transform": drawn_turn(change, key, seed)}
     return {**text.truth, **turn, **({IMAGE: refs[0].full} if benchmark.cluster == IMAGE and refs else {})}
 
 
-def _drawn_turn(change: Change | None, key: str, seed: int) -> str:
+def drawn_turn(change: Change | None, key: str, seed: int) -> str:
     """The turn of a row's images, drawn from its id and the seed alone."""
     drawn = hashlib.sha256(f"{seed}/{key}/turn".encode()).digest()
     if change is None or not change.turns or int.from_bytes(drawn[:8], "big") >= change.share * 2**64:
@@ -140,7 +141,13 @@ def _stored(
     """The images in the store, changed as the benchmark says; none where all are too small for it."""
     if change is None:
         return tuple(store.add_encoded(one, f"of {where}") for one in data)
-    refs, large = list[ImageRef](), False
+    return tuple(map(store.add, changed(data, change, turn, where)))
+
+
+def changed(data: Sequence[bytes], change: Change | None, turn: str, where: str) -> tuple[Pixels, ...]:
+    """The images, shrunken and turned as the benchmark says; none where all are too small for it."""
+    change = change or Change()
+    found, large = list[Pixels](), False
     for one in data:
         pixels = images.decode(one, f"of {where}")
         longer = max(pixels.shape[:2])
@@ -148,13 +155,13 @@ def _stored(
             large, scale = True, change.side / longer
             height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
             pixels = images.resize(pixels, height, width)
-        refs.append(store.add(np.ascontiguousarray(TRANSFORMS[turn](pixels))))
-    return tuple(refs) if large or not change.only_large else ()
+        found.append(np.ascontiguousarray(TRANSFORMS[turn](pixels)))
+    return tuple(found) if large or not change.only_large else ()
 
 
 def _spread(paths: Sequence[Path], form: Format, choice: RowChoice) -> tuple[set[int], set[str]]:
     """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
-    pointers = [_pointer(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
+    pointers = [pointer_of(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
     count = len(pointers) if choice.limit is None else min(choice.limit, len(pointers))
     chosen = {i * len(pointers) // count for i in range(choice.part.first, count, choice.part.step)}
     return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
@@ -173,7 +180,7 @@ def _rows(raw: Mapping[str, Any], form: Format, path: Path) -> list[Mapping[str,
     return [row for row in rows if _wanted(row, form)]
 
 
-def _walk(
+def walk(
     paths: Sequence[Path], form: Format, chosen: set[int] | None
 ) -> Iterator[tuple[str, Path, Mapping[str, Any], bool]]:
     """The wanted rows: a name for errors, the file, the row, and whether it is asked."""
@@ -193,7 +200,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     options = _options(row, form)
     if benchmark.change is not None and benchmark.change.asked:
         options = [TURN_NAMES[turn] for turn in benchmark.change.turns]
-        row = {**row, form.answer: TURN_NAMES[_drawn_turn(benchmark.change, key, seed)]}
+        row = {**row, form.answer: TURN_NAMES[drawn_turn(benchmark.change, key, seed)]}
     given = [str(answer) for answer in _references(row[form.answer], form) if not files.empty(answer)]
     turns = [str(turn).strip() for turn in row[form.question]] if form.last else [str(row[form.question])]
     question = _conversation(turns, given) if turns else ""
@@ -225,7 +232,7 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
         asked = template.format_map({**values, "question": question.strip(), "options": listing})
     except KeyError as error:
         raise InputError(f"{where} has no column {error} that the prompt of {benchmark.title} names.") from error
-    return RowText(key, asked.strip(), tuple(given), truth, _pointer(row, form))
+    return RowText(key, asked.strip(), tuple(given), truth, pointer_of(row, form))
 
 
 def _references(value: Any, form: Format) -> list[Any]:
@@ -270,13 +277,13 @@ def _order(count: int, key: str, seed: int) -> list[int]:
     return sorted(range(count), key=lambda k: hashlib.sha256(f"{seed}/{key}/{k}".encode()).digest())
 
 
-def _pointer(row: Mapping[str, Any], form: Format) -> str | None:
+def pointer_of(row: Mapping[str, Any], form: Format) -> str | None:
     value = row.get(form.images[0]) if form.images else None
     short = isinstance(value, str) and 0 < len(value) <= files.POINTER_CHARS and "." not in value
     return value if short and isinstance(value, str) else None
 
 
-def _pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> list[bytes]:
+def pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> list[bytes]:
     """Bytes of a row's images, in the order of its columns. Raises ``BrokenRow`` where there is none."""
     values = [value for column in form.images if not files.empty(value := row.get(column))]
     data = [one for value in values for one in files.pictures(value, folder, where)]
@@ -326,7 +333,7 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
         found = replace(found, sha256=files.sha256(paths))
     problems, ids, count = list[str](), Counter[str](), 0
     try:
-        for where, at, row, _ in _walk(paths, form, None):
+        for where, at, row, _ in walk(paths, form, None):
             count += 1
             try:
                 text = read_row(row, form, benchmark, where)
@@ -353,7 +360,7 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
 
 def _check_pictures(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> None:
     try:
-        for data in _pictures(row, form, folder, where):
+        for data in pictures(row, form, folder, where):
             images.size(data, f"of {where}")
     except BrokenRow:
         raise

@@ -19,7 +19,7 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
         InputError: fewer rows than asked for, a file that cannot be read.
     """
     tasks: dict[str, Task] = {}
-    notes: list[str] = []
+    notes, empty = list[str](), list[str]()
     for name, task in data.tasks.items():
         counts: dict[str, int] = {}
         for split in HELD_OUT_FIRST:
@@ -40,8 +40,13 @@ def counted(data: Data, merged: object = None) -> tuple[Data, list[str]]:
                     "for all rows."
                 )
             counts[split] = found.rows if wanted is None else wanted
+            empty += [found.source] if wanted is None and not found.rows else []
             notes += _left(found, found.rows, key, counts[split])
         tasks[name] = replace(task, **counts)
+    if empty and not any(getattr(task, split) for task in tasks.values() for split in HELD_OUT_FIRST):
+        raise InputError(
+            f"{' and '.join(dict.fromkeys(empty))}: no row is of a split that is asked for, or none at all."
+        )
     return replace(data, tasks=tasks), notes
 
 

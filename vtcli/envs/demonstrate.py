@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import DecodedTurn, Env, HasSyntax, Pixels
 from vtcli.sandbox.types import Runner
 from vtcli.schema import ImageRef, Sample, VideoRef
+from vtcli.store.encoded import EncodedImage
 from vtcli.store.images import Sizing, resize
 
 IMPORTED = "imported"
@@ -33,12 +35,14 @@ of others."""
 
 @dataclass(frozen=True, slots=True)
 class DemoEpisode:
-    """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools."""
+    """Messages with one ``<image>`` per image, the images (``MemoryImages.kept``), and the schemas of the tools. Images
+    that are held as they came are ``encoded``, and no pixels."""
 
     id: str
     messages: tuple[Mapping[str, str], ...]
     images: tuple[Pixels, ...]
     tools: tuple[Mapping[str, Any], ...]
+    encoded: tuple[EncodedImage, ...] = ()
 
 
 class MemoryImages:
@@ -46,17 +50,21 @@ class MemoryImages:
 
     def __init__(self, sizing: Sizing) -> None:
         self._sizing = sizing
-        self._pixels: list[Pixels] = []
+        self._decode: list[Callable[[], Pixels]] = []
 
     def add(self, pixels: Pixels, parent: int | None = None, transform: Mapping[str, Any] | None = None) -> ImageRef:
         height, width = pixels.shape[:2]
+        return replace(self.add_later(width, height, lambda: pixels), parent=parent, transform=transform)
+
+    def add_later(self, width: int, height: int, decode: Callable[[], Pixels]) -> ImageRef:
+        """Adds an image that is decoded when somebody looks at it."""
         rows, columns = self._sizing(height, width)
-        self._pixels.append(pixels)
-        name = str(len(self._pixels) - 1)
-        return ImageRef(name, name, width, height, columns, rows, parent, transform)
+        self._decode.append(decode)
+        name = str(len(self._decode) - 1)
+        return ImageRef(name, name, width, height, columns, rows)
 
     def full(self, ref: ImageRef) -> Pixels:
-        return self._pixels[int(ref.full)]
+        return self._decode[int(ref.full)]()
 
     def view(self, ref: ImageRef) -> Pixels:
         return resize(self.full(ref), ref.view_height, ref.view_width)
@@ -127,7 +135,10 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
             "such as sharegpt"
         )
     try:
-        refs = [images.add(pixels) for pixels in dialogue.images]
+        refs = [
+            images.add_later(one.width, one.height, partial(dialogue.images.__getitem__, number))
+            for number, one in enumerate(dialogue.encoded)
+        ] or [images.add(pixels) for pixels in dialogue.images]
         sample = Sample(
             item.id, item.task, "answer", "train", dialogue.question or "", "", tuple(refs[: dialogue.asked]), ()
         )
@@ -138,6 +149,8 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     except InputError as error:
         raise RowProblem(dialogue.place, "an image that cannot be shown", f"{dialogue.place}: {error}") from error
     tools = dialogue.tools or setting.card.schemas(setting.card.offer(sample))
+    if dialogue.encoded:
+        return DemoEpisode(f"{item.id}-{IMPORTED}", tuple(messages), (), tools, dialogue.encoded)
     return _episode(f"{item.id}-{IMPORTED}", messages, refs, images, tools)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.util import Finalize
+from typing import Any, cast
 
 from vtcli.data.generators import canvas
 from vtcli.data.generators.item import Generate, stream
@@ -36,6 +38,13 @@ class Chunk:
     setting: DemonstrationSetup | None = None
     sandbox: PoolConfig | None = None
     tools: tuple[str, ...] = ()
+
+
+def with_pixels(chunk: Chunk, items: range) -> Chunk:
+    """Some items of a chunk, with imported images decoded: to be looked at."""
+    kept = isinstance(chunk.generate, partial) and "keep_images" in chunk.generate.keywords
+    generate = partial(cast(Any, chunk.generate), keep_images="png") if kept else chunk.generate
+    return replace(chunk, items=items, generate=generate)
 
 
 def produce(chunk: Chunk) -> Made:
@@ -75,7 +84,7 @@ async def _episode(chunk: Chunk, setting: DemonstrationSetup, number: int, pool:
         episode = await demonstrate(item, chunk.kind, rng, setting, pool)
     except RowProblem as problem:
         return BadRow.of(problem)
-    return episode, [canvas.png(pixels) for pixels in episode.images]
+    return episode, episode.encoded or [canvas.png(pixels) for pixels in episode.images]
 
 
 class _Home:

@@ -81,7 +81,7 @@ def apply(
             if all(fact in wanted for fact in ROLLED):
                 raise ValueError(f"it looks at {' and '.join(ROLLED)}: expected a rule for each, one after the other")
             for fact in wanted:
-                found = measures[fact](kept, partial(_decided, rule, fact, k))
+                found = measures[fact](kept, partial(_decided, rule, fact, k) if len(wanted) == 1 else _undecided)
                 known = facts.get(fact)
                 facts[fact] = {**known, **found} if known and isinstance(found, dict) else found
             why = cast(Any, rule)(kept, **{fact: facts[fact] for fact in wanted})
@@ -99,6 +99,10 @@ def apply(
         bars = histogram(found.values, [reason is not None for reason in why]) if found else []
         steps.append(Step(name, len(seen), dropped, some, found.name if found else "", tuple(bars)))
     return Subset(tuple(kept), tuple(steps), facts)
+
+
+def _undecided(row: RowFacts, outcomes: Sequence[Outcome]) -> bool:
+    return False
 
 
 def _decided(rule: Rule, fact: str, k: int, row: RowFacts, outcomes: Sequence[Outcome]) -> bool:

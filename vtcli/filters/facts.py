@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class PassRate:
 
     content: str  # ``RowFacts.content``
     outcomes: tuple[Outcome, ...]
+    answers: tuple[str | None, ...] = ()  # what each rollout answered; None without an answer
 
     @property
     def right(self) -> int:
@@ -58,6 +60,19 @@ class PassRate:
     def rate(self) -> float | None:
         """None without a verdict, which is not zero."""
         return self.right / self.judged if self.judged else None
+
+    @property
+    def rival(self) -> str | None:
+        """The answer that is given most often, where the question's rule finds it wrong. Right answers count as one,
+        and win a tie. None also where no rollout has an answer.
+
+        >>> PassRate("", ("wrong", "wrong", "right"), ("Two", "two ", "3")).rival
+        'Two'
+        """
+        given = [a.strip() for o, a in zip(self.outcomes, self.answers, strict=False) if o == "wrong" and a]
+        counts = Counter(text.casefold() for text in given)
+        most = max(counts.values(), default=0)
+        return next(t for t in given if counts[t.casefold()] == most) if most > self.right else None
 
 
 PassRates = Mapping[tuple[str, str], PassRate]
@@ -123,8 +138,8 @@ Reason = str | Match
 class Rule(Protocol):
     """Says of every row why it goes, or None where it stays. A rule is also given the facts that it has parameters for:
     ``pass_rates``, ``plain_rates`` (without tools), ``image_hashes``, ``references``, ``messages``, ``samples``,
-    ``taught``, ``judged``. One with rates looks at each row by itself, so that rollouts can end when its verdict is
-    certain."""
+    ``taught``, ``judgements``. One with rates looks at each row by itself, so that rollouts can end when its verdict is
+    certain; they all are made for a rule that looks at another fact, too."""
 
     def __call__(self, rows: Sequence[RowFacts]) -> Sequence[Reason | None]: ...
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from rich.console import Console
 from rich.progress import Progress
 
 from vtcli.errors import ConfigError, EngineError
-from vtcli.filters.applying import Decided
+from vtcli.filters.applying import MEASURED, Decided, needs
 from vtcli.filters.facts import RowFacts, Rule
 from vtcli.filters.judged import Judged, Scores
 from vtcli.protocols import Case, Judge
@@ -35,11 +36,17 @@ def rubrics_of(rules: Mapping[str, Rule]) -> list[str]:
     return sorted(found)
 
 
+def contested_of(rules: Mapping[str, Rule]) -> set[str]:
+    """The rubrics among them whose rule looks at pass rates, too: they are asked where label and policy disagree."""
+    return set(rubrics_of({name: rules[name] for name in needs(rules, MEASURED)}))
+
+
 class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
     """``Judged`` of the rows of the last call: a rubric's questions are asked when a rule wants them.
 
     A judge that is down, or fails its trial, gives no verdict, and the run goes on with the others. ``found`` has all
-    scores, of dropped rows too.
+    scores, of dropped rows too. Of a rubric in ``contested`` a judge is shown two answers, the label and the policy's
+    (``rival``), without being told which is which; the score stored is the label's.
     """
 
     def __init__(
@@ -48,8 +55,12 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         rubrics: Sequence[str],
         load: Callable[[RowFacts], Sample],
         concurrency: int,
+        contested: Collection[str] = (),
+        rival: Callable[[RowFacts], str | None] = lambda row: None,
     ) -> None:
         self._open, self._rubrics, self._load, self._concurrency = judges, rubrics, load, concurrency
+        self._contested, self._rival = contested, rival
+        self._shown: dict[tuple[str, str], str] = {}  # the policy's answers that judges were shown
         self._judges: list[Judge] = []
         self._loop: EventLoop | None = None
         self._rows: Sequence[RowFacts] = ()
@@ -74,14 +85,18 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
 
     def __getitem__(self, rubric: str) -> Mapping[tuple[str, str], Scores]:
         """Raises ``EngineError`` when no judge is left, ``ConfigError`` for the same model twice."""
-        known = self.found[rubric]
-        todo = [row for row in self._rows if row.key not in known]
+        known, rows = self.found[rubric], self._rows
+        if rubric in self._contested:
+            rivals = {row.key: rival for row in rows if (rival := self._rival(row)) is not None}
+            rows = [row for row in rows if row.key in rivals]
+            self._shown |= rivals
+        todo = [row for row in rows if row.key not in known]
         if todo:
             if self._loop is None:
                 self._loop = EventLoop()
                 self._loop.__enter__()
             known.update(self._loop.run(self._all(rubric, todo)))
-        return {row.key: known[row.key] for row in self._rows}
+        return {row.key: known[row.key] for row in rows}
 
     def close(self) -> None:
         if self._loop is None:
@@ -101,7 +116,8 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
         """Scores of every question, of dropped ones too."""
         for rubric, found in self.found.items():
             for key, scores in found.items():
-                yield {"id": key[1], "file": key[0], "rubric": rubric, "scores": list(scores)}
+                rival = {"rival": self._shown[key]} if rubric in self._contested else {}
+                yield {"id": key[1], "file": key[0], "rubric": rubric, "scores": list(scores)} | rival
 
     def _counts(self, rubric: str, found: Mapping[tuple[str, str], Scores]) -> dict[str, Any]:
         both = [scores for scores in found.values() if None not in scores]
@@ -127,7 +143,9 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             async def worker() -> None:
                 for row in waiting:  # shared: each takes the next one
                     sample = await asyncio.to_thread(self._load, row)
-                    found[row.key] = tuple(await asyncio.gather(*(self._ask(j, rubric, sample) for j in self._judges)))
+                    found[row.key] = tuple(
+                        await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges))
+                    )
                     bar.advance(shown)
 
             async with asyncio.TaskGroup() as tasks:
@@ -137,13 +155,18 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             raise EngineError(f"no judge is left. {next(iter(self.down.values()))}")
         return found
 
-    async def _ask(self, judge: Judge, rubric: str, sample: Sample) -> float | None:
+    async def _ask(self, judge: Judge, rubric: str, row: RowFacts, sample: Sample) -> float | None:
         if judge.name in self.down or not judge.knows("quality", sample):
             return None
         played = Trajectory(sample.id, sample, (), sample.images, (), Stop.ANSWERED, 0)
-        texts = {"question": sample.question, "truth": sample.answer}
+        texts, contested = {"question": sample.question, "truth": sample.answer}, rubric in self._contested
+        swapped = contested and hashlib.sha256(row.content.encode()).digest()[0] % 2 == 1  # judges prefer a place
+        if contested:
+            pair = (sample.answer, self._shown[row.key])
+            texts = {"question": sample.question, "first": pair[swapped], "second": pair[not swapped]}
         try:
-            return (await judge(Case("quality", rubric, texts, sample.images, played))).score
+            score = (await judge(Case("quality", rubric, texts, sample.images, played))).score
+            return 1.0 - score if swapped and score is not None else score
         except EngineError as error:
             if judge.name not in self.down:
                 self.down[judge.name] = str(error)

@@ -1,4 +1,4 @@
-"""Rules of questions by what judges say of them: good questions with right answers, and what needs more than the image.
+"""Rules of questions by what judges say of them: good questions, right labels, and what needs more than the image.
 
 Each judge is asked once about a question, in the words of a rubric (conf/judge/prompts). Where a judge gave no verdict,
 ``unknown`` says whether the row goes; both are counted. Demonstrations and questions for tools alone stay.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from vtcli.filters.facts import RowFacts
+from vtcli.filters.facts import PassRates, RowFacts
 from vtcli.filters.numbers import measured_by
 
 Scores = tuple[float | None, ...]
@@ -73,6 +73,37 @@ def self_contained(
         return _missing(scores, unknown)
 
     return _each(rows, judgements[rubric], unknown, problem)
+
+
+def _label(row: RowFacts, judgements: Judged, rubric: str = "label_cleaning") -> float | None:
+    return _lowest(row, judgements, rubric)
+
+
+@measured_by("lowest score of the label", _label)
+def label(
+    rows: Sequence[RowFacts],
+    *,
+    pass_rates: PassRates,
+    judgements: Judged,
+    rubric: str = "label_cleaning",
+    least: float = 0.5,
+    unknown: Unknown = "keep",
+) -> list[str | None]:
+    """Drops questions whose label a judge finds wrong, and the policy's usual answer right: CodeV's automatic check of
+    labels (5.1 and 9). A judge is asked where that answer is not the label (``PassRate.rival``). The label's score is
+    1, 0.5 where both or none may be right, or 0; below ``least`` the question goes."""
+
+    def problem(row: RowFacts) -> str | None:
+        scores = judgements[rubric].get(row.key)
+        if scores is None:
+            return None
+        if any(score is not None and score < least for score in scores):
+            return f"judged: not the label {row.answer[:60]!r} is right, but {str(pass_rates[row.key].rival)[:60]!r}"
+        return _missing(scores, unknown)
+
+    if unknown not in ("drop", "keep"):
+        raise ValueError(f"unknown={unknown!r}: expected drop or keep")
+    return [problem(row) for row in rows]
 
 
 SECOND = "Give one with judge@filter.second_judge=openai filter.second_judge.url=… filter.second_judge.model=…"

@@ -71,6 +71,14 @@ class StoredRates:
         self._known[rate.content] = rate
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOutcome:
+    """The outcome of one rollout, and its answer."""
+
+    outcome: Outcome
+    answer: str | None
+
+
 @dataclass
 class Player:
     """The parts that make and measure rollouts, and the counts of how they went."""
@@ -85,19 +93,19 @@ class Player:
     broken: list[Trajectory] = field(default_factory=list[Trajectory])  # some of them
     roomless: list[Trajectory] = field(default_factory=list[Trajectory])  # whose prompt left no room for a token
 
-    async def outcome(self, request: RolloutRequest) -> Outcome:
+    async def outcome(self, request: RolloutRequest) -> AnswerOutcome:
         """Raises ``VtcliError`` for what the user has to mend."""
         found = await rollout(request, self.policy, self.chat, self.open_env, self.limits)
         self.rollouts += 1
         if found.stop is Stop.BROKEN:
             if len(self.broken) < REASONS:
                 self.broken.append(found)
-            return "broken"
+            return AnswerOutcome("broken", None)
         if not found.turns and self.rollouts == len(self.roomless) + 1:
             self.roomless.append(found)
         (signals,) = await self.measure([found])
         value = signals.values.get(self.right)
-        return "unjudged" if value is None else "right" if value > 0.5 else "wrong"
+        return AnswerOutcome("unjudged" if value is None else "right" if value > 0.5 else "wrong", found.answer)
 
 
 @dataclass(frozen=True)
@@ -127,11 +135,13 @@ class PassRateMeter:
         return {row.key: self._rate(row) for row in asked}
 
     def _rate(self, row: RowFacts) -> PassRate:
-        return PassRate(row.content, self.stored.get(row.content).outcomes[: self.config.k])
+        known = self.stored.get(row.content)
+        return PassRate(row.content, known.outcomes[: self.config.k], known.answers[: self.config.k])
 
     def _missing(self, row: RowFacts, decided: Decided) -> list[int]:
         """The numbers of the ``k`` rollouts that are still to be made."""
-        known = self._rate(row).outcomes
+        rate = self._rate(row)
+        known = rate.outcomes[: len(rate.answers)]
         left = [n for n in range(self.config.k) if n >= len(known) or known[n] in ("broken", "unjudged")]
         certain = self.config.early_stop and all(o in ("right", "wrong") for o in known) and decided(row, known)
         return [] if certain else left
@@ -154,14 +164,16 @@ class PassRateMeter:
     async def _question(self, row: RowFacts, player: Player, decided: Decided) -> None:
         sample = await asyncio.to_thread(self.load, row)
         members = GroupRequest(sample, self.config.k, self.seed, Sampling(self.config.temperature)).members
-        outcomes: list[Outcome] = list(self.stored.get(row.content).outcomes)
+        known = self.stored.get(row.content)
+        answers = list(known.answers)
+        outcomes = list(known.outcomes[: len(answers)])
         left = self._missing(row, decided)
         together = 1 if self.config.early_stop else len(left)
         for start in range(0, len(left), together):
             part = left[start : start + together]
             done = await asyncio.gather(*(player.outcome(members[n]) for n in part))
-            for n, outcome in zip(part, done, strict=True):
-                outcomes[n : n + 1] = [outcome]
+            for n, found in zip(part, done, strict=True):
+                outcomes[n : n + 1], answers[n : n + 1] = [found.outcome], [found.answer]
             if self.config.early_stop and decided(row, outcomes[: self.config.k]):
                 break
-        self.stored.put(PassRate(row.content, tuple(outcomes)))
+        self.stored.put(PassRate(row.content, tuple(outcomes), tuple(answers)))

@@ -232,7 +232,10 @@ class ImageStore:
         """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
 
         Raises ``InputError`` for what is no image, or has a shape that the model cannot be shown."""
-        width, height = size(data, where)
+        return self.outline_of(*size(data, where))
+
+    def outline_of(self, width: int, height: int) -> ImageRef:
+        """As ``outline``, of an image whose sides are known."""
         view_height, view_width = self._sizing(height, width)
         return ImageRef("", "", width, height, view_width, view_height)
 

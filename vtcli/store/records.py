@@ -169,10 +169,13 @@ def write_samples(
     )
 
 
-def write_demos(path: Path, demos: Iterable[tuple[Demo, Sequence[bytes]]], unlearnt: bool = False) -> int:
+def write_demos(
+    path: Path, demos: Iterable[tuple[Demo, Media]], unlearnt: bool = False, as_they_came: bool = False
+) -> int:
     """As ``write_samples``, for demonstrations. ``unlearnt`` says whether the file has a column for such turns."""
     schema = parquet.UNLEARNT_SCHEMA if unlearnt else parquet.DEMO_SCHEMA
-    return parquet.write(path, schema, (_demo_row(demo, pngs, unlearnt) for demo, pngs in demos))
+    schema = schema.append(parquet.IMAGE_FILES) if as_they_came else schema
+    return parquet.write(path, schema, (_demo_row(demo, shown, unlearnt, as_they_came) for demo, shown in demos))
 
 
 def _sample_row(index: int, sample: Sample, media: Media, folder: Path, as_they_came: bool) -> dict[str, Any]:
@@ -207,11 +210,11 @@ def _image_columns(pictures: Media, as_they_came: bool, where: str) -> dict[str,
     return {"images": [one.image for one in found], encoded.COLUMN: [one.facts for one in found]}
 
 
-def _demo_row(demo: Demo, pngs: Sequence[bytes], unlearnt: bool) -> dict[str, Any]:
+def _demo_row(demo: Demo, shown: Media, unlearnt: bool, as_they_came: bool) -> dict[str, Any]:
     return {
         "id": demo.id,
         "messages": [dict(message) for message in demo.messages],
-        "images": [{"bytes": png, "path": None} for png in pngs],
+        **_image_columns(shown, as_they_came, f"of {demo.id}"),
         "tools": json.dumps(codec.encode(demo.tools)),
     } | ({"unlearnt": list(demo.unlearnt)} if unlearnt else {})
 
@@ -316,8 +319,12 @@ class DemoSet:
 
     def outline(self, index: int) -> Demo:
         """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
-        row = self._table.row(index)
-        return _demo(row, _each_image(row, self._store.outline, self._table))
+        if encoded.COLUMN not in self._table.columns:
+            row = self._table.row(index)
+            return _demo(row, _each_image(row, self._store.outline, self._table))
+        row = self._table.row(index, *(name for name in self._table.columns if name != "images"))  # no file is read
+        sides = [(image["width"], image["height"]) for image in row[encoded.COLUMN] or ()]
+        return _demo(row, tuple(self._store.outline_of(*each) for each in sides))
 
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)

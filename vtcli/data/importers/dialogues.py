@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from vtcli.data.importers import media, texts
+from vtcli.data.importers import media, row_images, texts
 from vtcli.data.importers.mapping import RowMapping, every, first, parsed
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.errors import InputError
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.families.calls import format_call
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
-from vtcli.store import images
+from vtcli.store.encoded import EncodedImage
 from vtcli.store.parquet import CHAT_MARKER
 
 IMAGE = "<image>"
@@ -31,11 +31,12 @@ class Dialogue:
     for each of ``images``, in order."""
 
     messages: tuple[Mapping[str, str], ...]
-    images: tuple[Pixels, ...]
+    images: Sequence[Pixels]
     tools: tuple[Mapping[str, Json], ...]  # function schemas, if the row has any
     place: Place
     question: str | None = None  # without its wrapping, where the environment's prompt takes the row's place
     compared: bool = True  # whether crops must be the pictures that follow them
+    encoded: tuple[EncodedImage, ...] = ()  # the images as they came, where they are held so
 
     @property
     def asked(self) -> int:
@@ -45,10 +46,16 @@ class Dialogue:
 
 
 def read(
-    row: Mapping[str, Any], mapping: RowMapping, finder: media.Finder, place: Place, *, whole: bool = True
+    row: Mapping[str, Any],
+    mapping: RowMapping,
+    finder: media.Finder,
+    place: Place,
+    *,
+    whole: bool = True,
+    keep: KeepImages = "png",
 ) -> Dialogue:
     """The dialogue of a row; ``whole``: it ends with a turn of the assistant. With ``crops: cut`` its images are those
-    of the question alone.
+    of the question alone. Unless ``keep`` is png, they are decoded when somebody looks.
 
     Raises:
         RowProblem: messages that cannot be read or do not take turns, or images that do not match their markers.
@@ -71,18 +78,12 @@ def read(
         bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[spoken:]]
         chat = [*chat[:spoken], *bare]
     messages, given = _matched(chat, every_image(row, mapping), place)
-    decoded: list[Pixels] = []
-    for number, value in enumerate(given):
-        data = media.read(value, f"image {number}", finder, place)
-        try:
-            decoded.append(images.decode(data, f"{number} of {place}"))
-        except InputError as error:
-            raise RowProblem(place, "an image that cannot be decoded", str(error)) from error
+    pixels, encoded = row_images.held(given, keep, finder, place)
     question = None
     if mapping.prompt == "card":
         question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
-    return Dialogue(tuple(messages), tuple(decoded), tuple(schemas), place, question, mapping.crops == "equal")
+    return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, mapping.crops == "equal", encoded)
 
 
 def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,13 +108,15 @@ def every_image(row: Mapping[str, Any], mapping: RowMapping) -> list[Any]:
 
 
 def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message]:
-    value = texts.chat_of(first(row, mapping.messages))
+    value, response = (texts.chat_of(first(row, paths)) for paths in (mapping.messages, mapping.response))
     if texts.is_chat(value):
         chat = texts.messages(value)
-    elif (response := first(row, mapping.response)) is not None:
-        chat = [texts.Message("user", str(first(row, mapping.question))), texts.Message("assistant", str(response))]
+    elif response is not None:
+        chat = [texts.Message("user", str(first(row, mapping.question)))]
     else:
         raise ValueError(f"it has no messages in {', '.join([*mapping.messages, *mapping.response]) or 'any column'}")
+    if response is not None:
+        chat += texts.messages(response) if texts.is_chat(response) else [texts.Message("assistant", str(response))]
     system = first(row, mapping.system)
     return [texts.Message("system", str(system)), *chat] if system is not None else chat
 

@@ -62,7 +62,7 @@ class Finder:
                 tried.append(path)
                 if path.is_file():
                     return path
-        except (OSError, ValueError) as error:  # too long for a name, or a NUL in it
+        except (OSError, RuntimeError, ValueError) as error:  # too long for a name, a NUL in it, a loop of links
             said = getattr(error, "strerror", None) or error
             raise RowProblem(
                 place, f"{what} of no possible name", f"{place}: the {what} {shown!r} can name no file ({said})."

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
-from vtcli.data.generators.item import NO_PIXELS
 from vtcli.data.importers import media
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
@@ -45,10 +44,28 @@ class RowImage:
             raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
 
 
+class DecodedWhenRead(Sequence[Pixels]):
+    """The pixels of images, each decoded when it is looked at. Raises ``RowProblem`` as ``RowImage.decoded``."""
+
+    def __init__(self, images: Sequence[RowImage]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, index: int) -> Pixels: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pixels]: ...
+    def __getitem__(self, index: int | slice) -> Pixels | Sequence[Pixels]:
+        return DecodedWhenRead(self._images[index]) if isinstance(index, slice) else self._images[index].decoded()
+
+
 def held(
     given: Sequence[Any], keep: KeepImages, finder: media.Finder, place: Place
-) -> tuple[tuple[Pixels, ...], tuple[EncodedImage, ...]]:
-    """The images that a row's columns give, in order: their pixels, or ``NO_PIXELS`` and the images as they came.
+) -> tuple[Sequence[Pixels], tuple[EncodedImage, ...]]:
+    """The pixels of the images that a row's columns give, in order, and with ``keep`` other than png the images as they
+    came. Then no pixel is decoded before somebody looks.
 
     Raises:
         RowProblem: as ``media.read_file``, and for what is no image or is cut off.
@@ -59,4 +76,4 @@ def held(
         found.append(RowImage(data, file, place, f"{number} of {place}" if number else f"of {place}"))
     if keep == "png":
         return tuple(image.decoded() for image in found), ()
-    return (NO_PIXELS,), tuple(image.encoded(keep) for image in found)
+    return DecodedWhenRead(found), tuple(image.encoded(keep) for image in found)

@@ -118,7 +118,7 @@ def generate(
     if columns.split and first(row, columns.split) is None:
         raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
     if split.startswith("demo-") and (columns.messages or columns.response):
-        dialogue = dialogues.read(row, columns, rows.finder, place)
+        dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
     question, shown = _question(row, columns, place)
     answers = _answers(row, columns, place)
@@ -134,7 +134,8 @@ def generate(
         _check_video(turn or form == "tool", given or first(row, columns.boxes), place)
         return _filmed(words, truth, clip, rows.finder, place)
     _check_markers(given, shown, columns, place)
-    pictures, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
+    pixels, encoded = row_images.held(given, "png" if turn else keep_images, rows.finder, place)
+    pictures = (NO_PIXELS,) if encoded else tuple(pixels)
     found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
     height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
     targets = boxes.read(found, row, columns, (width, height), place)
@@ -254,7 +255,8 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
     if not given or given[0] in (None, ""):
         raise place_problem(place, "no answer", f" has no answer. {EXPECTED}")
     for answer in given:
-        if isinstance(answer, bool) or not isinstance(answer, str | int | float | Decimal):
+        endless = isinstance(answer, float | Decimal) and not math.isfinite(answer)
+        if isinstance(answer, bool) or endless or not isinstance(answer, str | int | float | Decimal):
             advice = ' Write what the model shall say, for example "yes" or "no".' if isinstance(answer, bool) else ""
             shown = json.dumps(value, default=str)[:100]
             raise place_problem(

@@ -30,7 +30,7 @@ ROLES: Mapping[str, str] = {
     **dict.fromkeys(("assistant", "gpt", "bot"), "assistant"),
     **dict.fromkeys(("tool", "observation", "tool_response", "function"), "tool"),
     **dict.fromkeys(("function_call", "tool_call"), "call"),
-    "system": "system",
+    **dict.fromkeys(("system", "developer"), "system"),
 }
 """Speakers by the names that sets give them. ``call``: a call of the assistant in a message of its own."""
 
