@@ -95,7 +95,7 @@ class ServerPolicy:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank sends weights to servers: the first of each machine, or of all for servers elsewhere."""
+        """True if this rank sends weights to servers: the first of each machine, or of all for servers elsewhere."""
         return self._fleet.leads
 
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
