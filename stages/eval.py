@@ -49,10 +49,12 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs import eval_shards, video_frames
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, Drawing, tools_of
 from vtcli.runs.imported import ImportedGroups, ImportedRuns
 from vtcli.runs.outlook import outlook
 from vtcli.runs.progress import ScoreBars, score_so_far
+from vtcli.runs.questions import DatasetQuestions
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import source_model
 from vtcli.sandbox.host.pool import PoolConfig
@@ -70,7 +72,7 @@ FACTS = ("split", "tools", "policy", "temperature", "samples_per_question", "see
 # These change nothing in what is measured.
 RUNTIME_KEYS = (
     *("eval.data", "eval.benchmarks_in", "eval.baseline", "eval.concurrency", "eval.max_broken", "eval.max_unjudged"),
-    "eval.device",
+    *("eval.device", "eval.merge"),
     *("eval.limits.timeout_s", "engine", *judging.RUNTIME_KEYS, *endpoints.RUNTIME_KEYS),
 )
 MEASURED = 256  # stored or imported trajectories at a time
@@ -99,6 +101,8 @@ class Config:
     )  # by benchmark; ``others``: the rest
     baseline: str | None = None  # the report to compare with: of the parent model, on the same data
     label: str | None = None  # the model's name in tables
+    shard: str | None = None  # "3/16": the third of sixteen parts of the questions, as an artifact of its own
+    merge: int | None = None  # the number of shards, which are put together
     split: str = "test"
     forms: tuple[str, ...] = ("answer", "tool")
     max_samples: int | None = None  # of each form, evenly spread over the split
@@ -109,6 +113,7 @@ class Config:
     min_p: float = 0.0
     spans: tuple[TemperatureSpan, ...] = ()
     tools: Literal["offered", "none"] = "offered"
+    frames: int | str | None = None  # 32 or 1fps of each video as images in its place; None: the environment's way
     policy: Literal["model", "oracle", "endpoint", "imported"] = "model"
     endpoint: Baseline = field(default_factory=Baseline)  # of policy=endpoint
     imported: ImportedRuns = field(default_factory=ImportedRuns)  # of policy=imported: trajectories of others
@@ -135,7 +140,9 @@ class Config:
         at_least(0, self, "shown")
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE)
         shares(self, "max_broken", "max_unjudged")
+        eval_shards.require(self.shard, self.merge, self.policy)
         card = read_card(self.env)
+        video_frames.require(self.frames, card, self.limits.max_images, offered=self.tools == "offered")
         if self.policy == "oracle":
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
@@ -148,22 +155,13 @@ class Config:
                 raise ConfigError("eval.samples_per_question > 1 needs eval.temperature > 0 and eval.policy=model")
             if self.probe and self.probe.continuations > 1 and sampling.temperature == 0:
                 raise ConfigError("probe.continuations > 1 needs eval.temperature > 0: greedy ones are all the same")
-        if self.probe and (self.policy != "model" or self.tools == "none" or "answer" not in self.forms):
-            raise ConfigError(
-                "probe=causal continues a model's answers after a tool's picture: it needs eval.policy=model, "
-                f"eval.tools=offered and the form answer; got {self.policy}, {self.tools}, {list(self.forms)}"
-            )
+        if self.probe:
+            self.probe.require(self.policy, self.tools, self.forms)
 
     def require_questions(self) -> None:
         """Raises ``ConfigError`` unless there is either a dataset, or benchmarks and the folder of their copies."""
-        if self.policy == "imported":
-            return
-        if bool(self.data) == bool(self.benchmark):
-            given = f"eval.data={self.data} and benchmark={list(self.benchmark)}" if self.data else "neither"
-            raise ConfigError(
-                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
-            )
-        self.benchmarks.require_folder("eval.benchmarks_in")
+        if self.policy != "imported":
+            self.benchmarks.require_instead_of(self.data)
 
     @property
     def benchmarks(self) -> BenchmarkQuestions:
@@ -180,10 +178,11 @@ class Config:
 
 
 def run(config: Config) -> Artifact:
-    """Returns the report artifact: ``trajectories.jsonl`` and ``images/``, rows, ``metrics.json``, the two pages.
+    """Returns the report artifact: ``trajectories.jsonl`` and ``images/``, rows, ``metrics.json``, the two pages; of a
+    shard the first two alone.
 
     Raises:
-        InputError: an input that is missing, damaged, of another kind, or a baseline on other data.
+        InputError: an input that is missing, damaged, of another kind, a baseline on other data, or a missing shard.
     """
     config.require_questions()
     settings = RunSettings.of(config.job, "report")
@@ -199,9 +198,13 @@ def run(config: Config) -> Artifact:
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
     read = {**(source.files if source else {}), **config.benchmarks.files()}
     read |= config.imported.files() if config.policy == "imported" else {}
-    with open_run(settings, "eval", "report", config.job, made_from, Scope(free, read)) as stage:
+    whole = eval_shards.WholeRun(settings, config.job, made_from, free)
+    parts = whole.shards(store, config.merge)
+    own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
+    with open_run(own, "eval", kind, config.job, made_from, Scope(free, read, lineage=parts)) as stage:
         if stage.reused:
-            _print_again(config, stage.reused, parents)
+            if not config.shard:
+                _print_again(config, stage.reused, parents)
             return stage.reused
         family = open_family(source.path, config.families) if source else None
         sizing = family.sizing(config.images) if family else endpoints.sizing(config.images)
@@ -212,11 +215,9 @@ def run(config: Config) -> Artifact:
         runs = None
         if config.policy == "imported":
             runs = config.imported.read(images, stage.work, config.bad_rows, config.seed)
-            samples = runs.samples
-        elif data:
-            samples = _samples(config, data, images, worlds)
-        else:
-            samples = {("answer", s.id): s for s in config.benchmarks.load(images, worlds.offer)}
+        samples = runs.samples if runs else _samples(config, data, images, worlds)
+        if parts:
+            eval_shards.put(parts, stage, images)
         if config.policy == "oracle":
             require_scripts(samples.values(), data.ref if data else "benchmark")
         signals = with_rules((config.signals | config.metrics).values(), own_rules(config.benchmark))
@@ -226,20 +227,20 @@ def run(config: Config) -> Artifact:
             rollouts = _Rollouts(config, stage, family, images, worlds, measure, claims, runs)
             found, probe = loop.run(rollouts.collect(samples))
         rolled = _Results(found, probe, images, family.chat.image_tokens if family else None)
+        if config.shard:
+            return eval_shards.finish(stage, found, images)
         return _finish(config, stage, source.name if source else config.model, parents, rolled)
 
 
-def _samples(config: Config, data: Artifact, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
-    """The questions in order; rows that are skipped are listed on standard error."""
-    samples: dict[Key, Sample] = {}
-    for form in config.forms if config.tools == "offered" else ("answer",):
-        found = records.SampleSet(data, form, config.split, images, config.bad_rows)
-        sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
-        count = min(len(found), config.max_samples or len(found))
-        for sample in (found.load(i * len(found) // count) for i in range(count)):
-            samples[form, sample.id] = worlds.offer(sample)
-    if not samples:
-        raise InputError(f"{data.ref} has no question of the forms {list(config.forms)} in its split {config.split}.")
+def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: Worlds) -> dict[Key, Sample]:
+    """The questions in order, of a shard its own; rows that are skipped are listed on standard error."""
+    forms, asked = config.forms if config.tools == "offered" else ("answer",), config.benchmarks
+    if data is not None:
+        asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
+    found = asked.load(images, eval_shards.part(config.shard))
+    shown = video_frames.shown(found, config.frames, images, config.limits.max_images)
+    samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
+    eval_shards.require_some(samples, asked.where, config.shard)
     return samples
 
 
@@ -274,8 +275,10 @@ class _Rollouts:
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-        found = {name: s for name, s in stored.items() if s.trajectory.stop is not Stop.BROKEN}
-        unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged")]
+        merged, probing = config.merge is not None, config.probe is not None and not config.shard
+        found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
+        again = [] if merged else found.values()  # a shard has done that
+        unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
         unjudged += [trajectory for name, trajectory in made.items() if name not in found]
         left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
 
@@ -285,7 +288,7 @@ class _Rollouts:
             found[trajectory.id] = scored
 
         try:
-            if unjudged or left or config.probe:
+            if unjudged or left or probing:
                 await self.worlds.start()
                 if left:
                     few = list(samples.values())[:: max(1, len(samples) // PROMPTS_TRIED)]
@@ -306,7 +309,7 @@ class _Rollouts:
                 scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
                 members = [member for group in scored for member in group]
                 _check(members, config, self.stage, self.measure)
-                return members, await self._continue(opened, stream, samples, members) if config.probe else None
+                return members, await self._continue(opened, stream, samples, members) if probing else None
         finally:
             await self.measure.close()
             await self.worlds.close()
@@ -424,9 +427,7 @@ def _benchmark_results(
     """Figures of each benchmark, from the stored trajectories alone."""
     measured: dict[str, results.BenchmarkResult] = {}
     for name, benchmark in config.benchmark.items():
-        count, s = config.asked(name)
-        cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
-        decoding = ", ".join([f"T {s.temperature:g}", *cuts, f"{count} a question, {config.limits.max_turns} turns"])
+        decoding = Drawing(*config.asked(name)).words(config.limits.max_turns, config.frames)
         setting = results.RunSetting(label, judge, decoding)
         if one := results.result(name, benchmark, found, setting, seed=config.seed):
             measured[name] = one
@@ -438,6 +439,7 @@ def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
+    calls |= {"frames of a video": str(config.frames)} if config.frames is not None else {}
     return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
 
 
@@ -465,7 +467,7 @@ def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, A
     report = content.ReportData(
         title=f"{label} on held-out questions",
         facts=_facts(config, model, parents),
-        commands=[command] if (command := running()) else [],
+        commands=eval_shards.command_of_whole(running()),
         lineage="\n".join(stage.store.lineage(str(p.path)).text() for p in parents.values()),
         series=series,
         training=folder.load_training(parents["model"].path) if "model" in parents else content.Training(),

@@ -46,9 +46,9 @@ from vtcli.rollout.loop import (
 )
 from vtcli.rollout.stream import Stream
 from vtcli.rollout.threads import EventLoop
-from vtcli.runs import benchmark_validation, validation
+from vtcli.runs import validation
 from vtcli.runs.benchmark_questions import BenchmarkQuestions, tools_of
-from vtcli.runs.benchmark_validation import BenchmarkExam
+from vtcli.runs.benchmark_validation import BenchmarkExam, require_whole
 from vtcli.runs.environment import recorded
 from vtcli.runs.progress import StepBar, log_step, say_cut
 from vtcli.runs.questions import Questions, choose, require_forms
@@ -205,7 +205,7 @@ def run(config: Config) -> Artifact:
     with open_run(settings, "rl", "model", config.job, parents, Scope(free, read, lineage=lineage)) as stage:
         if stage.reused:
             return stage.reused
-        benchmark_validation.require(config.benchmarks, config.validate.drawn(config.sampling), read=first_rank())
+        require_whole(config.benchmarks, config.validate.drawn(config.sampling), config.env, read=first_rank())
         say_cut("rl", config.sampling)
         training = _open(config, stage, data, held_out, source.path)
         with training.started():

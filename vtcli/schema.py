@@ -53,7 +53,7 @@ class ImageRef:
 
 @dataclass(frozen=True, slots=True)
 class VideoRef:
-    """A video of a sample: a file on this machine, and what a prompt says of it. Only the sandbox decodes it."""
+    """A video of a sample: a file on this machine, and what a prompt says of it."""
 
     path: str  # absolute; within the dataset artifact where a trajectory was stored, see ``videos``
     width: int  # pixels, upright

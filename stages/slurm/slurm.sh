@@ -17,6 +17,16 @@ job=${job:-$SLURM_JOB_ID}
 # One process, with all cores of the first node.
 alone() { step --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" vtcli "$@"; }
 
+# SHARDS, the number of shards of which this task of an array makes one.
+shards_of_array() {
+    [ -n "${SLURM_ARRAY_TASK_ID-}" ] || fail "no array (SLURM_ARRAY_TASK_ID): submit it with --array=1-16 or the like"
+    if [ -z "${SHARDS-}" ]; then
+        ((SLURM_ARRAY_TASK_MIN == 1 && SLURM_ARRAY_TASK_COUNT == SLURM_ARRAY_TASK_MAX)) ||
+            fail "the array is not 1-N: to make some of the shards only, say with SHARDS=16 how many there are in all"
+    fi
+    SHARDS=${SHARDS:-$SLURM_ARRAY_TASK_MAX}
+}
+
 # A process for each GPU of each node; --ntasks-per-node=N makes it N. They find each other by what srun tells them.
 in_ranks() {
     local per_node=${SLURM_NTASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} crowd=()

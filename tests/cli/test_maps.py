@@ -50,6 +50,14 @@ def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> Non
     assert place == grid.ReportPlace((0.9, 0.2), "tapo", 3)
 
 
+def test_an_arm_may_learn_from_data_of_its_own_and_is_asked_the_questions_of_all() -> None:
+    arms = {"all": {}, "turned": {"data": ["data.tasks.zoom.train=8"]}}
+    found = {c.makes: c for c in grid.plan("m", made(recipe="toolsrl", arms=arms), (0,)).commands}
+    assert "data.tasks.zoom.train=8" in found["m-data_turned-s0"].words
+    assert found["m-policy_turned-s0"].reads["rl.data"] == "m-data_turned-s0"
+    assert found["m-report_turned-s0"].reads["eval.data"] == found["m-policy_all-s0"].reads["rl.data"] == "m-data-s0"
+
+
 def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -> None:
     found = grid.plan("m", made(recipe="toolsrl"), (0,)).commands
     assert [c.stage for c in found] == ["synth", "eval", "rl", "eval", "rl", "eval"]

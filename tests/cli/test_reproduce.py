@@ -16,6 +16,7 @@ from PIL import Image
 
 from vtcli.cli import cost
 from vtcli.cli.reproduction import runs, tables
+from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
@@ -212,6 +213,11 @@ def test_a_dry_run_says_what_a_run_costs_and_whether_it_fits(tmp_path: Path) -> 
     said = "\n".join(result.said for result in dry._bill())
     assert "2 × rl of 400 steps of 4,096 rollouts" in said
     assert "GPU-hours a seed" in said and "1x8xH100" in said
+    plan = cost.run(["+recipe=toolsrl", "cluster=1x8xH100"])
+    test = 2 * 3 * 2000  # two seeds' reports and one before, of 500 test rows of four tasks
+    each = (plan.time.images + plan.time.generation + plan.time.tools) / (plan.work.prompts * plan.work.group_size)
+    assert f"eval: 3 × {test // 3:,} rollouts, {test * each * 8 / 3600:,.1f} GPU-hours" in said
+    assert "filter:" not in said and "sft:" not in said  # its rules roll nothing out, and it has no cold start
     small = DryRun(asked, steps(asked), "1x1xL20", True)
     with pytest.raises(ConfigError, match="rl does not fit on 1x1xL20"):
         list(small._bill())
@@ -308,6 +314,23 @@ def test_the_hours_of_the_page_are_those_of_the_plan() -> None:
         for stated, words in zip(hours, (("node", "1x8xH100"), ("paper", "1x8xH200")), strict=True):
             plan = cost.run([f"+recipe={recipe}", f"scale={words[0]}", f"cluster={words[1]}"])
             assert plan.work.steps * plan.time.total / 3600 == pytest.approx(float(stated), rel=0.1), recipe
+
+
+def test_the_bill_has_what_comes_beside_rl() -> None:
+    asked = Reproduction("codev", "tiny", seeds=(0, 1))
+    said = list(beside_rl(asked, steps(asked), None))
+    assert said == [
+        "filter: 12,800 rollouts, 8 of each row",  # conf/data/codev_tiny.yaml: 1600 training rows
+        "sft: 2 × 1.5 epochs over the rows of its demonstrations",
+        "eval: 4 × 300 rollouts",
+    ]
+    given = Reproduction("codev", "node", model=MODEL, data="mine:v1", demos="cold:v1", overrides=("sft.rows=5000",))
+    plan = cost.run(["+recipe=codev", "scale=node", "cluster=1x8xH100"])
+    told = list(beside_rl(given, steps(given), plan))
+    row = plan.time.learner / (plan.work.learnt * plan.work.group_size)
+    assert told[0] == "filter: 8 rollouts of each row"
+    assert told[1] == f"sft: 1 × 3 epochs over 5,000 rows, {15000 * row * 8 / 3600:,.1f} GPU-hours"
+    assert told[2].startswith("eval: 2 × 1 rollouts of each question")
 
 
 def test_make_gives_its_variables_as_options() -> None:

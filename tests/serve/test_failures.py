@@ -82,6 +82,26 @@ def test_every_question_is_logged_and_counted(tmp_path: Path, caplog: pytest.Log
     assert told == [*(f"not read: {n}" for n in (400, 400, 404, 415, 401, 413)), "0 images, n=1: gone"]
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        head(2, "Authorization: Bearer hidden", "X: secret").replace(b"\r\n", b"\n") + b"{}",
+        head(2, "Authorization: Bearer hidden\0", "X: secret\0") + b"{}",
+        head(2, "Transfer-Encoding: secret") + b"secret",
+    ],
+)
+def test_what_is_no_http_is_refused_and_not_quoted_in_the_log(
+    sent: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(server: Served) -> None:
+        assert b" 400 Bad Request" in (await raw(server, sent)).partition(b"\r\n")[0]
+
+    served(tmp_path, Script(DONE), work)
+    (told,) = [line for line in caplog.text.splitlines() if "127.0.0.1" in line]
+    assert "Error handling request from 127.0.0.1: Bad" in told
+    assert not [word for word in ("hidden", "secret", "Traceback") if word in caplog.text]
+
+
 def test_a_client_that_does_not_read_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -208,24 +209,30 @@ async def deadly(trajectory):
     if len(seen) == 11:
         os.kill(os.getpid(), signal.SIGKILL)
     return {{}}
-wanted = module.config(Path({home!r}), "killed", policy="oracle", concurrency=4)
+wanted = module.config(Path({home!r}), "killed", policy="oracle", concurrency=4, **{changes!r})
 wanted.signals["deadly"] = deadly
 module.stage.run(wanted)
 """
 
 
-def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed(home: Path, **changes: Any) -> None:
+    """Runs the stage in a process that dies by kill -9 at the eleventh trajectory."""
     here = Path(__file__).resolve()
     names = {
         "tests": str(here.parents[1] / "support"),
         "root": str(here.parent.parent.parent),
         "file": str(here),
         "home": str(home),
+        "changes": changes,
     }
     ended = subprocess.run(
         [sys.executable, "-c", KILLED.format(**names)], check=False, env=dict(os.environ), timeout=120
     )
     assert ended.returncode == -signal.SIGKILL
+
+
+def test_kill_loses_no_finished_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(home)
     assert not (home / "killed").exists()
     (kept,) = [p for p in (home / ".work").glob("eval-*/trajectories.jsonl") if p.read_text().count("zoom-test")]
     with kept.open("a") as file:
@@ -334,3 +341,66 @@ def test_a_judge_that_goes_wrong_stops_the_eval_and_is_asked_again_when_it_is_me
 def asked(found: Mapping[str, Scored]) -> int:
     """How many different images of tools there are."""
     return len({(s.trajectory.sample.question, ref.view) for s in found.values() for ref in s.trajectory.images[1:]})
+
+
+def contents(report: Artifact) -> dict[str, bytes]:
+    """Every file of a report, without the wall time of calls, which no two runs share."""
+    files = {str(p.relative_to(report.path)): p.read_bytes() for p in report.path.rglob("*") if p.is_file()}
+    del files["manifest.json"]
+    return {name: re.sub(rb'"wall_s": [0-9.e-]+', b"", data) for name, data in files.items()}
+
+
+def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {"samples_per_question": 2, "temperature": 1.0, "max_samples": 5, "label": "policy"}
+    drawn["concurrency"] = 1  # what is computed beside a rollout moves the last bit of its log-probabilities
+    monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.label=policy")
+    whole = stage.run(config(home, "at-once", **drawn))
+    with pytest.raises(InputError, match=r"eval\.merge=3: of the shards of parts .* 1/3, 2/3, 3/3 are missing .*'1/3'"):
+        stage.run(config(home, "parts", merge=3, **drawn))
+    made = [stage.run(config(home, "parts", shard=f"{n}/3", **drawn)) for n in (1, 2, 3)]
+    assert [shard.ref for shard in made] == [f"parts-shard-{n}-of-3:v1" for n in (1, 2, 3)]
+    assert [len(scored(shard)) for shard in made] == [8, 8, 4]  # of 5 questions in each of two forms
+
+    with pytest.raises(InputError, match=r"1/3, 2/3, 3/3 are missing"):
+        stage.run(config(home, "parts", merge=3, **drawn, top_k=5))
+    monkeypatch.setattr(stage, "open_policy", lambda *given: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(stage, "running", lambda: "vtcli eval eval.merge=3 eval.label=policy")
+    merged = stage.run(config(home, "parts", merge=3, **drawn))
+    assert merged.ref == "parts:v1" and {p.ref for p in merged.manifest.parents} >= {shard.ref for shard in made}
+    assert contents(merged) == contents(whole)
+    assert merged.manifest.summary == whole.manifest.summary
+    assert stage.run(config(home, "parts", merge=3, **drawn)).ref == merged.ref
+    with pytest.raises(InputError, match=r"there is no question in data:v1, split test, .* for shard 7/7: make fewer"):
+        stage.run(config(home, "parts", shard="7/7", **drawn))
+
+
+def test_a_killed_shard_goes_on_and_broken_rollouts_are_not_asked_again_by_the_merge(home: Path) -> None:
+    whole = stage.run(config(home, "killed-at-once", policy="oracle"))
+    killed(home, shard="1/2")
+    asked: list[str] = []
+
+    async def witness(trajectory: Trajectory) -> Mapping[str, Any]:
+        asked.append(trajectory.id)
+        return {}
+
+    shard = config(home, "killed", policy="oracle", shard="1/2")
+    made = stage.run(replace(shard, signals=shard.signals | {"witness": witness}))
+    assert len(scored(made)) == 12 and len(asked) <= 12 - (11 - 4)
+    other = stage.run(config(home, "killed", policy="oracle", shard="2/2"))
+    merged = stage.run(config(home, "killed", policy="oracle", merge=2))
+    assert contents(merged) == contents(whole)
+    assert {s.trajectory.id for s in scored(made)}.isdisjoint(s.trajectory.id for s in scored(other))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shard": "0/4"}, r"eval\.shard: expected a text such as 3/16"),
+        ({"shard": "4"}, r"eval\.shard: expected a text such as 3/16"),
+        ({"shard": "1/4", "merge": 4}, r"eval\.shard=1/4 and eval\.merge=4: expected one of the two"),
+        ({"merge": 0}, r"eval\.merge=0: expected the number of shards"),
+    ],
+)
+def test_shards_that_are_none_are_refused(home: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(home, "wrong", **changes)

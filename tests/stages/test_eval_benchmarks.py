@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_model
 from benchmark_copies import parquet, struct, tsv, vstar_rows
@@ -13,9 +14,11 @@ from typer.testing import CliRunner
 from stages import eval as stage
 from vtcli.cli.main import app
 from vtcli.config import compose
+from vtcli.data.generators.film import Clip, encode
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Scored
 from vtcli.store import records
+from vtcli.store.images import ImageStore
 
 MINE = """
 mine:
@@ -97,6 +100,27 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     assert "### Benchmarks beside the baseline" in page and "later, %" in page
     tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
     assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref
+
+
+def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:
+    clip = Clip(np.stack([np.full((56, 84, 3), 20 * k, np.uint8) for k in range(10)]), 2)
+    folder = shelf / "copies" / "vsi_bench"
+    (folder / "scannet").mkdir(parents=True)
+    (folder / "scannet" / "s0.mp4").write_bytes(encode(clip))
+    row = {"dataset": "scannet", "scene_name": "s0", "question_type": "object_counting", "ground_truth": "4"}
+    rows = [row | {"id": n, "question": f"How many chairs are near {n}?", "options": None} for n in range(2)]
+    (folder / "test.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    asked = ["benchmark=[vsi_bench]", "env=pyvision_video", "eval.frames=4"]
+    with pytest.raises(ConfigError, match=r"pyvision_video shows videos by code\. Set eval\.tools=none"):
+        config(shelf, *asked)
+    made = stage.run(config(shelf, *asked, "eval.tools=none"))
+    for scored in records.read(made.path / "trajectories.jsonl", Scored):
+        sample, images = scored.trajectory.sample, ImageStore(made.path / "images")
+        assert sample.question.startswith("These are frames of a video.\nHow many chairs") and not sample.videos
+        assert [int(images.full(ref)[0, 0, 0]) for ref in scored.trajectory.images] == [0, 60, 120, 180]
+        assert sample.tools == ()
+    page = (made.path / "report.md").read_text()
+    assert "- frames of a video: 4\n" in page and "T 0, frames: 4, 1 a question" in page
 
 
 def test_what_is_missing_is_one_error_before_a_model_is_loaded(shelf: Path) -> None:

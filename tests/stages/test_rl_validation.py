@@ -245,10 +245,13 @@ def test_benchmarks_that_cannot_be_asked_are_refused_before_a_model_is_loaded(
         run(home, "refused", **settings | {"benchmark": {"third": mini}})
     with pytest.raises(ConfigError, match=r"rl\.validate\.benchmarks_in needs a value"):
         run(home, "refused", **settings | {"validate": EVERY})
+    filmed = replace(mini, formats=(replace(mini.formats[0], video="{key}.mp4"),))
     eight = replace(mini, generation=Generation(samples_per_question=8))
     with pytest.raises(ConfigError, match=r"mini asks each question 8 times, and rl\.validate\.temperature=0"):
         run(home, "refused", **settings | {"benchmark": {"mini": eight}})
     with pytest.raises(ConfigError, match=r"give benchmark=\[vstar\], whose figures are validation/benchmark\.vstar"):
         run(home, "refused", **settings | {"checkpoint_best": "validation/benchmark.vstar.choices.all"})
+    with pytest.raises(ConfigError, match=r"mini asks about videos, which the environment native does not show"):
+        run(home, "refused", **settings | {"benchmark": {"mini": filmed}})
     with pytest.raises(ConfigError, match=r"split=null asks benchmarks alone, and there is none"):
         run(home, "refused", validate=replace(EVERY, split=None))

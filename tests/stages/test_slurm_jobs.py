@@ -249,3 +249,19 @@ def test_a_paper_is_reproduced_by_jobs_that_wait_for_each_other(env: dict[str, s
         assert f"p-tiny-{name}:v1" in lineage
     table = command(*line, "--table", env=own, cwd=tmp_path)
     assert "| figure | the paper prints | before | seed 0 | mean |" in table
+
+
+def test_an_array_of_evals_is_put_together(env: dict[str, str], tmp_path: Path) -> None:
+    import tiny_model
+
+    home, scripts = f"home={tmp_path / 'home'}", ROOT / "stages" / "slurm"
+    command(sys.executable, "-m", "vtcli", "synth", "+recipe=toolsrl", "name=data", *SIZES, home, env=env, cwd=tmp_path)
+    words = ["+recipe=toolsrl", *SIZES[:2], home, "name=report", "eval.data=data:v1", "eval.policy=oracle"]
+    words += [f"eval.model={tiny_model.folder()}", "eval.max_samples=3"]
+    shards = command("sbatch", "--parsable", "--array=1-2", scripts / "eval.sbatch", *words, env=env, cwd=tmp_path)
+    after = ["sbatch", "--parsable", f"--dependency=afterok:{shards.strip()}", scripts / "eval_merge.sbatch"]
+    merge = command(*after, *words, "eval.merge=2", env=env, cwd=tmp_path).strip()
+    ended([merge], tmp_path, env)
+    store = ArtifactStore(tmp_path / "home")
+    assert {artifact.ref for artifact in store.ls()} >= {"report-shard-1-of-2:v1", "report-shard-2-of-2:v1"}
+    assert len((store.resolve("report:v1").path / "trajectories.jsonl").read_text().splitlines()) == 6

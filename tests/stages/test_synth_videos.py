@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 
-from stages.synth import Config, _unseen, run
+from stages.synth import Config, run
 from vtcli.config import compose
 from vtcli.data.generators import film
+from vtcli.data.held_out import unseen
 from vtcli.sandbox.video.reader import VideoReader
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
@@ -68,5 +69,5 @@ def test_a_training_video_of_a_held_out_split_is_dropped() -> None:
     rows = [(SimpleNamespace(id="a"), [b"one"]), (SimpleNamespace(id="b"), [b"two"]), (SimpleNamespace(id="c"), [])]
     dropped: dict[str, str] = {}
     held_out = {sha256(b"one").hexdigest(): "kept"}
-    assert list(_unseen(rows, held_out, dropped)) == rows[1:]  # type: ignore[arg-type]
+    assert list(unseen(rows, held_out, dropped)) == rows[1:]  # type: ignore[arg-type]
     assert dropped == {"a": "kept"}

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from vtcli.config.bounds import OutOfBounds, at_least
+from vtcli.errors import ConfigError
 from vtcli.probes.pictures import CONDITIONS, ToolPicture
 from vtcli.protocols import Images, Sampling
 from vtcli.rollout.loop import Prefix, RolloutRequest, derive_seed
@@ -41,6 +42,14 @@ class CausalProbe:
         known, given = tuple(CONDITIONS), self.conditions
         if not given or set(given) - set(known) or len(set(given)) < len(given):
             raise OutOfBounds("conditions", f"expected some of {', '.join(known)}, each once; got {list(given)}.")
+
+    def require(self, policy: str, tools: str, forms: Sequence[str]) -> None:
+        """Raises ``ConfigError`` for an evaluation without answers of a model that calls tools."""
+        if policy != "model" or tools == "none" or "answer" not in forms:
+            raise ConfigError(
+                "probe=causal continues a model's answers after a tool's picture: it needs eval.policy=model, "
+                f"eval.tools=offered and the form answer; got {policy}, {tools}, {list(forms)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ class BenchmarkQuestions:
     seed: int = 0
     limit: int | None = None
 
+    @property
+    def where(self) -> str:
+        """The benchmarks' names, for errors."""
+        return ", ".join(self.benchmarks)
+
     def require_folder(self, key: str) -> None:
         """Raises ``ConfigError`` where there are benchmarks and no folder; ``key`` is the one that names it."""
         if self.benchmarks and not self.folder:
@@ -38,6 +43,15 @@ class BenchmarkQuestions:
                 f"{key} needs a value: the folder with local copies of the benchmarks' files, also as the environment "
                 "variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
             )
+
+    def require_instead_of(self, data: str | None) -> None:
+        """Raises ``ConfigError`` unless there is either the dataset of ``eval.data``, or benchmarks with a folder."""
+        if bool(data) == bool(self.benchmarks):
+            given = f"eval.data={data} and benchmark={list(self.benchmarks)}" if data else "neither"
+            raise ConfigError(
+                f"eval.data needs a value: give eval.data=NAME:vN, or benchmark=[vstar,…] in its place, got {given}."
+            )
+        self.require_folder("eval.benchmarks_in")
 
     def files(self) -> dict[str, Path]:
         """The local copies that are read, by names that do not say where they lie. Raises ``InputError`` for none."""
@@ -47,14 +61,12 @@ class BenchmarkQuestions:
             for path in files.locate(Path(self.folder or ""), name, benchmark)[1]
         }
 
-    def load(
-        self, images: ImageStore, offer: Callable[[Sample], Sample], part: samples.Part = samples.WHOLE
-    ) -> Iterator[Sample]:
+    def load(self, images: ImageStore, part: samples.Part = samples.WHOLE) -> Iterator[Sample]:
         """The rows of ``part`` as plain questions, in the order of the files. Their images are stored."""
         for name, benchmark in self.benchmarks.items():
             choice = samples.RowChoice(self.seed, self.limit, part)
             for sample in samples.load(Path(self.folder or ""), name, benchmark, images, choice):
-                yield offer(replace(sample, tools=self.tools))
+                yield replace(sample, tools=self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +75,17 @@ class Drawing:
 
     count: int
     sampling: Sampling
+
+    def words(self, max_turns: int, frames: int | str | None = None) -> str:
+        """The decoding as a table says it.
+
+        >>> Drawing(32, Sampling(0.5, top_k=20)).words(30)
+        'T 0.5, top-k 20, 32 a question, 30 turns'
+        """
+        s = self.sampling
+        cuts = [f"{k} {v:g}" for k, v, off in (("top-k", s.top_k, 0), ("top-p", s.top_p, 1)) if v != off]
+        shown = [] if frames is None else [f"frames: {frames}"]
+        return ", ".join([f"T {s.temperature:g}", *cuts, *shown, f"{self.count} a question", f"{max_turns} turns"])
 
     def of(self, own: Generation) -> Drawing:
         """As the benchmark's own ``generation`` says, where it does."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vtcli.benchmarks import results, samples
 from vtcli.benchmarks.results import RunSetting
+from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Ranks
 from vtcli.rollout.batch import RoundRequest, StepBatch
@@ -41,8 +42,8 @@ class BenchmarkExam:
 
     def request(self, ranks: Ranks) -> Callable[[int, int], RoundRequest]:
         """A collector's request. Ranks share the reading of the rows out, and then know all of them."""
-        mine = self.asked.load(self.images, self.offer, samples.Part(ranks.rank, ranks.world))
-        found = [sample for share in ranks.gather(list(mine)) for sample in share]
+        mine = self.asked.load(self.images, samples.Part(ranks.rank, ranks.world))
+        found = [sample for share in ranks.gather(list(map(self.offer, mine))) for sample in share]
         names = list(self.asked.benchmarks)
         order = sorted(found, key=lambda sample: names.index(sample.task))
         seed = derive_seed(self.asked.seed, "validation")
@@ -79,12 +80,13 @@ class BenchmarkExam:
         return out
 
 
-def require(asked: BenchmarkQuestions, drawn: Drawing, *, read: bool) -> None:
+def require_whole(asked: BenchmarkQuestions, drawn: Drawing, env: BoundCard, *, read: bool) -> None:
     """Checks benchmarks that validations of a run are to ask, before a model is loaded. ``read``: every row as well,
     as ``vtcli benchmarks check`` does.
 
     Raises:
-        ConfigError: no folder; greedy answers drawn more than once; a scorer from outside with the name of one of ours.
+        ConfigError: no folder; greedy answers drawn more than once; videos that the environment does not show; a scorer
+            from outside with the name of one of ours.
         InputError: a copy that is not there, is not whole, or is of another version.
     """
     asked.require_folder("rl.validate.benchmarks_in")
@@ -94,6 +96,11 @@ def require(asked: BenchmarkQuestions, drawn: Drawing, *, read: bool) -> None:
             raise ConfigError(
                 f"the benchmark {name} asks each question {own.count} times, and rl.validate.temperature=0 gives equal "
                 "answers: set rl.validate.temperature above 0, or rl.validate.samples_per_question=1"
+            )
+        if any(form.video for form in benchmark.formats) and not read_card(env).videos:
+            raise ConfigError(
+                f"the benchmark {name} asks about videos, which the environment {read_card(env).name} does not show; "
+                "env=pyvision_video does"
             )
         if hidden := sorted(set(benchmark.own) & set(SCORERS)):
             raise ConfigError(

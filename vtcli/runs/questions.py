@@ -1,14 +1,18 @@
-"""The samples of one form in a dataset, and which of them a run is trained on."""
+"""Samples of a dataset: those of a form that a run is trained on, and held-out ones that an evaluation asks."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from vtcli.benchmarks.samples import WHOLE, Part
 from vtcli.config.binding import KeyProblem
 from vtcli.errors import InputError
 from vtcli.schema import Sample
 from vtcli.store.artifacts import Artifact
+from vtcli.store.images import ImageStore
 from vtcli.store.records import SampleSet
 
 MAX_REPEATS = 64  # of a question in one step
@@ -60,3 +64,28 @@ def choose(data: Artifact, form: str, samples: SampleSet, tasks: Sequence[str] |
             "times as many.",
         )
     return Questions(samples, kept)
+
+
+@dataclass(frozen=True)
+class DatasetQuestions:
+    """Held-out questions of a dataset, form by form: ``limit`` of each, evenly spread; None: all."""
+
+    data: Artifact
+    forms: Sequence[str]
+    split: str
+    limit: int | None
+    bad_rows: Literal["error", "skip"]
+
+    @property
+    def where(self) -> str:
+        """The dataset's part, for errors."""
+        return f"{self.data.ref}, split {self.split}, forms {list(self.forms)}"
+
+    def load(self, images: ImageStore, part: Part = WHOLE) -> Iterator[Sample]:
+        """A part of the questions, in order; their images are stored. Rows that are skipped are listed on standard
+        error."""
+        for form in self.forms:
+            found = SampleSet(self.data, form, self.split, images, self.bad_rows)
+            sys.stderr.writelines(f"skipped: {line}\n" for line in found.bad)
+            count = min(len(found), self.limit or len(found))
+            yield from (found.load(i * len(found) // count) for i in range(part.first, count, part.step))

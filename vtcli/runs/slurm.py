@@ -54,7 +54,7 @@ def require_one_process(stage: str, environ: Mapping[str, str] = os.environ) -> 
     if world > 1:
         raise ConfigError(
             f"vtcli {stage} is one process, and {world} were started (WORLD_SIZE). Start one, as with "
-            f"`srun --ntasks=1`; sft and rl run in several, and synth in shards (synth.shard=1/4)."
+            f"`srun --ntasks=1`; sft and rl run in several, synth and eval in shards (eval.shard=1/4)."
         )
 
 

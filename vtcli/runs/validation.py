@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,6 +92,8 @@ class Validation:
             ConfigError: a form without a phase; nothing is asked; the best is chosen by validation, and no checkpoint
                 would have a value, or by a benchmark that is not asked.
         """
+        if benchmarks and not self.every:
+            sys.stderr.write("rl: benchmark=[…] is asked by validation alone, which rl.validate.every=0 leaves out.\n")
         if self.every and self.split is None and not benchmarks:
             raise ConfigError("rl.validate.split=null asks benchmarks alone, and there is none: give benchmark=[vstar]")
         if self.form not in (None, *forms):

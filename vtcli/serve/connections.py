@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from vtcli.config.bounds import above, at_least
 from vtcli.serve.requests import RequestError
@@ -17,6 +20,22 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0
 
 FULL_S = 2.0
 """The time for which such a connection stays open at most; a client that reads the answer ends it before."""
+
+
+_http_log = logging.getLogger(f"{__name__}.http")
+
+
+def _untold(record: logging.LogRecord) -> bool:
+    """Leaves an error's type and place. Its message quotes what the client sent, the API key included."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        place = [] if isinstance(error, HttpProcessingError) else traceback.format_tb(error.__traceback__)
+        record.msg = "\n".join([f"{record.getMessage()}: {type(error).__name__}", *place])
+        record.args, record.exc_info = (), None
+    return True
+
+
+_http_log.addFilter(_untold)
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,7 @@ def runner(app: web.Application, limits: ConnectionLimits, end_s: float = 60.0) 
         app,
         handler_cancellation=True,
         access_log=None,
+        logger=_http_log,
         shutdown_timeout=end_s,
         keepalive_timeout=limits.idle_s,
         lingering_time=min(limits.body_s, 5.0),

@@ -2,7 +2,7 @@
 
 A row names its video as ``videos/ab/<sha256>.mkv``, relative to the artifact's folder. A loaded ``Sample`` has the
 absolute path on this machine. A stored rollout has the name again (``portable``), so it names the video of the dataset
-on every machine. Only the sandbox decodes videos.
+on every machine. The sandbox decodes videos, and an evaluation that shows uniform frames (``eval.frames``).
 """
 
 from __future__ import annotations

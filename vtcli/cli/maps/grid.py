@@ -51,10 +51,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train: another recipe than the map's, or other overrides."""
+    """A way to train: another recipe than the map's, other overrides, or other data by overrides of ``vtcli synth``."""
 
     recipe: str | None = None
     words: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()  # all arms are evaluated on the map's own
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class _Cell:
         self.plan.places[baseline] = ReportPlace(self.cell, None, self.seed)
         for label, arm in asked.arms.items():
             recipe = arm.recipe or asked.recipe
-            policy = self._add("policy", "rl", recipe, {"rl.data": data, "rl.model": base}, arm.words, label)
+            own = self._add("data", "synth", recipe, {}, arm.data, label) if arm.data else data
+            policy = self._add("policy", "rl", recipe, {"rl.data": own, "rl.model": base}, arm.words, label)
             inputs = {"eval.data": data, "eval.model": policy, "eval.baseline": baseline}
             report = self._add("report", "eval", asked.recipe, inputs, (f"eval.label={label}",), label)
             self.plan.places[report] = ReportPlace(self.cell, label, self.seed)

@@ -17,6 +17,7 @@ from typing import Any
 from vtcli.cli import cost
 from vtcli.cli.pipeline import TINY
 from vtcli.cli.pipeline import cost as size
+from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.graph import PaperCommand, Reproduction, home
 from vtcli.cli.stages import ON_ACCELERATOR, stage_parts
 from vtcli.config import compose, machine
@@ -197,6 +198,7 @@ class DryRun:
         values, runs = self._values("rl"), len(self.asked.seeds)
         yield CheckResult("bill", True, f"{runs} × rl of {size('rl', values)}")
         if self.asked.scale == TINY and self.cluster is None:
+            yield from (CheckResult("bill", True, said) for said in beside_rl(self.asked, self.steps, None))
             yield self._disk(0)
             return
         model = self._given("rl.model") or self._given("sft.model")
@@ -208,6 +210,7 @@ class DryRun:
             advice = " ".join(plan.advice or ()) or "a smaller model or more GPUs"
             raise ConfigError(f"rl does not fit on {plan.cluster}. It would with: {advice}")
         yield CheckResult("bill", True, f"rl: {each}, {runs * hours:,.0f} in all; double it until a step was timed")
+        yield from (CheckResult("bill", True, said) for said in beside_rl(self.asked, self.steps, plan))
         yield self._disk(14 * plan.arch.parameters * ARTIFACTS_OF_WEIGHTS * runs)
 
     def _disk(self, needed: int) -> CheckResult:

@@ -1,0 +1,67 @@
+"""The cost of what comes beside rl: the rollouts of filter and evaluations, and the rows of sft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from vtcli.cli.reproduction.graph import PaperCommand, Reproduction
+from vtcli.config import compose
+from vtcli.plan.estimate import Plan
+
+
+def beside_rl(asked: Reproduction, steps: Sequence[PaperCommand], plan: Plan | None) -> Iterator[str]:
+    """A line for each of filter, sft and eval. With a plan of rl it has GPU-hours: a rollout, and a row of sft, is
+    taken to cost what it costs there. Rows of imported data, demonstrations and benchmarks are not known before."""
+    values = {step.stage: compose.load(step.stage, step.argv({})).values for step in reversed(steps)}
+    count = {stage: sum(step.stage == stage for step in steps) for stage in values}
+    rows = None if asked.given else values["synth"]["data"]["tasks"]
+    if (k := tries(values["filter"])) and (train := _rows(rows, "train", values["filter"]["filter"]["forms"])):
+        yield f"filter: {train * k:,} rollouts, {k} of each row{_hours(plan, train * k, rollout_s)}"
+    elif k:
+        yield f"filter: {k} rollouts of each row"
+    if "sft" in values:
+        epochs, known = values["sft"]["sft"]["epochs"], values["sft"]["sft"]["rows"]
+        told = f"{known:,} rows" if known else "the rows of its demonstrations"
+        cost = _hours(plan, epochs * known, row_s) if known else ""
+        yield f"sft: {count['sft']} × {epochs:g} epochs over {told}{cost}"
+    section = values["eval"]["eval"]
+    each = int(section["samples_per_question"])
+    test = None if asked.benchmarks else _rows(rows, "test", section["forms"])
+    runs = f"eval: {count['eval']} × "
+    if test:
+        test = min(test, section["max_samples"] or test) * each
+        yield f"{runs}{test:,} rollouts{_hours(plan, count['eval'] * test, rollout_s)}"
+    else:
+        yield f"{runs}{each} rollouts of each question, more where a benchmark says so"
+
+
+def tries(values: Mapping[str, Any]) -> int:
+    """Rollouts of each row that the rules of ``vtcli filter`` ask for; 0 where none asks."""
+    rules = values["filter"]["rules"]
+    asks = any("pass_rate" in str(rule["_target_"]) for rule in rules.values() if rule)
+    return int(values["filter"]["rollouts"]["k"]) if asks else 0
+
+
+def rollout_s(plan: Plan) -> float:
+    """Seconds of all GPUs together for one trajectory."""
+    return (plan.time.images + plan.time.generation + plan.time.tools) / (plan.work.prompts * plan.work.group_size)
+
+
+def row_s(plan: Plan) -> float:
+    """Seconds of all GPUs together for learning from one trajectory."""
+    return plan.time.learner / (plan.work.learnt * plan.work.group_size)
+
+
+def _rows(tasks: Mapping[str, Any] | None, split: str, forms: Sequence[str]) -> int | None:
+    """Rows of a split of generated data; None where a task does not say."""
+    counts = [(task.get(split), task.get("forms") or forms) for task in (tasks or {}).values()]
+    if not counts or any(number is None for number, _ in counts):
+        return None
+    return sum(int(number) * len(set(own) & set(forms)) for number, own in counts)
+
+
+def _hours(plan: Plan | None, times: float, seconds: Callable[[Plan], float]) -> str:
+    if plan is None:
+        return ""
+    return f", {times * seconds(plan) * plan.cluster.gpus / 3600:,.1f} GPU-hours"

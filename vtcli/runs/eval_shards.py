@@ -1,0 +1,144 @@
+"""Shards of an evaluation: jobs that answer a part of its questions each, and one that puts them together.
+
+The merge begins with the trajectories of all shards in its work folder, as a run that was interrupted after its last
+one. It then does what that run would: rewards, tables and pages are made once, over everything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vtcli.benchmarks.samples import WHOLE, Part
+from vtcli.errors import ConfigError, InputError
+from vtcli.report import folder
+from vtcli.runs.identity import Identity, listed
+from vtcli.runs.run import RunSettings, StageRun, fingerprint
+from vtcli.schema import Scored
+from vtcli.store import disk, shards
+from vtcli.store.artifacts import Artifact, ArtifactStore
+from vtcli.store.images import ImageStore
+
+TRAJECTORIES = "trajectories.jsonl"
+
+
+def part(shard: str | None) -> Part:
+    """Every n-th question: "3/16" is the third of sixteen parts.
+
+    >>> part("3/16")
+    Part(first=2, step=16)
+    """
+    if shard is None:
+        return WHOLE
+    number, _, total = shard.partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise ConfigError(f"eval.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
+    return Part(int(number) - 1, int(total))
+
+
+def require(shard: str | None, merge: int | None, policy: str) -> None:
+    """Raises ``ConfigError`` for a shard that is none, for both at once, and for imported trajectories."""
+    part(shard)
+    if policy == "imported" and (shard or merge is not None):
+        raise ConfigError("eval.policy=imported reads trajectories as one process: leave out eval.shard and eval.merge")
+    if shard and merge is not None:
+        raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
+    if merge is not None and merge < 1:
+        raise ConfigError(f"eval.merge={merge}: expected the number of shards")
+
+
+def require_some(samples: Collection[object], where: str, shard: str | None) -> None:
+    """Raises ``InputError`` where a run, or a shard of it, has no question."""
+    if not samples:
+        fewer = f" for shard {shard}: make fewer" if shard else ""
+        raise InputError(f"there is no question in {where}{fewer}.")
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """The run that shards are parts of: its settings, configuration, parents, and keys that do not count."""
+
+    settings: RunSettings
+    job: Mapping[str, Any]
+    parents: Sequence[Artifact]
+    runtime_keys: Sequence[str]
+
+    def shards(self, store: ArtifactStore, total: int | None) -> list[Artifact]:
+        """The newest shards 1/total to total/total of exactly this configuration, seed, model and data.
+
+        Raises:
+            InputError: some are missing; says how to make them.
+        """
+        names = [f"{number}/{total}" for number in range(1, (total or 0) + 1)]
+        requests = {self._request(name): name for name in names}
+        found = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
+        if missing := [name for name in names if name not in found]:
+            raise InputError(
+                f"eval.merge={total}: of the shards of {self.settings.name} with this configuration, model, data and "
+                f"seed, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each "
+                f"with this command and eval.shard='{missing[0]}' in place of eval.merge."
+            )
+        return [store.resolve(found[name].ref, "trajectories") for name in names]
+
+    def of(self, shard: str) -> RunSettings:
+        """The settings of a shard, whose artifact has a name of its own."""
+        return replace(self.settings, name=shards.name_of(self.settings.name, shard))
+
+    def _request(self, shard: str) -> str:
+        config = {**self.job, "eval": {**self.job["eval"], "shard": shard}}
+        keys = self.runtime_keys
+        return fingerprint("eval", "trajectories", self.of(shard), config, self.parents, runtime_keys=keys)
+
+
+def put(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> None:
+    """Puts the trajectories of the shards and their images into the work folder.
+
+    Raises:
+        InputError: a shard was made from other files, or with other code from outside.
+    """
+    for each in parts:
+        if changed := Identity.read(each.manifest.identity).changes(stage.identity):
+            raise InputError(
+                f"{each.ref} was made before {listed(changed)} changed, so it is no part of this evaluation. Make it "
+                "again."
+            )
+    for each in parts:
+        for source in sorted((each.path / "images").rglob("*.png")):
+            _link(source, images.root / source.relative_to(each.path / "images"))
+    with disk.checked(stage.work, "put the shards together in"):
+        whole = b"".join((each.path / TRAJECTORIES).read_bytes() for each in parts)
+    disk.write_atomic(stage.work / TRAJECTORIES, whole)
+
+
+def finish(stage: StageRun, found: Sequence[Scored], images: ImageStore) -> Artifact:
+    """Commits a shard: its trajectories and their images."""
+    out = stage.work / "shard"
+    shutil.rmtree(out, ignore_errors=True)
+    folder.save_trajectories(out, found, images)
+    return stage.commit(out, {"trajectories": len(found)})
+
+
+def command_of_whole(command: str | None) -> list[str]:
+    """The command that makes the report at once, for its page: that of a merge without ``eval.merge``.
+
+    >>> command_of_whole("vtcli eval model=policy@latest eval.merge=4 data=data@latest")
+    ['vtcli eval model=policy@latest data=data@latest']
+    """
+    return [re.sub(r" eval\.merge=\S+", "", command)] if command else []
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, or a copy where the file system has none; nothing if the target exists."""
+    if target.exists():
+        return
+    with disk.checked(target, "keep an image as"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
