@@ -63,6 +63,7 @@ from vtcli.signals.measuring import OpenJudge, SignalMeter, unjudged_share, with
 from vtcli.store import disk, records
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageLimits, ImageStore
+from vtcli.store.journal import Journal
 from vtcli.store.videos import portable
 
 Key = tuple[str, str]  # form and sample id
@@ -147,8 +148,7 @@ class Config:
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
             self.endpoint.require(card, offered=self.tools == "offered")
-        if self.policy == "imported":
-            self.imported.require()
+        self.imported.require(self.policy, self.shard)
         for task in (None, *self.benchmark):
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
@@ -196,8 +196,7 @@ def run(config: Config) -> Artifact:
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
-    read = {**(source.files if source else {}), **config.benchmarks.files()}
-    read |= config.imported.files() if config.policy == "imported" else {}
+    read = {**(source.files if source else {}), **config.benchmarks.files(), **config.imported.files()}
     whole = eval_shards.WholeRun(settings, config.job, made_from, free)
     parts = whole.shards(store, config.merge)
     own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
@@ -275,7 +274,8 @@ class _Rollouts:
         if self.imported:
             groups, made = self.imported.groups, self.imported.trajectories
         stored = {s.trajectory.id: s for s in records.read(path, Scored)} if path.exists() else {}
-        merged, probing = config.merge is not None, config.probe is not None and not config.shard
+        journal, merged = Journal(path), config.merge is not None
+        probing = config.probe is not None and not config.shard
         found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
         again = [] if merged else found.values()  # a shard has done that
         unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
@@ -284,7 +284,7 @@ class _Rollouts:
 
         def keep(trajectory: Trajectory, signals: Signals) -> None:
             scored = portable(Scored(trajectory, signals, None))
-            records.append(path, [scored])
+            journal.add(scored)
             found[trajectory.id] = scored
 
         try:
@@ -436,6 +436,8 @@ def _benchmark_results(
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
+    if config.policy == "imported":
+        return {"model": model, "policy": "imported", "files": str(config.imported.path)}
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}

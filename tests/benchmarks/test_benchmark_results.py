@@ -158,7 +158,7 @@ def test_a_printed_number_never_stands_alone() -> None:
     text = printing.to_markdown(table)
     assert "| V* | all | choices | 50.0 [18.8, 81.2] | 84.8 | CodeV, table 3: CodeV-7B-RL |" in text
     assert "model policy:v1 / PyVision-Image; scored by rule choices / not stated" in text
-    assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns; 7 of 191 questions" in text
+    assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns, 32K tokens; 7 of 191 questions" in text
     assert "V*: 7 of 191 questions, 1 rollouts broke, 1 without an answer (wrong), 1 whose answer" in table.note
     papers = results.plain(result, benchmark)["figures"][0]["published"]
     assert {"paper", "table", "model", "printed", "differs"} == set(papers[0])

@@ -14,7 +14,7 @@ from benchmark_copies import NAMES, b64, parquet, png, shipped, struct, tsv, vst
 from fakes import make_pixels
 
 from vtcli.benchmarks import files
-from vtcli.benchmarks.samples import RowChoice, check, load
+from vtcli.benchmarks.samples import WHOLE, Part, RowChoice, check, load
 from vtcli.data.generators.rotflip import TRANSFORMS
 from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Sample
@@ -22,9 +22,9 @@ from vtcli.store.images import ImageStore, encode_png
 
 
 def loaded(folder: Path, name: str, **changes: Any) -> list[Sample]:
-    limit = changes.pop("limit", None)
+    choice = RowChoice(limit=changes.pop("limit", None), part=changes.pop("part", WHOLE))
     benchmark = replace(shipped()[name], **changes)
-    return list(load(folder, name, benchmark, ImageStore(folder / "store"), RowChoice(limit=limit)))
+    return list(load(folder, name, benchmark, ImageStore(folder / "store"), choice))
 
 
 def test_vstar_from_vlmevalkits_tsv(tmp_path: Path) -> None:
@@ -54,6 +54,11 @@ def test_a_short_image_is_that_of_another_row(tmp_path: Path) -> None:
     found = loaded(tmp_path, "hrbench_4k")
     assert len({s.images for s in found}) == 1 and len({s.truth["image"] for s in found}) == 1
     assert len(loaded(tmp_path, "hrbench_4k", limit=2)) == 2
+    for step, limit in ((2, None), (3, None), (3, 3), (5, None)):  # of parts, too, though another part has the picture
+        parts = [loaded(tmp_path, "hrbench_4k", limit=limit, part=Part(first, step)) for first in range(step)]
+        whole = loaded(tmp_path, "hrbench_4k", limit=limit)
+        assert [parts[k % step][k // step] for k in range(len(whole))] == whole
+        assert sum(map(len, parts)) == len(whole)
 
 
 def test_several_answers_come_along(tmp_path: Path) -> None:

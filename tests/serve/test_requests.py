@@ -81,12 +81,27 @@ def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], stat
 
 
 @pytest.mark.parametrize(
-    "url", ["http://169.254.169.254/", "file:///etc/passwd", "data:image/png;base64,@@", "data:;base64,"]
+    "url",
+    [
+        "http://169.254.169.254/",
+        "file:///etc/passwd",
+        "data:image/png;base64,@@",
+        "data:;base64,",
+        "data:;base64,abcde",
+    ],
 )
 def test_only_data_urls_are_read(url: str) -> None:
     with pytest.raises(RequestError) as found:
         read(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
     assert (found.value.status, found.value.code) == (400, "invalid_image")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 80])
+def test_data_urls_need_no_padding_and_may_have_line_breaks(size: int) -> None:
+    data = bytes(range(size))
+    text = base64.encodebytes(data).decode().replace("=", "").replace("\n", "\r\n\t ")
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+    assert read(messages=[{"role": "user", "content": [image]}]).images == (data,)
 
 
 def test_what_is_sampled_otherwise_is_another_question() -> None:

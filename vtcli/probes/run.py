@@ -12,6 +12,7 @@ from vtcli.rollout.loop import RolloutRequest
 from vtcli.schema import Scored, Signals, Stop, Trajectory
 from vtcli.store import records
 from vtcli.store.image_work import in_thread
+from vtcli.store.journal import Journal
 from vtcli.store.videos import portable
 
 
@@ -27,6 +28,7 @@ class ProbeRun:
         self._scored = {source.scored.trajectory.id: source.scored for source in self.sources}
         stored = records.read(path, Continuation) if path.exists() else ()
         self._rows = {one.key: one for one in stored if one.right is not None and one.source in self._scored}
+        self._journal = Journal(path)
         self._keys: dict[str, Key] = {}  # by the continuation's id
 
     async def requests(self) -> list[RolloutRequest]:
@@ -43,7 +45,7 @@ class ProbeRun:
         key = self._keys[trajectory.id]
         whole = portable(Scored(trajectory, signals, None)).trajectory
         self._rows[key] = row(key, self._scored[key[0]], whole, signals)
-        records.append(self.path, [self._rows[key]])
+        self._journal.add(self._rows[key])
 
     @property
     def conditions(self) -> tuple[str, ...]:

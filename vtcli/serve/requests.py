@@ -29,6 +29,7 @@ MAX_PARTS = 100_000
 """Commas and brackets of a body beside those of its texts: small JSON can take fifty times its room in memory."""
 
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>|<(?:image|video)>")
+_BLANKS = str.maketrans("", "", "\t\n\f\r ")
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 NEUTRAL: Mapping[str, float] = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
@@ -253,7 +254,10 @@ def _image(part: Mapping[str, Any], where: str, hosts: Sequence[str]) -> bytes |
             where,
         )
     try:
-        data = base64.b64decode(url[head.end() :], validate=True)
+        text = url[head.end() :].translate(
+            _BLANKS
+        )  # browsers read these and missing padding (WHATWG, forgiving-base64)
+        data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise RequestError(400, f"{where}: the data URL is no base64", "invalid_image", where) from None
     if not data:

@@ -27,9 +27,9 @@ from vtcli.store.manifest import Artifact
 T = TypeVar("T")
 
 
-def append(path: Path, objects: Iterable[Any]) -> int:
-    """Adds one line per object, durably, and returns the file's size, which ``truncate`` takes to undo later lines.
-    A file that ends with ``.zst`` gets them as one compressed frame (``vtcli.store.compressed``).
+def append(path: Path, objects: Iterable[Any], *, durable: bool = True) -> int:
+    """Adds one line per object and returns the file's size, which ``truncate`` takes to undo later lines. ``durable``
+    waits for the disk. A file that ends with ``.zst`` gets them as one compressed frame (``vtcli.store.compressed``).
 
     A torn last line (the writer was killed) is cut off first. Raises ``InputError`` for disk trouble; then, as far as
     the disk lets us, the file is as it was.
@@ -45,7 +45,8 @@ def append(path: Path, objects: Iterable[Any]) -> int:
             try:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             except OSError:
                 os.ftruncate(file.fileno(), start)
                 raise

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.data.importers import hub, tars, text_rows
+from vtcli.data.importers import hub, inspect_logs, tars, text_rows
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 
@@ -123,6 +123,8 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
             return tars.TarRows(file)
+        if file.suffix == ".eval":
+            return inspect_logs.InspectLog(file)
         return ParquetRows(file)
     except OSError as error:
         raise InputError(
