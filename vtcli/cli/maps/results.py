@@ -121,6 +121,7 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
             ax: Any = axes[row][column]
             inside = [one for one in found if panel is None or one.place[at[names[1]]] == panel]
             _panel(ax, asked, inside, measure, at[names[0]] if names else None)
+            _mark(ax, asked, panel)
             if row == 0 and panel is not None:
                 ax.set_title(f"{_label(asked, names[1])}: {panel}", fontsize=9)
             if row == rows - 1 and names:
@@ -161,6 +162,16 @@ def _panel(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, along
     ax.set_xticks(spots, [str(value) for value in values])
     ax.tick_params(labelsize=8)
     ax.grid(visible=True, alpha=0.3)
-    axis = asked.axes.get(next(iter(asked.axes), "")) if not asked.by else None
-    if axis is not None and axis.paper is not None:
-        ax.axvline(spots[values.index(axis.paper)], color="0.4", linestyle=":", linewidth=1)
+
+
+def _mark(ax: Any, asked: Map, panel: AxisValue | None) -> None:
+    """A dotted line at the paper's setting, in the panel that has it."""
+    if asked.by or not asked.axes:
+        return
+    along, *across = asked.axes.values()
+    if along.paper is None or any(axis.paper not in (None, panel) for axis in across):
+        return
+    number = isinstance(along.paper, int | float)
+    place = float(along.paper) if number else float(sorted(map(str, along.values)).index(str(along.paper)))
+    ax.axvline(place, color="0.4", linestyle=":", linewidth=1)
+    ax.annotate("the paper", (place, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="0.4")
