@@ -145,6 +145,11 @@ class ParquetRows:
     def __init__(self, file: Path) -> None:
         self.name = str(file)
         self._file = pq.ParquetFile(file, page_checksum_verification=True)
+        names = self._file.schema_arrow.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InputError(
+                f"{file} has a column twice: {', '.join(twice)}. Which one counts it does not say: rename one."
+            )
         meta = self._file.metadata
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]
