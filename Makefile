@@ -66,6 +66,7 @@ VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 smo
 test-vllm: setup-vllm
 	$(VLLM_TESTS) tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
+	$(VLLM_TESTS) tests/stages/test_teacher_vllm.py
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py

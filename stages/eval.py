@@ -148,8 +148,7 @@ class Config:
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
             self.endpoint.require(card, offered=self.tools == "offered")
-        if self.policy == "imported":
-            self.imported.require()
+        self.imported.require(self.policy, self.shard)
         for task in (None, *self.benchmark):
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):
@@ -197,8 +196,7 @@ def run(config: Config) -> Artifact:
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))
-    read = {**(source.files if source else {}), **config.benchmarks.files()}
-    read |= config.imported.files() if config.policy == "imported" else {}
+    read = {**(source.files if source else {}), **config.benchmarks.files(), **config.imported.files()}
     whole = eval_shards.WholeRun(settings, config.job, made_from, free)
     parts = whole.shards(store, config.merge)
     own, kind = (whole.of(config.shard), "trajectories") if config.shard else (settings, "report")
@@ -438,6 +436,8 @@ def _benchmark_results(
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
+    if config.policy == "imported":
+        return {"model": model, "policy": "imported", "files": str(config.imported.path)}
     env = {"environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}

@@ -38,7 +38,7 @@ url=http://127.0.0.1:$(cat "$VTCLI_HOME/easy-vqa-teacher.port")/v1
 evaluate() { vtcli eval +recipe=grpo_accuracy "${common[@]}" eval.temperature=1.0 "eval.data=$data" 'eval.forms=[answer]' "$@" | made; }
 before=$(evaluate name=easy-report-base eval.label=base "eval.model=$base")
 
-# Both arms have the same number of demonstrations, of steps of sft and of steps of rl.
+# Both arms have as many rows that the teacher plays, epochs of sft and steps of rl.
 for arm in mixed all; do
     rows=$([ $arm = mixed ] && echo "$mixed" || echo "$data")
     demos=$(vtcli synth +recipe=toolsrl "name=easy-demos-$arm" "${common[@]}" "$questions" teacher=endpoint \
@@ -50,4 +50,4 @@ for arm in mixed all; do
     rl=$(evaluate "name=easy-report-policy-$arm" "eval.label=rl $arm" "eval.model=$policy" "eval.baseline=$sft")
     evaluate "name=easy-report-policy-$arm-no-tools" "eval.label=rl $arm without tools" "eval.model=$policy" eval.tools=none "eval.baseline=$rl"
 done
-evaluate name=easy-report "eval.label=rl mixed" "eval.model=$(vtcli artifacts show easy-policy-mixed@latest | python -c 'import json, sys; print(json.load(sys.stdin)["ref"])')" "eval.baseline=$rl"
+evaluate name=easy-report "eval.label=rl mixed" eval.model=easy-policy-mixed@latest "eval.baseline=$rl"

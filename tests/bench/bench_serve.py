@@ -176,7 +176,7 @@ def measure(folder: Path, model: Path, count: int, pairs: int, overload: int) ->
             line("`vtcli eval`, 64 at a time, its data read before", evals, len(asked)),
             line("the same with reading", [one + read for one in evals], len(asked)),
             whole.row(f"{CLIENTS} clients"),
-            refused.row(f"{overload} clients at once"),
+            refused.row(f"{overload} at once"),
             "",
             f"Served / evaluated, the median and range of {pairs} pairs of {len(asked)} questions: "
             f"{ratios(evals, passes)}; with reading {ratios([one + read for one in evals], passes)}. "

@@ -16,6 +16,7 @@ from vtcli.config import commandline, compose
     [
         ("eval", ["data=d:v1", "model=m:v1/phases/tools", "+recipe=codevision", "variant=code", "scale=tiny"]),
         ("judge", ["report:v1", "+recipe=toolsrl", "scale=tiny", "name=with space"]),
+        ("eval", ["data=d:v1", "model=m:v1", "scale=tiny", "eval.generation={vstar: {top_k: 20}}"]),  # {} by default
     ],
 )
 def test_a_job_knows_the_command_and_the_command_composes_the_same(
@@ -35,6 +36,8 @@ def test_a_job_knows_the_command_and_the_command_composes_the_same(
     assert (program, command) == ("vtcli", stage)
     run(again)
     assert seen[0] == seen[1]
+    if stage == "eval" and "generation" in argv[-1]:
+        assert seen[0][0]["eval"]["generation"] == {"vstar": {"top_k": 20}}
 
 
 def test_the_home_of_the_environment_is_part_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,3 +273,10 @@ def test_a_set_without_rows_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rows\.csv: no row is of a split that is asked for, or none at all"):
         counted(Data({"own": task}))
     assert counted(Data({"own": Task(task.generate, train=0)}))[0].tasks["own"].train == 0
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    arrays = [pa.array(["q?"]), pa.array(["z?"]), pa.array(["a"])]
+    pq.write_table(pa.Table.from_arrays(arrays, names=["question", "question", "answer"]), tmp_path / "two.parquet")
+    with pytest.raises(InputError, match=r"two\.parquet has a column twice: question\."):
+        sources.open_source(str(tmp_path / "two.parquet"), "train")

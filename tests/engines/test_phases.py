@@ -68,8 +68,8 @@ class FakePolicy:
 class FakeLearner:
     device: Device
 
-    def weights(self) -> Mapping[str, Any]:
-        self.device.call("weights")
+    def weights(self, *, keep: bool = True) -> Mapping[str, Any]:
+        self.device.call("weights" if keep else "weights of others")
         return {"on": "device" if "weights" in self.device.learner else "host"}
 
     def step(self) -> None:
@@ -89,6 +89,20 @@ def opened(fails_at: int = -1) -> tuple[Device, FakePolicy, FakeLearner, Phases]
     device = Device(fails_at=fails_at)
     policy, learner = FakePolicy(device), FakeLearner(device)
     return device, policy, learner, Phases(policy, learner, engine_sleeps=True, learner_sleeps=True)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_only_the_rank_that_leads_servers_keeps_the_weights(leads: bool) -> None:
+    class Servers(FakePolicy):
+        leads = False
+
+    device = Device()
+    policy = Servers(device)
+    policy.leads = leads
+    phases = Phases(policy, FakeLearner(device), engine_sleeps=True, learner_sleeps=True)
+    phases.learn()
+    phases.generate(1)
+    assert device.calls[3] == ("weights" if leads else "weights of others")
 
 
 def test_one_step_in_order() -> None:

@@ -311,6 +311,8 @@ def test_servers_have_gpus_of_their_own_and_may_work_beside_the_learner() -> Non
     assert found.memory.host == 0  # nobody sleeps
     assert plan("2x8xH200", replace(apart, keep_weights=True)).memory.host == 2 * n  # on each machine
     assert plan("2x8xH200", replace(shared, keep_weights=True)).memory.host == both.memory.host  # no server
+    gathered = [plan("2x8xH200", replace(each, zero_stage=3)).memory.host_gathered for each in (apart, shared)]
+    assert gathered == [2 * n, 8 * 2 * n]  # by the rank that leads the servers, and for an engine in each rank
     four = plan("2x4xH200", replace(shared, tensor_parallel=2)).time  # as many engines, as many ranks
     assert found.time.generation == pytest.approx(four.generation, rel=0.2)  # more room for the cache
     assert found.time.learner == pytest.approx(four.learner, rel=1e-6)

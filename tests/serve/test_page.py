@@ -67,7 +67,7 @@ def test_in_a_browser_by_keyboard(tmp_path: Path, chromium: Any) -> None:
         answers = page.locator("#answers")
         assert HOSTILE in answers.inner_text() and answers.locator("img, script").count() == 0
         whose = answers.locator(".row > .who").all_inner_texts()
-        assert whose == ["policy", "world", "policy", "answer", "reward", "facts"]
+        assert whose == ["policy", "world", "policy", "answer", "facts"]
         assert answers.locator(".tag").all_inner_texts()[:2] == ["<think>", "</think>"]  # the viewer sets them apart
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

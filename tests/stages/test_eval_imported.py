@@ -11,18 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmark_copies import parquet
+from benchmark_copies import parquet, tsv
 from foreign_runs import (
     ASKED,
     ELSEWHERE,
     RED,
     deepeyes,
+    hrbench,
     inspect_log,
+    inspect_zip,
     lines,
     picture,
     pixel_reasoner,
     png,
     thyme,
+    uri,
     verl,
 )
 from judge_server import JudgeServer, pictures, text_of, verdict
@@ -31,7 +34,7 @@ from stages import eval as stage
 from vtcli.config import binding, compose
 from vtcli.engines.openai import baseline
 from vtcli.errors import ConfigError, InputError
-from vtcli.runs.imported import ImportedRuns
+from vtcli.runs.imported import ImportedRuns, QuestionSet
 from vtcli.schema import Scored, Stop
 from vtcli.store import records
 from vtcli.store.artifacts import Artifact
@@ -145,11 +148,36 @@ def test_rollouts_of_verl_find_their_pictures_in_the_set_that_was_asked(tmp_path
         measured(tmp_path, server, path=tmp_path / "4.jsonl", **given)
 
 
-@pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect"])
+def test_lines_of_hrbench_take_their_picture_from_its_tsv_and_keep_their_own_order_of_options(tmp_path: Path) -> None:
+    """One question in two orders is two rows of the TSV about one picture."""
+    orders = [{"A": "blue", "B": "red", "answer": "B"}, {"A": "red", "B": "blue", "answer": "A"}]
+    tsv(
+        tmp_path / "hr_bench_4k.tsv",
+        [{"index": n, "image": uri(picture()).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
+    )
+    lines(tmp_path / "r.jsonl", [hrbench(RED, "B. red"), hrbench(None, "A")])
+    asked = QuestionSet(str(tmp_path / "hr_bench_4k.tsv"), None, {"images": ["image"]}, column="question")
+    runs = ImportedRuns(path=str(tmp_path / "r.jsonl"), preset="deepeyes_results", questions=asked)
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    cut, none = runs.read(store, tmp_path, "error", 0).trajectories.values()
+    assert cut.sample == none.sample and cut.sample.truth["choices"] == ["blue", "red"] and cut.sample.answer == "B"
+    assert (cut.images[1].transform or {})["box_full"] == list(RED) and cut.results[0].images == (1,)
+    assert (cut.answer, none.answer, len(none.images)) == ("B. red", "A", 1)
+    tsv(
+        tmp_path / "hr_bench_4k.tsv",
+        [{"index": n, "image": uri(picture(n)).split(",")[1], "question": ASKED, **o} for n, o in enumerate(orders)],
+    )
+    with pytest.raises(InputError, match=r"2 rows of eval\.imported\.questions ask .* several about one picture"):
+        runs.read(store, tmp_path, "error", 0)
+
+
+@pytest.mark.parametrize("form", ["thyme", "pixel_reasoner", "inspect", "inspect.eval"])
 def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: str) -> None:
     path = tmp_path / ("rows.parquet" if form == "thyme" else "log.json")
     if form == "thyme":
         parquet(path, [thyme(box, said) for box, said in WAYS])
+    elif form == "inspect.eval":
+        path, form = inspect_zip(tmp_path / "log.eval", inspect_log(WAYS)), "inspect"
     elif form == "pixel_reasoner":
         path = lines(tmp_path / "rows.jsonl", [pixel_reasoner(box, said) for box, said in WAYS])
     else:
@@ -173,6 +201,22 @@ def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: s
     assert len(read[0].sample.tools) == 1
 
 
+def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Path) -> None:
+    path = inspect_zip(tmp_path / "log.eval", inspect_log(WAYS))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"samples/1_epoch_1.json") + 60
+    data[at : at + 40] = bytes(40)
+    path.write_bytes(data)
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    runs = ImportedRuns(path=str(path), preset="inspect")
+    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 3
+    with pytest.raises(InputError, match=r"1 × a damaged sample.*\n.*samples/1_epoch_1\.json"):
+        runs.read(store, tmp_path, "error", 0)
+    path.write_bytes(data[:200])
+    with pytest.raises(InputError, match=r"log\.eval is no log of inspect-ai, or it is damaged or cut off"):
+        runs.read(store, tmp_path, "error", 0)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -185,3 +229,12 @@ def test_pictures_that_a_file_has_come_with_their_places(tmp_path: Path, form: s
 def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: Mapping[str, Any], told: str) -> None:
     with pytest.raises((ConfigError, InputError), match=told):
         measured(tmp_path, server, **given)
+
+
+@pytest.mark.parametrize(
+    ("policy", "shard", "told"),
+    [("model", None, "read with eval.policy=imported; got eval.policy=model"), ("imported", "1/2", "eval.shard=1/2")],
+)
+def test_files_go_with_their_policy_and_are_read_whole(policy: str, shard: str | None, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ImportedRuns(path="x.jsonl", preset="inspect").require(policy, shard)

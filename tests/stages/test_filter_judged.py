@@ -278,3 +278,19 @@ def test_only_rules_with_pass_rates_show_two_answers() -> None:
     assert judged.label([ROW], **given, unknown="drop") == ["no verdict of 1 of 1 judges"]
     with pytest.raises(ValueError, match="unknown='no'"):
         judged.label([ROW], **given, unknown="no")
+
+
+def test_images_are_chosen_by_a_prompt_that_shows_nothing_else(home: Path) -> None:
+    """Table 5 of CodeDance: the judge sees the image, and neither question nor answer."""
+
+    def sees(body: Body, number: int) -> Reaction:
+        assert "You are an expert vision-language analyst." in body["messages"][0]["content"]
+        return verdict(int(pictures(body)[0][0, 0, 0] in (1, 3)))  # the trial's are white or grey there
+
+    with JudgeServer(sees) as server:
+        given: dict[str, Any] = {"prompt": PROMPT, "signals": {}, "env": native_card}
+        judge: Any = partial(open_judge, url=server.url, model="eyes", parameters={}, patience=QUICK)
+        rules: Any = {"detailed": partial(judged.agreed, rubric="codedance_image", judges=1)}
+        made = stage.run(stage.Config(data="data:v1", rules=rules, judge=judge, **given, job={"home": str(home)}))
+        assert {part["type"] for body in server.requests for part in body["messages"][1]["content"]} == {"image_url"}
+    assert ids(made) == ["neither", "second"]

@@ -164,14 +164,18 @@ def test_a_file_that_is_missing_or_changed_is_one_error_at_its_row(tmp_path: Pat
     folder, home = tmp_path / "rows", tmp_path / "home"
     write_rows(folder)
     artifact = synth(home, folder, "reference")
-    file, data = folder / "img" / "2.png", FILES["2.png"]
+    file, data, kept = folder / "img" / "2.png", FILES["2.png"], ArtifactStore(home)
+    assert kept.verify(artifact.ref) == []
     store = ImageStore(tmp_path / "store")
     file.write_bytes(data + b"x")
     with pytest.raises(
         InputError, match=r"(?s)2 of 6 rows .*image 0 is the file .*2.png, which has \d+ bytes instead of"
     ):
         SampleSet(artifact, "answer", "train", store, records.in_training("error"))
+    (line,) = kept.verify(artifact.ref)
+    assert line == f"{file}, of row 'own-train-000004' in answer-train.parquet: changed"
     file.unlink()
+    assert "No such file" in kept.verify(artifact.ref)[0]
     with pytest.raises(InputError, match=r"2.png, which cannot be read \(No such file.*keep_images=original"):
         SampleSet(artifact, "answer", "train", store)
     assert len(SampleSet(artifact, "answer", "train", store, "skip")) == 4

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
 Row = Mapping[str, Any]
@@ -66,6 +68,17 @@ def deepeyes(image: str, box: Sequence[int] | None, said: str, **row: Any) -> Ro
     return {**own, "pred_output": chat, "status": "success", **row}
 
 
+def hrbench(box: Sequence[int] | None, said: str) -> Row:
+    """A line of DeepEyes' ``result_hr_bench_4k_MODEL.jsonl``: no image, and its stop string is not in the turns."""
+    row = dict(deepeyes("", box, said, answer="B", answer_str="red", category="single"))
+    chat = [dict(message) for message in row["pred_output"]]
+    for message in chat:
+        if message["role"] == "assistant" and isinstance(message["content"], str):
+            message["content"] = message["content"].removesuffix("\n</tool_call>")
+    del row["image"], row["answer_choice"]
+    return {**row, "pred_output": chat}
+
+
 def verl(question: str, box: Sequence[int] | None, said: str, truth: str = "red") -> Row:
     """A line of ``STEP.jsonl`` of verl's ``rollout_data_dir``: decoded without special tokens."""
     turn = f"{call(box)}\nuser\n<tool_response>\n{THINK}\n</tool_response>\nassistant\n" if box is not None else ""
@@ -119,6 +132,20 @@ def inspect_log(rows: Sequence[tuple[Sequence[int] | None, str]]) -> Row:
         "eval": {"task": "vstar", "model": "openai/other"},
         "samples": [_inspect_sample(n, box, said) for n, (box, said) in enumerate(rows)],
     }
+
+
+def inspect_zip(path: Path, log: Row) -> Path:
+    """The same log as inspect-ai's ``.eval``: members compressed by zstd, which Python's ``zipfile`` does not write."""
+    with zipfile.ZipFile(path, "w") as opened:
+        for name, value in [
+            ("header.json", log["eval"]),
+            *((f"samples/{s['id']}_epoch_1.json", s) for s in log["samples"]),
+        ]:
+            data = json.dumps(value).encode()
+            opened.writestr(name, pa.Codec("zstd").compress(data, asbytes=True))
+            member = opened.getinfo(name)  # the directory is written at the end
+            member.compress_type, member.file_size = 93, len(data)
+    return path
 
 
 def _inspect_sample(number: int, box: Sequence[int] | None, said: str) -> Row:

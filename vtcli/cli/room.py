@@ -112,7 +112,7 @@ def _host(m: Memory) -> str:
     """The words for a machine whose memory is too small."""
     assert m.host_limit is not None
     parts = {"offloaded, asleep and kept for servers": m.host, "copy of a checkpoint": m.host_checkpoint,
-             "images": m.host_images, "model gathered by each rank": m.host_gathered}  # fmt: skip
+             "images": m.host_images, "model gathered for engines": m.host_gathered}  # fmt: skip
     if m.host_loading > sum(parts.values()):
         parts = {"the model as every rank reads it": m.host_loading}
     said = ", ".join(f"{size / GIB:.1f} {name}" for name, size in parts.items() if size)

@@ -255,7 +255,8 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
 
     def task(cfg: DictConfig) -> Any:
         hydra_config = HydraConfig.get()
-        remember(plan.command, tuple(hydra_config.overrides.task))
+        told = (word.removeprefix("++") for word in hydra_config.overrides.task)
+        remember(plan.command, tuple(told))
         try:
             result = work(_plain(cfg))
             if _process() != caller and "submitit" in str(hydra_config.launcher["_target_"]):
@@ -269,7 +270,7 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
             return None
 
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["vtcli", *plan.flags, *plan.overrides]
+    sys.argv = ["vtcli", *plan.flags, *map(_merged, plan.overrides)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach the command line's own handler
     try:
         with _readable_errors():
@@ -284,6 +285,15 @@ def run(plan: CommandPlan, work: Callable[[dict[str, Any]], Any]) -> list[str]:
     lines = results.read_text().splitlines() if results.exists() else []
     results.unlink(missing_ok=True)
     return sorted(lines)
+
+
+def _merged(word: str) -> str:
+    """An override whose value is a mapping, so that Hydra takes keys that the files do not have (``{}`` by default).
+
+    >>> _merged("eval.generation={vstar: {top_k: 20}}"), _merged("seed=1")
+    ('++eval.generation={vstar: {top_k: 20}}', 'seed=1')
+    """
+    return f"++{word}" if re.match(r"[\w.]+=\{", word) else word  # wrong keys were refused when the plan was checked
 
 
 def _process() -> tuple[str, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from vtcli.errors import ConfigError, EngineError
 
@@ -38,10 +38,22 @@ class Sleeper(Protocol):
         ...
 
 
+@runtime_checkable
+class Led(Protocol):
+    """Interface of a policy to which one rank of several brings the weights."""
+
+    @property
+    def leads(self) -> bool:
+        """True on that rank; ``update`` reads no weights on the others."""
+        ...
+
+
 class Learner(Protocol):
     """Interface of a learner whose states can leave the device."""
 
-    def weights(self) -> Mapping[str, Any]: ...
+    def weights(self, *, keep: bool = True) -> Mapping[str, Any]:
+        """The weights, for which ranks may have to ask together; a rank that does not ``keep`` them needs no memory."""
+        ...
 
     def sleep(self, *, weights: bool = True) -> None:
         """Moves states to host memory; without ``weights`` those stay, for the engine to be read."""
@@ -93,7 +105,8 @@ class Phases:
             if self.learner_sleeps:
                 self.learner.sleep(weights=False)  # room for the engine's weights beside the learner's
             if self.engine_sleeps or self.policy.version != version:
-                self.policy.update(self.learner.weights(), version)
+                keep = not isinstance(self.policy, Led) or self.policy.leads
+                self.policy.update(self.learner.weights(keep=keep), version)
             if self.learner_sleeps:
                 self.learner.sleep()
             if self.engine_sleeps:

@@ -45,7 +45,7 @@ class Memory:
     host: float
     host_checkpoint: float  # copies of states that are being written
     host_images: float  # decoded, and prepared for the learner
-    host_gathered: float  # ZeRO-3: every rank gathers the whole model for the engine
+    host_gathered: float  # ZeRO-3: ranks gather the whole model for the engine; with servers the first of a machine
     host_loading: float  # every rank reads the whole model at the start, before it is sharded
     layout: Layout
 
@@ -245,7 +245,7 @@ def memory(
         host=(host + asleep) * (cluster.per_node - layout.serving) + held,
         host_checkpoint=checkpoint_copy(parameters, learnt, layout, cluster) if work.checkpoint_beside else 0.0,
         host_images=(PREPARED + CACHED) * (cluster.per_node - layout.serving),
-        host_gathered=layout.bytes * arch.parameters * (cluster.per_node - layout.serving) * (layout.zero_stage == 3),
+        host_gathered=layout.bytes * arch.parameters * (1 if servers else cluster.per_node) * (layout.zero_stage == 3),
         host_loading=layout.bytes * arch.parameters * (cluster.per_node - layout.serving),
         layout=layout,
     )

@@ -82,7 +82,7 @@ def faithfulness(series: Sequence[Evaluation], seed: int) -> Table | None:
             rows = [r for r in whole(e) if r.accuracy is not None and r.task in measured]
             tasks = {"all": rows} if rows else {}
             tasks |= {task: [r for r in rows if r.task == task] for task in sorted(measured) if len(measured) > 1}
-            sides = [(task, name, inside) for task, own in tasks.items() for name, inside in of(own).items()]
+            sides = [(task, name, some) for task, own in tasks.items() for name, some in of(own).items() if some]
             for task, name, inside in sides:
                 known = [r for r in inside if kind_of_use(r)]
                 shares = (_share(known, lambda r, kind=kind: kind_of_use(r) == kind, seed) for kind in kinds)

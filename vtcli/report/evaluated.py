@@ -41,4 +41,6 @@ def show(report: Path, extra: Sequence[Table], seed: int, *, faithful: bool) -> 
     rows.show(series, seed)
     table = analyses.faithfulness(series[-1:], seed) if faithful else None
     printing.print_all([*([table] if table else []), *extra])
+    if faithful and table is None:
+        sys.stderr.write("No faithfulness: the oracle needs truth.boxes; give judge=openai judge.url=…\n")
     sys.stderr.write(f"report: {report / 'report.html'}\n")

@@ -97,7 +97,7 @@ def _memory(plan: Plan) -> Table:
     kept = f"offloaded, asleep, kept for servers{limit}"
     lines.append(_line("on each host", f"{memory.host / GIB:.0f}", "", "", kept))
     beside = memory.host_checkpoint + memory.host_images + memory.host_gathered
-    most = "a checkpoint being written, images of the ranks, at ZeRO-3 the model gathered by each"
+    most = "a checkpoint being written, images of the ranks, at ZeRO-3 the model gathered for engines"
     lines.append(_line("... and at most", f"{beside / GIB:.0f}", "", "", most))
     loading = f"{memory.host_loading / GIB:.0f}"
     lines.append(_line("... at the start", loading, "", "", "every rank reads the whole model"))

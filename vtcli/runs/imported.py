@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from vtcli.data.generators.item import Item
 from vtcli.data.importers import crops, dialogues, rows, texts
 from vtcli.data.importers.dialogues import IMAGE, Dialogue
@@ -56,6 +58,7 @@ class QuestionSet:
     path: str
     preset: str | None = None
     mapping: dict[str, Any] = field(default_factory=dict[str, Any])
+    column: str | None = None  # of the trajectories: the question as the set has it; None: the one that was asked
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,15 @@ class ImportedRuns:
     name: str = "imported"  # the task of rows that do not name their set
     questions: QuestionSet | None = None
 
-    def require(self) -> None:
-        """Raises ``ConfigError`` without a path, and for a mapping that reads no trajectory."""
+    def require(self, policy: str, shard: str | None = None) -> None:
+        """Raises ``ConfigError`` without a path, for a path under another policy, for a shard, and for a mapping that
+        reads no trajectory."""
+        if policy != "imported":
+            if self.path is not None:
+                raise ConfigError(f"eval.imported.path is read with eval.policy=imported; got eval.policy={policy}")
+            return
+        if shard is not None:
+            raise ConfigError(f"eval.policy=imported reads all trajectories at once; got eval.shard={shard}")
         if self.path is None:
             raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
         mapping = read_mapping(self.preset, self.mapping)
@@ -84,7 +94,9 @@ class ImportedRuns:
         return {"path": str(self.path), "preset": self.preset, "mapping": self.mapping, "name": self.name}
 
     def files(self) -> dict[str, Path]:
-        """The files that are read, images included, by names that do not say where they lie."""
+        """The files that are read, images included, by names that do not say where they lie; none without a path."""
+        if self.path is None:
+            return {}
         found = rows.reads(SPLIT, sys.maxsize, **self._set)
         return {f"imported/{number}/{path.name}": path for number, path in enumerate(dict.fromkeys(found))}
 
@@ -163,21 +175,26 @@ class _Index:
         """The row of the set whose question this trajectory answers.
 
         Raises:
-            RowProblem: none has this question, or several have.
+            RowProblem: none has this question, or several about different pictures.
         """
-        question = _question(row, mapping, ())
-        numbers = self._numbers.get(_key(question or "", self._strip), [])
-        if len(numbers) != 1:
+        question, of = _question(row, mapping, ()), self._set
+        looked_for = question if of.column is None else first(row, [of.column])
+        numbers = self._numbers.get(_key(str(looked_for or ""), self._strip), [])
+        items = (
+            rows.generate(0, n, SPLIT, name=name, path=of.path, preset=of.preset, mapping=of.mapping) for n in numbers
+        )
+        found = next(items, None)
+        if found is None or not all(np.array_equal(found.pixels, other.pixels) for other in items):
             reason = "several rows with its question" if numbers else "no row with its question"
             raise RowProblem(
                 place,
                 reason,
-                f"{place}: {len(numbers)} rows of eval.imported.questions ask {str(question)[:80]!r}; expected one. "
-                "mapping.strip leaves out what a prompt adds to a question.",
+                f"{place}: {len(numbers)} rows of eval.imported.questions ask {str(looked_for)[:80]!r}; expected one, "
+                "or several about one picture. mapping.strip leaves out what a prompt adds to a question.",
             )
-        of = self._set
-        found = rows.generate(0, numbers[0], SPLIT, name=name, path=of.path, preset=of.preset, mapping=of.mapping)
-        return _lettered(found)
+        answer = first(row, mapping.answer)
+        answer = found.answer if answer is None else texts.unwrapped(str(answer)) if mapping.unwrap else str(answer)
+        return _lettered(replace(found, question=question or found.question, answer=answer))
 
 
 def _key(question: str, strip: Sequence[str]) -> str:
@@ -202,7 +219,8 @@ def _lettered(item: Item) -> Item:
 def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStore) -> Trajectory:
     """The trajectory of a row: calls are Hermes' ``<tool_call>`` or code in a tag, and every observation answers the
     turn before it."""
-    shown: list[Pixels] = list(dialogue.images[: dialogue.asked or 1])
+    asked = len(dialogue.images) if mapping.crops == "cut" else dialogue.asked or 1
+    shown: list[Pixels] = list(dialogue.images[:asked])
     left = list(dialogue.images[len(shown) :])
     refs = [images.add(pixels) for pixels in shown]
     sample = _sample(item, tuple(refs))
@@ -261,6 +279,9 @@ _CODE = re.compile(r"(?:<code>\s*)?```python\n(.*?)(?:```|\Z)|<code>(.*?)(?:</co
 
 
 def _decoded(text: str) -> DecodedTurn:
+    """The turn's calls and answer. A stop string that ended the turn is not in its text: it is added."""
+    if text.rfind("<tool_call>") > text.rfind("</tool_call>"):
+        text += "</tool_call>"
     calls = parse_calls(text) or tuple(
         Call(match.group(), "code", {"code": match[1] or match[2] or ""}) for match in _CODE.finditer(text)
     )

@@ -190,13 +190,13 @@ class ArtifactStore:
 
     def verify(self, ref: str) -> list[str]:
         """Lists the defects of ``ref`` and its ancestors, one line each: changed, missing or added files, and
-        missing or replaced ancestors."""
+        missing or replaced ancestors. Images that rows name by path count as files."""
         artifact = self.resolve(ref, verify=False)
         ancestors = {
             str(node.path or node.ref): node for tree in self._lineage(artifact).parents for node in _nodes(tree)
         }
         below = [f"{node.ref}, an ancestor: {line}" for node in ancestors.values() for line in _node_problems(node)]
-        return file_problems(artifact) + below
+        return _all_problems(artifact) + below
 
     def lineage(self, ref: str) -> Lineage:
         """The tree from ``ref`` down to artifacts without parents, which name their generator's seed."""
@@ -385,4 +385,12 @@ def _nodes(tree: Lineage) -> Generator[Lineage]:
 
 
 def _node_problems(node: Lineage) -> list[str]:
-    return [node.problem or "gone"] if node.path is None else file_problems(load(node.path))
+    return [node.problem or "gone"] if node.path is None else _all_problems(load(node.path))
+
+
+def _all_problems(artifact: Artifact) -> list[str]:
+    """Defects of its own files; where there are none, of the images that its rows name."""
+    from vtcli.store import encoded  # pyarrow and Pillow, which other commands do not need
+
+    rows = artifact.kind in ("dataset", "demos")
+    return file_problems(artifact) or (encoded.changes(artifact.path) if rows else [])

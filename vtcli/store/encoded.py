@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from vtcli.errors import InputError
 from vtcli.store import disk, images
 
@@ -80,6 +82,32 @@ def problem(shown: Sequence[Mapping[str, Any] | None], facts: Sequence[Mapping[s
 
 
 _MEND = "Put it back as it was, or import again, with synth.keep_images=original for a copy of all images"
+
+
+def changes(folder: Path) -> list[str]:
+    """The images that the rows of an artifact name and that are not what they were: a line for each file, read once."""
+    found: list[str] = []
+    known: set[tuple[str, str]] = set()
+    for table in sorted(folder.glob("*.parquet")):
+        file = pq.ParquetFile(table)
+        if COLUMN not in file.schema_arrow.names:
+            continue
+        for batch in file.iter_batches(columns=["id", "images.list.element.path", COLUMN]):
+            for row in batch.to_pylist():
+                for image, fact in zip(row["images"] or (), row[COLUMN], strict=True):
+                    path, sha = image["path"], fact["sha256"]
+                    if path is None or (path, sha) in known:
+                        continue
+                    known.add((path, sha))
+                    try:
+                        with Path(path).open("rb") as opened:
+                            same = hashlib.file_digest(opened, "sha256").hexdigest() == sha
+                    except OSError as error:
+                        found.append(f"{path}, of row {row['id']!r} in {table.name}: {error.strerror}")
+                        continue
+                    if not same:
+                        found.append(f"{path}, of row {row['id']!r} in {table.name}: changed")
+    return found
 
 
 def filled(row: dict[str, Any], where: str) -> dict[str, Any]:

@@ -323,8 +323,8 @@ class ParquetTable:
         """Writes some rows, in this file's order and with all its columns and metadata, to another file, which is
         complete or absent. Raises ``InputError`` for disk trouble."""
         by_group: dict[int, list[int]] = {}
-        for group, offset in sorted((self._groups[index], self._offsets[index]) for index in set(indices)):
-            by_group.setdefault(group, []).append(offset)
+        for index in sorted(set(indices)):  # rows are numbered in the file's order
+            by_group.setdefault(self._groups[index], []).append(self._offsets[index])
         schema, temp = self._file.schema_arrow, disk.temporary(path)
         with disk.checked(path):
             path.parent.mkdir(parents=True, exist_ok=True)

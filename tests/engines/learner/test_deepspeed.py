@@ -275,6 +275,7 @@ else:
     out |= {"steps": found[0], "same": again == torch.load(here / f"whole{rank}")}
     expected = torch.load(here / "whole-weights")
     out["weights"] = all(torch.equal(value, expected[name]) for name, value in trained.weights().items())
+    out["kept"] = len(trained.weights(keep=rank == 0)) / len(expected)
     trained.export(tiny_model.folder(), here / "model")
     out["logprobs"] = again[1]
 """
@@ -286,6 +287,7 @@ def test_two_ranks_of_zero_3_killed_in_a_checkpoint_go_on_bit_for_bit(tmp_path):
     assert (tmp_path / "checkpoints" / "draft").is_dir(), "the second checkpoint was begun"
     found = two_ranks(tmp_path, CHECKPOINTS)
     assert [(out["steps"], out["same"], out["weights"]) for out in found] == [(1, True, True)] * 2
+    assert [out["kept"] for out in found] == [1.0, 0.0]
     exported = learner(folder=tmp_path / "model").logprobs(rl_rows()[:3])  # a rank without rows waited for the other
     assert found[1]["logprobs"] == [pytest.approx(values, abs=1e-5) for values in exported]
     assert found[0]["logprobs"] == []

@@ -25,7 +25,7 @@ def draw_map(
 ) -> None:
     """Train and evaluate in every cell of a grid (conf/map), and draw a table and a figure of what is there.
 
-    Hours on two cores. The same command goes on where it stopped; the table is drawn after every report.
+    Hours on two cores. The same command goes on where it stopped, and with --table it draws what is there meanwhile.
     """
     from vtcli.cli.maps import grid, results
     from vtcli.cli.reproduce import numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,7 +85,7 @@ def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
     """A line for each arm in each cell; the first arm's difference to the others in brackets of their own columns."""
     names = [*asked.axes, *([asked.by] if asked.by else [])]
     first = next(iter(asked.arms))
-    titles = [measure.split(".")[2].replace("_", " ") for measure in asked.measures]
+    titles = [_title(measure) for measure in asked.measures]
     head = [*names, "arm", "seeds", *titles, *(f"{first} − this, {title}" for title in titles)]
     lines = [head, [*["---"] * (len(names) + 1), *["--:"] * (len(head) - len(names) - 1)]]
     of_first = {one.place: one for one in found if one.arm == first}
@@ -113,7 +114,7 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
     at = {name: n for n, name in enumerate([*asked.axes, *([asked.by] if asked.by else [])])}
     panels = sorted({one.place[at[names[1]]] for one in found}) if len(names) > 1 else [None]
     rows, columns = len(asked.measures), len(panels)
-    figure = Figure(figsize=(1.2 + 3.4 * columns, 0.7 + 2.4 * rows), layout="constrained")
+    figure = Figure(figsize=(2.6 + 3.4 * columns, 0.7 + 2.4 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey="row")
     for row, measure in enumerate(asked.measures):
@@ -121,16 +122,22 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
             ax: Any = axes[row][column]
             inside = [one for one in found if panel is None or one.place[at[names[1]]] == panel]
             _panel(ax, asked, inside, measure, at[names[0]] if names else None)
+            _mark(ax, asked, panel)
             if row == 0 and panel is not None:
                 ax.set_title(f"{_label(asked, names[1])}: {panel}", fontsize=9)
             if row == rows - 1 and names:
                 ax.set_xlabel(_label(asked, names[0]), fontsize=9)
             if column == 0:
-                ax.set_ylabel(measure.split(".")[2].replace("_", " "), fontsize=9)
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(asked.title, fontsize=10)
+                ax.set_ylabel(_title(measure), fontsize=9)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
+    figure.suptitle("\n".join(textwrap.wrap(asked.title, 34 * columns + 20)), fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def _title(measure: str) -> str:
+    form, _, name = measure.split(".")
+    return f"rests on picture ({name})" if form == "causal" else name.replace("_", " ")
 
 
 def _label(asked: Map, name: str) -> str:
@@ -161,6 +168,16 @@ def _panel(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, along
     ax.set_xticks(spots, [str(value) for value in values])
     ax.tick_params(labelsize=8)
     ax.grid(visible=True, alpha=0.3)
-    axis = asked.axes.get(next(iter(asked.axes), "")) if not asked.by else None
-    if axis is not None and axis.paper is not None:
-        ax.axvline(spots[values.index(axis.paper)], color="0.4", linestyle=":", linewidth=1)
+
+
+def _mark(ax: Any, asked: Map, panel: AxisValue | None) -> None:
+    """A dotted line at the paper's setting, in the panel that has it."""
+    if asked.by or not asked.axes:
+        return
+    along, *across = asked.axes.values()
+    if along.paper is None or any(axis.paper not in (None, panel) for axis in across):
+        return
+    number = isinstance(along.paper, int | float)
+    place = float(along.paper) if number else float(sorted(map(str, along.values)).index(str(along.paper)))
+    ax.axvline(place, color="0.4", linestyle=":", linewidth=1)
+    ax.annotate("the paper", (place, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="0.4")

@@ -75,8 +75,10 @@ def read(
         )
     if mapping.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
-        bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[spoken:]]
-        chat = [*chat[:spoken], *bare]
+        shown = every_image(row, mapping) or any(turn.own for turn in chat[:spoken])
+        begin = spoken if shown else 0  # a question whose pictures another set has
+        bare = [replace(turn, text=texts.MARKER.sub("", turn.text), own=()) for turn in chat[begin:]]
+        chat = [*chat[:begin], *bare]
     messages, given = _matched(chat, every_image(row, mapping), place)
     pixels, encoded = row_images.held(given, keep, finder, place)
     question = None

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtcli.data.importers import hub, tars, text_rows
+from vtcli.data.importers import hub, inspect_logs, tars, text_rows
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.errors import InputError
 
@@ -123,6 +123,8 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
             return tars.TarRows(file)
+        if file.suffix == ".eval":
+            return inspect_logs.InspectLog(file)
         return ParquetRows(file)
     except OSError as error:
         raise InputError(
@@ -143,6 +145,11 @@ class ParquetRows:
     def __init__(self, file: Path) -> None:
         self.name = str(file)
         self._file = pq.ParquetFile(file, page_checksum_verification=True)
+        names = self._file.schema_arrow.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InputError(
+                f"{file} has a column twice: {', '.join(twice)}. Which one counts it does not say: rename one."
+            )
         meta = self._file.metadata
         self._starts: list[int] = np.cumsum(
             [0, *(meta.row_group(g).num_rows for g in range(meta.num_row_groups))]

@@ -260,9 +260,10 @@ class DeepSpeedLearner:
             out |= {row.id: list(islice(values, sum(row.mask))) for row in packed}
         return [out[row.id] for row in rows]
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """The model's weights by their Hugging Face names, adapters merged; all ranks ask together."""
-        return self._whole()
+    def weights(self, *, keep: bool = True) -> Mapping[str, Tensor]:
+        """The model's weights by their Hugging Face names, adapters merged; all ranks ask together. Shards that a rank
+        does not ``keep`` pass through it and leave nothing in its memory."""
+        return self._whole(keep=keep)
 
     def export(self, source: Path, folder: Path) -> None:
         """``export`` by the first rank; all ranks call this together."""

@@ -93,18 +93,24 @@ class ServerPolicy:
         finally:
             self._waited -= 1
 
+    @property
+    def leads(self) -> bool:
+        """True if this rank sends weights to servers: the first of each machine, or of all for servers elsewhere."""
+        return self._fleet.leads
+
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take over weights by their Hugging Face names, in place, and forget everything computed with the old ones.
-        All ranks call this together.
+        All ranks call this together; those of a rank that does not lead are not read.
 
         Raises:
             InputError: names or shapes differ from the model's; nothing is changed.
             EngineError: requests are still open, a server refuses, or it took longer than ``engine.timeout_s``.
         """
-        same_tensors(weights, self._names)
+        if self.leads:
+            same_tensors(weights, self._names)
+            weights = self.family.vllm.weights(weights)
         limit, what = self.options.timeout_s, f"the weight update to version {version}"
-        given = self.family.vllm.weights(weights)
-        self._wait(self._fleet.update(given, (version, self._waited), limit), what, 2 * limit + GRACE_S)
+        self._wait(self._fleet.update(weights, (version, self._waited), limit), what, 2 * limit + GRACE_S)
         self.version = version
 
     def sleep(self) -> None:
