@@ -27,7 +27,7 @@ from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = ROOT / "tests" / "support" / "slurm_node.sh"
-HOLD = "VTCLI_TEST_HOLD"  # read by held.py
+HOLD, SILENT = "VTCLI_TEST_HOLD", "VTCLI_TEST_SILENT_S"  # read by held.py
 LIMIT_S = 420.0
 TASKS = ("rotflip", "zoom", "read_value", "count")
 DATA = ["+recipe=toolsrl", "synth.workers=1", "synth.sheet=1"]
@@ -126,9 +126,11 @@ def ranks_of(node: str) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("lost", ["killed", "frozen"])
 def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
-    env: dict[str, str], tmp_path: Path
+    env: dict[str, str], tmp_path: Path, lost: str
 ) -> None:
+    """The ranks of a node are killed, or stopped: then no process ends and no connection closes."""
     work, hold = tmp_path / "jobs", tmp_path / "hold"
     work.mkdir()
     hold.touch()
@@ -140,7 +142,8 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     script = ROOT / "stages" / "slurm" / "rl.sbatch"
     submit = ["sbatch", "--parsable", "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=1", script]
     arguments = [*RL, *SIGNALS, *own, f"rl.model={work / 'start'}"]
-    number = command(*submit, *arguments, env={**env, HOLD: str(hold)}, cwd=work).strip()
+    told = {**env, HOLD: str(hold), SILENT: "20" if lost == "frozen" else ""}
+    number = command(*submit, *arguments, env=told, cwd=work).strip()
     output = work / f"vtcli-rl-{number}.out"
     folder = work / "artifacts" / ".work"
 
@@ -149,17 +152,20 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
         return bool(list(folder.glob("rl-*/checkpoints/step-*2/done.json")))
 
     until(two_steps, "the checkpoint of the second step")
-    killed = ranks_of("vtnode2")
-    assert len(killed) == 2
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+    ended = ranks_of("vtnode2")
+    assert len(ended) == 2
+    for pid in ended:
+        os.kill(pid, signal.SIGKILL if lost == "killed" else signal.SIGSTOP)
+    if lost == "frozen":
+        hold.unlink()  # the others go on, until they wait for those
     until(lambda: state(number, env) == "FAILED", "the end of the job")
     said = output.read_text()
     assert "Traceback" not in said, said[-6000:]
     assert said.count("another rank of this run has ended") <= 1, said[-6000:]
+    assert ("ranks 2, 3 gave no sign of life for 20 s" in said) == (lost == "frozen"), said[-6000:]
     assert not list((work / "artifacts").glob("policy/v*"))
 
-    hold.unlink()
+    hold.unlink(missing_ok=True)
     command("scontrol", "requeue", number, env=env)
     command("scontrol", "update", f"JobId={number}", "StartTime=now+4", env=env)
     until(lambda: state(number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")

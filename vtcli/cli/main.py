@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -44,6 +45,25 @@ def main() -> None:
     """Entry point. A mistake of the user ends with exit code 2 and one message, an interrupt with 130, SIGTERM (Slurm's
     time limit or preemption) with 143."""
     signal.signal(signal.SIGTERM, _terminate)  # else Python ends at once, and the tracker's run stays open
+    code: list[int] = []
+    atexit.register(_leave, code)  # the first that is registered is the last that runs
+    try:
+        _run()
+    except SystemExit as end:
+        code.append(end.code if isinstance(end.code, int) else bool(end.code))
+        raise
+
+
+def _leave(code: list[int]) -> None:
+    """Ends a rank that has failed, once everything is closed. At the end of Python torch waits for the collectives that
+    it has begun, which a lost rank never joins."""
+    if code and code[0] and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code[0])
+
+
+def _run() -> None:
     try:
         app()
     except VtcliError as error:
