@@ -92,7 +92,7 @@ def main() -> None:
         "eval.forms=[answer]",
         f"eval.samples_per_question={GROUP}",
         "eval.temperature=1.0",
-        f"+eval.concurrency={QUESTIONS * GROUP}",
+        f"eval.concurrency={QUESTIONS * GROUP}",
     ]
     pairs: list[tuple[Measured, Measured]] = []
     for number in range(given.rounds + 1):  # the first warms up
