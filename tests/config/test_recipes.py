@@ -217,7 +217,7 @@ def test_codevs_rubrics_and_the_judges_temperature_come_with_the_recipe() -> Non
     assert code["rl"]["phases"][0]["reward"]["steps"]["unit"] == "reply"
     for recipe, temperature in {"toolsrl": 0.3, "codedance": 0.3, "pyvision_video": 0.3, "codevision": 0}.items():
         values = compose.load("rl", [f"+recipe={recipe}", "scale=tiny", *endpoint]).values
-        assert values["judge"]["parameters"]["temperature"] == temperature
+        assert values["judge"]["answer_parameters"]["temperature"] == temperature
 
 
 @pytest.mark.parametrize("recipe", CARDS)
