@@ -89,9 +89,9 @@ class ZoomSize:
             within(value, "named", 1, min(2, self.tags))
         if self.hatchings:
             among((*_NORMALS, *CORNERS), self, "hatchings")
-        if self.framed and not set(self.hatchings) <= FRAMES.keys():
+        if self.framed and not self.hatchings:
             raise ConfigError(
-                f"zoom: framed={self.framed:g} needs hatchings of {', '.join(FRAMES)}; got {self.hatchings}"
+                f"zoom: framed={self.framed:g} needs hatchings, of {', '.join(FRAMES)}: no frame goes with a letter."
             )
 
 
