@@ -103,7 +103,7 @@ NAMES = sorted(p.stem for p in rubrics.prompts_folder().glob("*.yaml"))
 def test_every_rubric_names_its_source_and_says_what_it_wants(name: str) -> None:
     rubric = rubrics.load(name)
     assert (rubrics.prompts_folder() / f"{name}.yaml").read_text().startswith("# ")
-    texts = dict.fromkeys(("question", "answer", "truth", "reasoning", "reply"), "x")
+    texts = dict.fromkeys(("question", "answer", "truth", "reasoning", "reply", "first", "second"), "x")
     system, user = rubric.messages(texts, ["url"] if "{images}" in rubric.user else [])
     assert all(f"{score:g}" in system["content"].rpartition("S is ")[2] for score in rubric.scale)
     assert ("image_url" in json.dumps(user)) == ("{images}" in rubric.user)

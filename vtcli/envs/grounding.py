@@ -82,9 +82,6 @@ class GroundingDialect:
     def reply(self, answer: str) -> str:
         return f"<answer>{answer}</answer>"
 
-    def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
-        return tuple(turns)
-
 
 class GroundingEnv:
     """An ``Env``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vtcli.data.generators.item import FLIP, ROTATE, ZOOM
 from vtcli.errors import ConfigError
@@ -26,6 +26,11 @@ class Dialect(Protocol):
         """The turn that answers."""
         ...
 
+
+@runtime_checkable
+class ScriptDialect(Dialect, Protocol):
+    """A dialect that writes around a whole script, too. Others have one turn after the other, as they are."""
+
     def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
         """All turns of a script, with what stands around them."""
         ...
@@ -44,9 +49,6 @@ class Calls:
 
     def reply(self, answer: str) -> str:
         return fill(self.answer, {"answer": answer})
-
-    def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
-        return tuple(turns)
 
 
 HERMES = Calls()
@@ -90,7 +92,7 @@ class Templates:
         return fill(self.answer, {"answer": answer})
 
     def whole(self, turns: Sequence[str]) -> tuple[str, ...]:
-        """Implements ``Dialect.whole``.
+        """Implements ``ScriptDialect.whole``.
 
         >>> Templates(thought=("<think>", "</think>")).whole(["code", "answer"])
         ('<think>code', '</think>answer')

@@ -16,7 +16,7 @@ from vtcli.data.generators import dots, moving, search, turned
 from vtcli.data.generators.chart import number
 from vtcli.data.generators.item import HLINE, POINTS, VLINE, ZOOM, Item, pick
 from vtcli.data.generators.rotflip import INVERSE, TRANSFORMS, UNDO, moved
-from vtcli.data.teachers.dialect import HERMES, Dialect
+from vtcli.data.teachers.dialect import HERMES, Dialect, ScriptDialect
 from vtcli.data.teachers.scripted import (
     Act,
     FlatCall,
@@ -45,7 +45,8 @@ def plan(
     act = script.act(item, rng, replace(teacher, skill=-1.0) if direct else teacher, view)
     answer = _index(item, rng, teacher, len(act.calls), script.labelled) if form == "tool" else act.answer
     turns = [dialect.act(name, made, made.get("image_index", i)) for i, (name, made) in enumerate(act.calls)]
-    return Script(dialect.whole([*turns, dialect.reply(answer)]), act.right)
+    turns.append(dialect.reply(answer))
+    return Script(dialect.whole(turns) if isinstance(dialect, ScriptDialect) else tuple(turns), act.right)
 
 
 def perceive(item: Item, rng: np.random.Generator, view: Callable[[Pixels], View], grid: int = 1) -> Percept:
