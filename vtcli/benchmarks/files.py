@@ -33,21 +33,30 @@ POINTER_CHARS = 64
 
 def locate(folder: Path, name: str, benchmark: Benchmark) -> tuple[Format, list[Path]]:
     """The first format whose files are in ``folder/NAME`` or in the folder, and these files in order. A pattern
-    is looked for in the benchmark's own folder alone, because others have ``test-*.parquet``, too.
+    is looked for in the benchmark's own folder alone, because others have ``test-*.parquet``, too. Many sets of the
+    hub have their files in a folder ``data`` of it.
 
     Raises:
         InputError: no such folder or none of the files; says which names are looked for.
     """
+    own = [folder / each / below for each in (name, benchmark.folder or name) for below in ("", "data")]
     for form in benchmark.formats:
         whole = () if "*" in form.files else (folder,)
-        for place in (folder / name, folder / (benchmark.folder or name), *whole):
+        for place in (*own, *whole):
             if found := sorted(path for path in place.glob(form.files) if path.is_file()):
                 return form, found
     wanted = " or ".join(form.files for form in benchmark.formats)
     raise InputError(
         f"{benchmark.title}: {folder} has neither {wanted}, nor {benchmark.folder or name}/ with them. Put a copy of "
-        f"{benchmark.source} there, or give its folder by eval.benchmarks_in."
+        f"{benchmark.source} there, or give its folder by eval.benchmarks_in.{fetching(folder, name, benchmark)}"
     )
+
+
+def fetching(folder: Path, name: str, benchmark: Benchmark) -> str:
+    """A sentence with the command of huggingface_hub that fetches the set, where the hub has one; else nothing."""
+    if not benchmark.hub:
+        return ""
+    return f" Fetch it: hf download {benchmark.hub} --repo-type dataset --local-dir {folder / (benchmark.folder or name)}"
 
 
 def rows(path: Path) -> Iterator[Mapping[str, Any]]:

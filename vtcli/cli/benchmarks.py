@@ -67,6 +67,7 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
     Exit code 1 if a copy that is there, or was named, is not complete.
     """
     from vtcli.benchmarks.benchmark import named
+    from vtcli.benchmarks.files import fetching
     from vtcli.benchmarks.samples import check as checked
     from vtcli.errors import InputError
 
@@ -79,7 +80,7 @@ def check(folder: Path, name: Annotated[list[str] | None, typer.Argument()] = No
         found = checked(folder, one, known[one])
         if not found.files:
             wrong |= bool(name)
-            typer.echo(f"{one:<22} no copy here")
+            typer.echo(f"{one:<22} no copy here.{fetching(folder, one, known[one]) if name else ''}")
             continue
         expected = "" if found.expected is None else f" of {found.expected}"
         verdict = "complete" if found.complete else "NOT complete"
