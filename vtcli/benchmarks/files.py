@@ -56,7 +56,8 @@ def fetching(folder: Path, name: str, benchmark: Benchmark) -> str:
     """A sentence with the command of huggingface_hub that fetches the set, where the hub has one; else nothing."""
     if not benchmark.hub:
         return ""
-    return f" Fetch it: hf download {benchmark.hub} --repo-type dataset --local-dir {folder / (benchmark.folder or name)}"
+    place = folder / (benchmark.folder or name)
+    return f" Fetch it: hf download {benchmark.hub} --repo-type dataset --local-dir {place}"
 
 
 def rows(path: Path) -> Iterator[Mapping[str, Any]]:
