@@ -271,8 +271,8 @@ with store.draft("base", "model", parents=[data], config={}, seed=12, fingerprin
 
 
 def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) -> None:
-    """Two recipes, one of them with a variant; tests/config/test_recipes.py composes and binds all."""
-    done = vtcli("config", "validate", "toolsrl", "codedance", cwd=tmp_path)
+    """One recipe with a variant; tests/config/test_recipes.py composes and binds all."""
+    done = vtcli("config", "validate", "codedance", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith("configurations compose and bind.")
     assert "wrong" not in done.stdout

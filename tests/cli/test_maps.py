@@ -64,7 +64,9 @@ def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -
     assert any(re.fullmatch(r"rl\.model=.*/shipped/base/v1", word) for word in found[2].words)
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "codev" else pytest.mark.slow) for name in MAPS]
+)
 def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
     """Commands of one seed that differ in more than a value of an axis."""
     seen = set[tuple[str, ...]]()

@@ -70,6 +70,7 @@ def test_log_probabilities_of_another_model_are_found() -> None:
         require_plain(plain_gaps(TINY.family, "float32", rows, known, TINY.store.view), "float32")
 
 
+@pytest.mark.slow
 def test_the_engines_are_gone_before_transformers_own_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[weakref.ref[Any]] = []
 

@@ -144,6 +144,7 @@ def test_requests_are_the_policys_prompt_with_the_images_that_it_sees(home: Path
     )
 
 
+@pytest.mark.slow
 def test_a_demonstration_is_learnt_where_the_teacher_wrote_and_not_where_its_call_failed(
     home: Path, tmp_path: Path
 ) -> None:

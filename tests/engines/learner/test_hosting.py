@@ -16,7 +16,7 @@ from vtcli.store.checkpoints import Checkpoints
 LAYOUTS = [
     pytest.param({"zero_stage": 1}, marks=pytest.mark.slow),
     pytest.param({"zero_stage": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
-    {"zero_stage": 2, "dtype": "bfloat16", "offload": "optimizer"},
+    pytest.param({"zero_stage": 2, "dtype": "bfloat16", "offload": "optimizer"}, marks=pytest.mark.slow),
 ]
 
 
@@ -45,6 +45,7 @@ def test_a_learner_that_sleeps_between_steps_learns_the_same_bit_for_bit(layout,
     same(copy(sleeper.weights()), plain.weights(), 0)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_and_the_reference_leave_too():
     rows, loss = rl_rows(), LossConfig(kl_coef=0.1)
     optim = replace(OPTIM, lora=Lora(rank=2))  # all but the adapters is frozen
