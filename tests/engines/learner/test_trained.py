@@ -46,7 +46,7 @@ def kept(made, rows):
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), (3, rl_rows)])
+@pytest.mark.parametrize(("stage", "rows"), [(0, tiny_model.rows), pytest.param(3, rl_rows, marks=pytest.mark.slow)])
 def test_activation_checkpointing_keeps_less_and_changes_no_loss(stage, rows):
     plain, frugal = (learner(zero_stage=stage, activation_checkpointing=on) for on in (False, True))
     assert two(frugal, rows()) == pytest.approx(two(plain, rows()), abs=1e-6)
