@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from vtcli.data.importers.mapping import json_value
-from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.problems import Place, RowProblem, columns_of
 from vtcli.errors import InputError
 
 ZSTD = 93
@@ -69,9 +69,4 @@ class InspectLog:
 
     def texts(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Columns of every sample; unreadable ones are empty."""
-        for row in range(self.rows):
-            try:
-                value = self.read(row)
-            except RowProblem:
-                value = {}
-            yield {name: value.get(name) for name in columns}
+        return columns_of(self.read, self.rows, columns)

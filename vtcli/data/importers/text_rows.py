@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from vtcli.data.importers.mapping import json_value
-from vtcli.data.importers.problems import Place, RowProblem
+from vtcli.data.importers.problems import Place, RowProblem, columns_of
 from vtcli.errors import InputError
 
 Row = Mapping[str, Any]
@@ -113,12 +113,7 @@ class TextFile(ABC):
         return self.value(data.removeprefix(BOM), self.place(row))
 
     def texts(self, columns: Sequence[str]) -> Iterator[Row]:
-        for row in range(self.rows):
-            try:
-                value = self.read(row)
-            except RowProblem:
-                value = {}
-            yield {name: value.get(name) for name in columns}
+        return columns_of(self.read, self.rows, columns)
 
 
 class JsonRows(TextFile):
