@@ -32,7 +32,8 @@ mixed=$(vtcli filter +recipe=toolsrl name=easy-mixed "${common[@]}" "data=$data"
 rm -f "$VTCLI_HOME/easy-vqa-teacher.port"
 python "$here/easy_vqa_teacher.py" serve >"$VTCLI_HOME/easy-vqa-teacher.port" &
 trap 'kill %1' EXIT
-until [ -s "$VTCLI_HOME/easy-vqa-teacher.port" ]; do sleep 0.1; done
+for _ in {1..300}; do [ -s "$VTCLI_HOME/easy-vqa-teacher.port" ] && break || sleep 0.1; done
+[ -s "$VTCLI_HOME/easy-vqa-teacher.port" ] || { echo "easy-vqa: the teacher did not start within 30 s" >&2; exit 1; }
 url=http://127.0.0.1:$(cat "$VTCLI_HOME/easy-vqa-teacher.port")/v1
 
 evaluate() { vtcli eval +recipe=grpo_accuracy "${common[@]}" eval.temperature=1.0 "eval.data=$data" 'eval.forms=[answer]' "$@" | made; }
