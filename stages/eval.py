@@ -148,7 +148,7 @@ class Config:
             _ = card.spoken  # or it is refused here
         if self.policy == "endpoint":
             self.endpoint.require(card, offered=self.tools == "offered")
-        self.imported.require(self.policy, self.shard)
+        self.imported.require(self.policy)
         for task in (None, *self.benchmark):
             count, sampling = self.asked(task)
             if count > 1 and (sampling.temperature == 0 or self.policy == "oracle"):

@@ -34,6 +34,7 @@ from stages import eval as stage
 from vtcli.config import binding, compose
 from vtcli.engines.openai import baseline
 from vtcli.errors import ConfigError, InputError
+from vtcli.runs import eval_shards
 from vtcli.runs.imported import ImportedRuns, QuestionSet
 from vtcli.schema import Scored, Stop
 from vtcli.store import records
@@ -231,10 +232,12 @@ def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: M
         measured(tmp_path, server, **given)
 
 
-@pytest.mark.parametrize(
-    ("policy", "shard", "told"),
-    [("model", None, "read with eval.policy=imported; got eval.policy=model"), ("imported", "1/2", "eval.shard=1/2")],
-)
-def test_files_go_with_their_policy_and_are_read_whole(policy: str, shard: str | None, told: str) -> None:
+def test_files_go_with_their_policy() -> None:
+    with pytest.raises(ConfigError, match="read with eval.policy=imported; got eval.policy=model"):
+        ImportedRuns(path="x.jsonl", preset="inspect").require("model")
+
+
+@pytest.mark.parametrize(("shard", "merge", "told"), [("1/2", None, "eval.shard=1/2"), (None, 2, "eval.merge=2")])
+def test_files_are_read_whole(shard: str | None, merge: int | None, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        ImportedRuns(path="x.jsonl", preset="inspect").require(policy, shard)
+        eval_shards.require(shard, merge, "imported")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vtcli.benchmarks.samples import WHOLE, Part
+from vtcli.benchmarks.samples import Part
 from vtcli.errors import ConfigError, InputError
 from vtcli.report import folder
 from vtcli.runs.identity import Identity, listed
@@ -33,23 +33,19 @@ def part(shard: str | None) -> Part:
     >>> part("3/16")
     Part(first=2, step=16)
     """
-    if shard is None:
-        return WHOLE
-    number, _, total = shard.partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise ConfigError(f"eval.shard: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
-    return Part(int(number) - 1, int(total))
+    return Part(*shards.numbers(shard, "eval.shard"))
 
 
 def require(shard: str | None, merge: int | None, policy: str) -> None:
     """Raises ``ConfigError`` for a shard that is none, for both at once, and for imported trajectories."""
     part(shard)
     if policy == "imported" and (shard or merge is not None):
-        raise ConfigError("eval.policy=imported reads trajectories as one process: leave out eval.shard and eval.merge")
+        given = f"eval.shard={shard}" if shard else f"eval.merge={merge}"
+        raise ConfigError(f"eval.policy=imported reads all trajectories at once; got {given}. Leave it out")
     if shard and merge is not None:
         raise ConfigError(f"eval.shard={shard} and eval.merge={merge}: expected one of the two at most")
-    if merge is not None and merge < 1:
-        raise ConfigError(f"eval.merge={merge}: expected the number of shards")
+    if merge is not None:
+        shards.names(merge, "eval")
 
 
 def require_some(samples: Collection[object], where: str, shard: str | None) -> None:
@@ -74,15 +70,11 @@ class WholeRun:
         Raises:
             InputError: some are missing; says how to make them.
         """
-        names = [f"{number}/{total}" for number in range(1, (total or 0) + 1)]
+        names = shards.names(total, "eval") if total is not None else []
         requests = {self._request(name): name for name in names}
         found = {requests[r]: a for a in store.ls() if (r := a.manifest.identity.get("request")) in requests}
-        if missing := [name for name in names if name not in found]:
-            raise InputError(
-                f"eval.merge={total}: of the shards of {self.settings.name} with this configuration, model, data and "
-                f"seed, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each "
-                f"with this command and eval.shard='{missing[0]}' in place of eval.merge."
-            )
+        of = f"{self.settings.name} with this configuration, model, data and seed"
+        shards.require_all(found, names, "eval", of, store.root)
         return [store.resolve(found[name].ref, "trajectories") for name in names]
 
     def of(self, shard: str) -> RunSettings:

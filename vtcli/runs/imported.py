@@ -71,15 +71,13 @@ class ImportedRuns:
     name: str = "imported"  # the task of rows that do not name their set
     questions: QuestionSet | None = None
 
-    def require(self, policy: str, shard: str | None = None) -> None:
-        """Raises ``ConfigError`` without a path, for a path under another policy, for a shard, and for a mapping that
-        reads no trajectory."""
+    def require(self, policy: str) -> None:
+        """Raises ``ConfigError`` without a path, for a path under another policy, and for a mapping that reads no
+        trajectory."""
         if policy != "imported":
             if self.path is not None:
                 raise ConfigError(f"eval.imported.path is read with eval.policy=imported; got eval.policy={policy}")
             return
-        if shard is not None:
-            raise ConfigError(f"eval.policy=imported reads all trajectories at once; got eval.shard={shard}")
         if self.path is None:
             raise ConfigError("eval.policy=imported needs eval.imported.path: the files with trajectories")
         mapping = read_mapping(self.preset, self.mapping)

@@ -254,9 +254,8 @@ def _image(part: Mapping[str, Any], where: str, hosts: Sequence[str]) -> bytes |
             where,
         )
     try:
-        text = url[head.end() :].translate(
-            _BLANKS
-        )  # browsers read these and missing padding (WHATWG, forgiving-base64)
+        # Browsers read blanks and missing padding (WHATWG, forgiving-base64).
+        text = url[head.end() :].translate(_BLANKS)
         data = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise RequestError(400, f"{where}: the data URL is no base64", "invalid_image", where) from None

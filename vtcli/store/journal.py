@@ -16,7 +16,8 @@ SYNC_S = 1.0
 @dataclass
 class Journal:
     """Appends rows to a JSONL file. A row survives a kill at once, as the kernel has it, and a power failure after
-    ``SYNC_S``. A wait for the disk takes 7 to 10 ms here, and the event loop of all rollouts would wait with it."""
+    ``SYNC_S``. A wait for the disk takes milliseconds, and the event loop of all rollouts would wait with
+    it."""
 
     path: Path
     _synced: float = field(default=float("-inf"), init=False)

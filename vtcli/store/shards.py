@@ -25,37 +25,55 @@ def name_of(whole: str, shard: str) -> str:
     return f"{whole}-shard-{shard.replace('/', '-of-')}"
 
 
+def numbers(shard: str | None, key: str) -> tuple[int, int]:
+    """The number of a shard, from 0, and how many there are: (2, 16) for "3/16"; (0, 1) for None. Raises
+    ``ConfigError``, with the key, for anything else."""
+    number, _, total = (shard or "1/1").partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise ConfigError(f"{key}: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
+    return int(number) - 1, int(total)
+
+
 def part(count: int, shard: str | None, key: str = "synth.shard") -> range:
-    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts. Raises ``ConfigError``, with
-    the key, for anything else.
+    """The items of one shard: all of them, or for "3/16" the third of sixteen equal parts. Raises ``ConfigError`` as
+    ``numbers``.
 
     >>> part(100, "2/3")
     range(33, 66)
     """
-    number, _, total = (shard or "1/1").partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise ConfigError(f"{key}: expected a text such as 3/16 (the third of sixteen), got {shard!r}")
-    return range(count * (int(number) - 1) // int(total), count * int(number) // int(total))
+    number, total = numbers(shard, key)
+    return range(count * number // total, count * (number + 1) // total)
+
+
+def names(total: int, stage: str) -> list[str]:
+    """The names of all shards, 1/total to total/total. Raises ``ConfigError`` for no shard."""
+    if total < 1:
+        raise ConfigError(f"{stage}.merge={total}: expected the number of shards")
+    return [f"{number}/{total}" for number in range(1, total + 1)]
+
+
+def require_all(found: Mapping[str, object], wanted: Sequence[str], stage: str, of: str, root: Path) -> None:
+    """Raises ``InputError`` with the command that makes what is missing. ``of``: the whole, and what it was made
+    with."""
+    if missing := [shard for shard in wanted if shard not in found]:
+        raise InputError(
+            f"{stage}.merge={len(wanted)}: of the shards of {of}, {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} missing in {root}. Make each with this command and "
+            f"{stage}.shard='{missing[0]}' instead of {stage}.merge."
+        )
 
 
 def measured(store: ArtifactStore, whole: str, total: int, request: str) -> list[Artifact]:
     """The shards 1/total to total/total of a filter: the newest whose summary has this ``request``. Raises
     ``InputError`` with the command that makes what is missing."""
-    if total < 1:
-        raise ConfigError(f"filter.merge={total}: expected the number of shards")
-    wanted = [f"{i}/{total}" for i in range(1, total + 1)]
+    wanted = names(total, "filter")
     refs = {f"{name_of(whole, shard)}:": shard for shard in wanted}
     found: dict[str, Artifact] = {}
     for artifact in store.ls():  # versions in ascending order
         shard = refs.get(artifact.ref.rstrip("0123456789").removesuffix("v"))
         if shard and artifact.kind == "facts" and artifact.manifest.summary.get("request") == request:
             found[shard] = artifact
-    if missing := [shard for shard in wanted if shard not in found]:
-        raise InputError(
-            f"filter.merge={total}: of the shards of {whole} with this data, configuration and seed, "
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each with this "
-            f"command and filter.shard='{missing[0]}' instead of filter.merge."
-        )
+    require_all(found, wanted, "filter", f"{whole} with this data, configuration and seed", store.root)
     return [found[shard] for shard in wanted]
 
 
@@ -65,21 +83,14 @@ def newest(store: ArtifactStore, whole: str, total: int, made_from: Mapping[str,
     They are the newest of this configuration and seed, so sweeps may share a name. Raises ``InputError`` with the
     command that makes what is missing.
     """
-    if total < 1:
-        raise ConfigError(f"synth.merge={total}: expected the number of shards, or a list of them")
+    wanted = names(total, "synth")
     refs: dict[str, str] = {}
     for artifact in store.ls():  # versions in ascending order
         shard = str(artifact.manifest.config.get("synth", {}).get("shard"))
         named = artifact.ref.startswith(f"{name_of(whole, shard)}:")
         if named and artifact.manifest.seed == seed and _whole(artifact.manifest.config) == _whole(made_from):
             refs[shard] = artifact.ref
-    wanted = [f"{i}/{total}" for i in range(1, total + 1)]
-    if missing := [shard for shard in wanted if shard not in refs]:
-        raise InputError(
-            f"synth.merge={total}: of the shards of {whole} with this configuration and seed {seed}, "
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing in {store.root}. Make each with this "
-            f"command and synth.shard='{missing[0]}' instead of synth.merge."
-        )
+    require_all(refs, wanted, "synth", f"{whole} with this configuration and seed {seed}", store.root)
     return [refs[shard] for shard in wanted]
 
 
