@@ -233,7 +233,7 @@ def test_a_slip_is_one_clear_error(tmp_path: Path, server: JudgeServer, given: M
 
 
 def test_files_go_with_their_policy() -> None:
-    with pytest.raises(ConfigError, match="read with eval.policy=imported; got eval.policy=model"):
+    with pytest.raises(ConfigError, match=r"read with eval\.policy=imported; got eval\.policy=model"):
         ImportedRuns(path="x.jsonl", preset="inspect").require("model")
 
 
