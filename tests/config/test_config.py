@@ -259,3 +259,9 @@ def test_the_submitit_launcher_runs_jobs_in_processes_of_their_own(tmp_path: Pat
     logs = "".join(p.read_text() for p in tmp_path.glob("work/rl/*/*/.submitit/*/*.out"))
     assert "ran rl 1 tiny" in logs
     assert "ran rl 2 tiny" in logs
+
+
+def test_the_port_of_serve_has_a_short_key() -> None:
+    assert compose.load("serve", ["model=policy:v1", "port=8765"]).values["serve"]["port"] == 8765
+    with pytest.raises(ConfigError, match="there is no key 'port'"):
+        compose.load("eval", ["model=policy:v1", "port=8765"])

@@ -146,6 +146,8 @@ def plan(stage: str, argv: Sequence[str]) -> CommandPlan:
             rewritten.append(override.removeprefix("+"))
         elif equals and key in INPUTS and (stage, key) != ("synth", "data") and value not in options(key, own):
             rewritten.append(f"{SECTION_OF.get(stage, stage)}.{override}")
+        elif equals and (stage, key) == ("serve", "port"):
+            rewritten.append(f"serve.{override}")
         else:
             rewritten.append(override)
     if stage == "serve":
