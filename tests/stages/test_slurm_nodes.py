@@ -213,7 +213,7 @@ def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_by_slurm_and_goe
     try:
         run.hold.unlink()
         until(lambda: "ranks 2, 3 gave no sign of life for 20 s" in run.output.read_text(), "the error of the others")
-        until(lambda: "task 0: Exited" in run.output.read_text(), "the end of the others")
+        until(lambda: "Terminating StepId" in run.output.read_text(), "the end of the others")
         # srun waits for the node that is gone. Otherwise the job would fail before Slurm could requeue it.
         assert state(run.number, env) == "RUNNING", run.output.read_text()[-6000:]
         # After SlurmdTimeout slurmctld says this to itself.
