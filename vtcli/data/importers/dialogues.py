@@ -76,7 +76,9 @@ def read(
         )
     unlearnt = tuple(number for number, turn in enumerate(chat) if turn.role == "assistant" and not turn.learn)
     if whole and len(unlearnt) == roles.count("assistant"):
-        raise RowProblem(place, "nothing to imitate", f"{place}: no turn of the assistant has a weight, so none is learnt.")
+        raise RowProblem(
+            place, "nothing to imitate", f"{place}: no turn of the assistant has a weight, so none is learnt."
+        )
     if mapping.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
         shown = every_image(row, mapping) or any(turn.own for turn in chat[:spoken])

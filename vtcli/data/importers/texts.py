@@ -141,8 +141,12 @@ def asked(chat: Sequence[Message]) -> Message:
 def answered(chat: Sequence[Message]) -> str:
     """The assistant's first message with an answer in tags or a box; without one its first that no tool answers. It is
     empty where that message is not to be imitated."""
-    ends = [not m.calls and after not in ("call", "tool") for m, after in zip(chat, [*(m.role for m in chat[1:]), ""], strict=True)]
-    said = [m for m, last in zip(chat, ends, strict=True) if m.role == "assistant" and last]
+    after = [*(m.role for m in chat[1:]), ""]
+    ends = [
+        m.role == "assistant" and not m.calls and role not in ("call", "tool")
+        for m, role in zip(chat, after, strict=True)
+    ]
+    said = list(itertools.compress(chat, ends))
     tagged = next((m for m in said if parse_answer(m.text) is not None), None)
     boxed = next((m for m in said if "\\boxed{" in m.text), None)
     found = tagged or boxed or (said[0] if said else None)
