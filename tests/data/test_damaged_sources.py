@@ -141,7 +141,7 @@ def test_packed_files_are_read_and_a_cut_one_is_refused(tmp_path: Path) -> None:
     assert whole(path) == ([{"a": "1", "b": "2"}], [])
     path = tmp_path / "train.tar.gz"
     path.write_bytes(gzip.compress(b""))
-    with pytest.raises(InputError, match="a packed tar file, in which no row can be read alone. Unpack it: gunzip -k"):
+    with pytest.raises(InputError, match=r"a packed tar file, in which no row can be read alone. Unpack it: gunzip -k"):
         whole(path)
 
 

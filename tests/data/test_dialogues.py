@@ -170,9 +170,9 @@ def test_a_turn_without_weight_is_shown_and_not_imitated(key: str, off: Any, tmp
     assert dialogue(tmp_path, {"messages": talk}, "openai").unlearnt == (1,)
     path = tmp_path / "train.json"
     path.write_text(json.dumps([{"messages": talk}, {"messages": talk[:2]}]))
-    with pytest.raises(RowProblem, match="row 0 of .* has no answer"):  # "Bad." is none, and "Good." answers "No."
+    with pytest.raises(RowProblem, match=r"row 0 of .* has no answer"):  # "Bad." is none, and "Good." answers "No."
         generate(0, 0, "train", path=str(path), name="own", preset="openai")
-    with pytest.raises(RowProblem, match="row 1 of .* no turn of the assistant has a weight"):
+    with pytest.raises(RowProblem, match=r"row 1 of .* no turn of the assistant has a weight"):
         generate(0, 1, "demo-train", path=str(path), name="own", preset="openai")
 
 
@@ -196,7 +196,7 @@ def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
 def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "<image>Find <ref-object>."}, {"role": "assistant", "content": "<bbox>"}]
     row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}
-    with pytest.raises(RowProblem, match="row 0 of .* have <ref-object> or <bbox>"):
+    with pytest.raises(RowProblem, match=r"row 0 of .* have <ref-object> or <bbox>"):
         dialogue(tmp_path, row, "swift")
 
 
