@@ -193,6 +193,12 @@ def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
         dialogue(tmp_path, {"messages": talk}, "openai")
 
 
+def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:
+    talk = [*codevision()["conversations"][:3], {"from": "gpt", "value": " \n"}]
+    with pytest.raises(RowProblem, match="a turn of the assistant says nothing"):
+        dialogue(tmp_path, codevision(conversations=talk), "sharegpt")
+
+
 def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": "<image>Find <ref-object>."}, {"role": "assistant", "content": "<bbox>"}]
     row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}

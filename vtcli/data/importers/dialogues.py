@@ -74,6 +74,8 @@ def read(
             "turns in a wrong order",
             f"{place}: its turns are {said}; expected the user's first, and an assistant's last.",
         )
+    if whole and any(turn.role == "assistant" and not turn.text.strip() for turn in chat):
+        raise RowProblem(place, "an empty turn", f"{place}: a turn of the assistant says nothing and calls nothing.")
     unlearnt = tuple(number for number, turn in enumerate(chat) if turn.role == "assistant" and not turn.learn)
     if whole and len(unlearnt) == roles.count("assistant"):
         raise RowProblem(
