@@ -49,7 +49,7 @@ from vtcli.engines.teachers.estimate import PROMPTS, estimate, prompt_lengths
 from vtcli.envs.card import BoundCard, EnvCard, EnvInputs, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.counts import counted
-from vtcli.envs.demonstrate import DemoEpisode, DemonstrationSetup
+from vtcli.envs.demonstrate import IMPORTED, DemoEpisode, DemonstrationSetup
 from vtcli.envs.imitate import NO_RUNNER
 from vtcli.envs.parts import FORMS, Data, Demos, ParquetPart, demo_parts, inputs, keeping, sample_parts
 from vtcli.envs.produce import Chunk, produce, sandbox_until_here, with_pixels
@@ -208,7 +208,9 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
                 made = _generated(part, config.workers or os.cpu_count() or 1, bad)
                 rows = bar.track(_merged(part, parents, bad) if parents else made, total=part.rows, task_id=shown)
                 seen: dict[str, str] = {}
-                write(path, rows if part.held_out else unseen(rows, held_out, seen))
+                # Sets of others say which turns are not to be imitated.
+                column = {"unlearnt": True} if any(chunk.kind == IMPORTED for chunk in part.chunks) else {}
+                write(path, rows if part.held_out else unseen(rows, held_out, seen), **column)
                 bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
             bar.update(shown, completed=part.rows)
@@ -257,7 +259,8 @@ def _generated(part: ParquetPart, workers: int, bad: BadRows) -> Iterator[Row]:
                 bad.add(row)
                 continue
             made, pngs = row
-            yield (Demo(made.id, made.messages, made.tools) if isinstance(made, DemoEpisode) else made), pngs
+            demo = isinstance(made, DemoEpisode)
+            yield (Demo(made.id, made.messages, made.tools, (), made.unlearnt) if demo else made), pngs
     bad.check()
 
 

@@ -97,17 +97,18 @@ def measure(folder: Path, count: int) -> None:
     said = ["scale=tiny", "tracker=none", f"home={home}"]
     make = [*vtcli, "synth", *said, "~data.tasks", task, "synth.forms=[answer]", "synth.workers=1"]
     decode = count <= DECODED_AT_MOST
-    for keep in ("reference", "original", *(["png"] if decode else [])):
-        measured(f"import, {keep}", count, [*make, f"name={keep}", f"synth.keep_images={keep}"], log)
-    for work in ("columns", "read", *(["decode"] if decode else [])):
-        out = folder / work
-        measured(f"`datasets.map`, {work}", count, [sys.executable, "-c", MAP, str(rows), work, str(out)], log)
+    measured("import, reference", count, [*make, "name=reference", "synth.keep_images=reference"], log)
     given = [*vtcli, "filter", *said, "data=reference:v1"]
     measured("filter, rows", count, [*given, "name=clean", "filter=rows"], log)
     measured("filter, near, first time", count, [*given, "name=near", "filter=near"], log)
     measured("filter, near, again", count, [*given, "name=again", "filter=near", "+filter.rules.near.max_bits=8"], log)
     export = [*vtcli, "artifacts", "export", "near:v1", str(folder / "hf"), "--to", "hf", "--home", str(home)]
     measured("export, hf", count, export, log)
+    for keep in ("original", *(["png"] if decode else [])):
+        measured(f"import, {keep}", count, [*make, f"name={keep}", f"synth.keep_images={keep}"], log)
+    for work in ("columns", "read", *(["decode"] if decode else [])):
+        out = folder / work
+        measured(f"`datasets.map`, {work}", count, [sys.executable, "-c", MAP, str(rows), work, str(out)], log)
 
 
 def main() -> None:

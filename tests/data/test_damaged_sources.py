@@ -139,6 +139,10 @@ def test_packed_files_are_read_and_a_cut_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n1,2\n"))
     assert whole(path) == ([{"a": "1", "b": "2"}], [])
+    path = tmp_path / "train.tar.gz"
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(InputError, match=r"a packed tar file, in which no row can be read alone. Unpack it: gunzip -k"):
+        whole(path)
 
 
 def test_a_damaged_page_of_parquet_costs_its_row_group(tmp_path: Path) -> None:

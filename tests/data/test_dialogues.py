@@ -159,6 +159,53 @@ def test_a_developer_speaks_as_the_system(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("key", "off"), [("weight", 0), ("loss", False)])
+def test_a_turn_without_weight_is_shown_and_not_imitated(key: str, off: Any, tmp_path: Path) -> None:
+    talk = [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URI}}, {"type": "text", "text": "Q"}]},
+        {"role": "assistant", "content": "Bad.", key: off},
+        {"role": "user", "content": "No."},
+        {"role": "assistant", "content": "Good.", key: type(off)(1)},
+    ]
+    assert dialogue(tmp_path, {"messages": talk}, "openai").unlearnt == (1,)
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps([{"messages": talk}, {"messages": talk[:2]}]))
+    with pytest.raises(RowProblem, match=r"row 0 of .* has no answer"):  # "Bad." is none, and "Good." answers "No."
+        generate(0, 0, "train", path=str(path), name="own", preset="openai")
+    with pytest.raises(RowProblem, match=r"row 1 of .* no turn of the assistant has a weight"):
+        generate(0, 1, "demo-train", path=str(path), name="own", preset="openai")
+
+
+def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "Describe this."},
+        {"role": "user", "content": [{"type": "input_image", "image_url": URI}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": ZOOM}]},
+        {"role": "tool", "content": [{"type": "input_text", "text": "done"}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "A boat."}]},
+    ]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps([{"messages": talk}]))
+    item = generate(0, 0, "train", path=str(path), name="own", preset="openai")
+    assert (item.question, item.answer, item.pixels.shape) == ("Describe this.", "A boat.", (40, 60, 3))
+    talk[2] = {"role": "assistant", "content": [{"type": "tool_use", "name": "zoom", "input": ZOOM["arguments"]}]}
+    with pytest.raises(RowProblem, match="a part of a message has the type 'tool_use'"):
+        dialogue(tmp_path, {"messages": talk}, "openai")
+
+
+def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:
+    talk = [*codevision()["conversations"][:3], {"from": "gpt", "value": " \n"}]
+    with pytest.raises(RowProblem, match="a turn of the assistant says nothing"):
+        dialogue(tmp_path, codevision(conversations=talk), "sharegpt")
+
+
+def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "<image>Find <ref-object>."}, {"role": "assistant", "content": "<bbox>"}]
+    row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}
+    with pytest.raises(RowProblem, match=r"row 0 of .* have <ref-object> or <bbox>"):
+        dialogue(tmp_path, row, "swift")
+
+
 def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:
     grounding = '<grounding>{"bbox_2d": [0.6, 0.2, 0.7, 0.3], "source": "original_image"}</grounding>'
     talk = [("human", "<image>What number?"), ("gpt", grounding), ("human", "After Action 0:\n<image>.\nGo on.")]

@@ -153,6 +153,14 @@ def test_webdataset_members_with_one_key_are_a_row(tmp_path: Path) -> None:
     made = [read(tmp_path / "train.tar", i, preset="webdataset") for i in range(2)]
     assert [item.question for item in made] == ["What is a/001?", "What is a/002?"]
     assert [len(item.pictures) for item in made] == [2, 1] and np.array_equal(made[0].more[0], PICTURES[1])
+    talk = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "x"}]
+    with tarfile.open(tmp_path / "llava.tar", "w") as tar:
+        for ending, data in (("PNG", PNGS[0]), ("JSON", json.dumps({"conversations": talk}).encode())):
+            info = tarfile.TarInfo(f"003.{ending}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    asked = read(tmp_path / "llava.tar", preset="webdataset")
+    assert (asked.question, asked.answer) == ("What is it?", "x") and np.array_equal(asked.pixels, PICTURES[0])
     whole = (tmp_path / "train.tar").read_bytes()
     (tmp_path / "train.tar").write_bytes(whole[:5000])
     with pytest.raises(InputError, match="damaged or cut off"):

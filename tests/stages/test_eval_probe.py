@@ -56,7 +56,9 @@ def config(home: Path, name: str, **changes: Any) -> stage.Config:
         "probe": PROBE,
         "shown": 2,
     }
-    return stage.Config(**(fields | changes), job={"home": str(home), "name": name})
+    fields |= changes
+    job = {"home": str(home), "name": name, "eval": {k: v for k, v in fields.items() if isinstance(v, str | int)}}
+    return stage.Config(**fields, job=job)
 
 
 Evaluate = Callable[..., tuple[Artifact, TagPolicy]]
@@ -192,6 +194,42 @@ def test_an_interrupted_probe_goes_on_with_its_next_continuation(
     assert len(policy.requests) == 51 - 20  # no trajectory and no stored continuation is drawn again
     assert set(kept.splitlines()) < set((made.path / "probe.jsonl").read_text().splitlines())
     assert len({row.key for row in rows_of(made)}) == 51
+
+
+def drawn(made: Artifact) -> list[tuple[Any, ...]]:
+    return [(r.key, r.seed, r.right, r.faithful, [t.token_ids for t in r.trajectory.turns]) for r in rows_of(made)]
+
+
+def test_the_merge_of_shards_probes_as_one_run_does(evaluate: Evaluate) -> None:
+    whole, _ = evaluate("at-once", coloured_tags.half, label="policy")
+    shards = [evaluate("parts", coloured_tags.half, label="policy", shard=f"{n}/2") for n in (1, 2)]
+    assert not any((made.path / "probe.jsonl").exists() for made, _ in shards)
+    assert sum(len(policy.requests) for _, policy in shards) == 2 * 9  # no continuation
+    merged, policy = evaluate("parts", coloured_tags.half, label="policy", merge=2)
+    assert len(policy.requests) == 51  # the continuations, and no question again
+    assert drawn(merged) == drawn(whole)
+    assert (merged.path / "probe.json").read_bytes() == (whole.path / "probe.json").read_bytes()
+    assert merged.manifest.summary == whole.manifest.summary
+    for row in rows_of(merged):
+        for name in {name for ref in row.trajectory.images for name in (ref.full, ref.view)}:
+            assert (merged.path / "images" / name[:2] / f"{name}.png").is_file()
+
+
+def test_a_reused_report_prints_the_same_probe(
+    evaluate: Evaluate, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the baseline's, too, and without a model."""
+    evaluate("parent", coloured_tags.half, label="parent")
+    child: dict[str, Any] = {"baseline": "parent:v1", "label": "child"}
+    capsys.readouterr()
+    made, _ = evaluate("again", lambda ref: True, **child)
+    first = capsys.readouterr().err
+    monkeypatch.setattr(stage, "open_policy", lambda *given: pytest.fail("a model was loaded"))
+    assert stage.run(config(home, "again", **child)).ref == made.ref
+    again = capsys.readouterr().err
+    for title in ("Causal probe: what answers rest on", "Causal probe: judge and probe on faithfulness"):
+        assert first[first.index(title) :].splitlines()[:30] == again[again.index(title) :].splitlines()[:30]
+    assert again.count("parent") >= 2 and "child" in again
 
 
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:

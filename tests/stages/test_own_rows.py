@@ -218,6 +218,7 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
             ("gpt", "<answer>x</answer>"),
         ]
         talk = [{"from": who, "value": text} for who, text in (said if number != 4 else said[:3])]
+        talk[1] |= {"loss": False} if number == 5 else {}
         picture(data / f"{number}.png", 90 + number)
         with Image.open(data / f"{number}.png") as whole:
             whole.crop((0, 0, 56, 56)).save(data / f"crop{number}.png")
@@ -243,6 +244,7 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
     table = pq.read_table(made.path / "train.parquet").to_pylist()
     assert [m["role"] for m in table[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     assert table[0]["messages"][1]["content"] == "<image>Which 2?" and len(table[0]["images"]) == 2
+    assert [row["unlearnt"] for row in table] == [[2] if "Which 5" in str(row["messages"]) else [] for row in table]
     assert (made.path / "contact_sheet.png").exists()
 
 

@@ -16,7 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from vtcli.store.artifacts import ArtifactStore
 
@@ -265,3 +268,39 @@ def test_an_array_of_evals_is_put_together(env: dict[str, str], tmp_path: Path) 
     store = ArtifactStore(tmp_path / "home")
     assert {artifact.ref for artifact in store.ls()} >= {"report-shard-1-of-2:v1", "report-shard-2-of-2:v1"}
     assert len((store.resolve("report:v1").path / "trajectories.jsonl").read_text().splitlines()) == 6
+
+
+def test_arrays_import_and_filter_as_one_process_does(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "img").mkdir()
+    rows: list[str] = []
+    for number in range(6):  # the second shard shows again what the first has shown
+        grid = np.random.default_rng(number % 3).integers(0, 256, (12, 16, 3), np.uint8)
+        Image.fromarray(grid).resize((160, 120)).save(tmp_path / "img" / f"{number}.png")
+        row = {"question": "Which is it?", "answer": str(number % 3), "rule": "exact", "image": f"img/{number}.png"}
+        rows.append(json.dumps(row))
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    generate = f"{{_target_: vtcli.data.importers.rows.generate, path: '{tmp_path}/{{split}}.jsonl', name: own}}"
+    task = f"+data.tasks.own={{train: null, forms: [answer], generate: {generate}}}"
+    synth = [*SIZES[:3], "~data.tasks", task, "synth.forms=[answer]", "synth.keep_images=reference", "name=data"]
+    clean = [*SIZES[:2], "filter=near", "data=data:v1", "name=clean"]
+    home = f"home={tmp_path / 'home'}"
+
+    def submit(stage: str, *words: str, after: str = "", array: str = "", shards: str = "") -> str:
+        options = [*([f"--array={array}"] if array else []), *([f"--dependency=afterok:{after}"] if after else [])]
+        line = ["sbatch", "--parsable", *options, ROOT / "stages" / "slurm" / f"{stage}.sbatch", *words, home]
+        return command(*line, env=env | ({"SHARDS": shards} if shards else {}), cwd=tmp_path).strip()
+
+    made = submit("synth_merge", *synth, "synth.merge=2", after=submit("synth", *synth, array="1-2"))
+    first = submit("filter", *clean, after=made, array="1", shards="2")
+    early = submit("filter_merge", *clean, "filter.merge=2", after=first)
+    until(lambda: job(early, env)["JobState"] == "FAILED", "a merge without the second shard")
+    assert "2/2 is missing" in (tmp_path / f"vtcli-filter-merge-{early}.out").read_text()
+    second = submit("filter", *clean, array="2", shards="2")
+    merge = submit("filter_merge", *clean, "filter.merge=2", after=second)
+    for words in (["synth", *synth], ["filter", *clean]):
+        command(sys.executable, "-m", "vtcli", *words, f"home={tmp_path / 'alone'}", env=env, cwd=tmp_path)
+    ended([made, merge], tmp_path, env)
+    here, there = ArtifactStore(tmp_path / "home"), ArtifactStore(tmp_path / "alone")
+    for name in ("data:v1", "clean:v1"):
+        assert here.resolve(name).digest == there.resolve(name).digest
+    assert pq.read_metadata(here.resolve("clean:v1").path / "answer-train.parquet").num_rows == 3

@@ -43,6 +43,7 @@ class DemoEpisode:
     images: tuple[Pixels, ...]
     tools: tuple[Mapping[str, Any], ...]
     encoded: tuple[EncodedImage, ...] = ()
+    unlearnt: tuple[int, ...] = ()  # indices of assistant messages that are shown and not imitated
 
 
 class MemoryImages:
@@ -149,9 +150,11 @@ async def imported(item: Item, setting: DemonstrationSetup, images: MemoryImages
     except InputError as error:
         raise RowProblem(dialogue.place, "an image that cannot be shown", f"{dialogue.place}: {error}") from error
     tools = dialogue.tools or setting.card.schemas(setting.card.offer(sample))
+    moved = len(messages) - len(dialogue.messages)  # by the environment's prompt in place of the row's
+    unlearnt = tuple(number + moved for number in dialogue.unlearnt)
     if dialogue.encoded:
-        return DemoEpisode(f"{item.id}-{IMPORTED}", tuple(messages), (), tools, dialogue.encoded)
-    return _episode(f"{item.id}-{IMPORTED}", messages, refs, images, tools)
+        return DemoEpisode(f"{item.id}-{IMPORTED}", tuple(messages), (), tools, dialogue.encoded, unlearnt)
+    return replace(_episode(f"{item.id}-{IMPORTED}", messages, refs, images, tools), unlearnt=unlearnt)
 
 
 @contextmanager

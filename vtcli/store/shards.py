@@ -138,7 +138,8 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
 
 def _read(row: Mapping[str, Any]) -> Sample | Demo:
     if "messages" in row:
-        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])))
+        unlearnt = tuple(row.get("unlearnt") or ())
+        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), unlearnt=unlearnt)
     info = row["extra_info"]
     text = {key: info[key] for key in ("form", "split", "question", "answer")}
     return Sample(

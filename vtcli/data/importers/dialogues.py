@@ -37,6 +37,7 @@ class Dialogue:
     question: str | None = None  # without its wrapping, where the environment's prompt takes the row's place
     compared: bool = True  # whether crops must be the pictures that follow them
     encoded: tuple[EncodedImage, ...] = ()  # the images as they came, where they are held so
+    unlearnt: tuple[int, ...] = ()  # indices of assistant messages that the row says not to imitate
 
     @property
     def asked(self) -> int:
@@ -73,6 +74,13 @@ def read(
             "turns in a wrong order",
             f"{place}: its turns are {said}; expected the user's first, and an assistant's last.",
         )
+    if whole and any(turn.role == "assistant" and not turn.text.strip() for turn in chat):
+        raise RowProblem(place, "an empty turn", f"{place}: a turn of the assistant says nothing and calls nothing.")
+    unlearnt = tuple(number for number, turn in enumerate(chat) if turn.role == "assistant" and not turn.learn)
+    if whole and len(unlearnt) == roles.count("assistant"):
+        raise RowProblem(
+            place, "nothing to imitate", f"{place}: no turn of the assistant has a weight, so none is learnt."
+        )
     if mapping.crops == "cut":
         spoken = next((n for n, turn in enumerate(chat) if turn.role == "assistant"), len(chat))
         shown = every_image(row, mapping) or any(turn.own for turn in chat[:spoken])
@@ -85,7 +93,8 @@ def read(
     if mapping.prompt == "card":
         question = texts.plain(next(m.text for m in chat if m.role == "user"), mapping.strip)
     schemas = cast("Sequence[Mapping[str, Json]]", tools) if isinstance(tools, list) else ()
-    return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, mapping.crops == "equal", encoded)
+    compared = mapping.crops == "equal"
+    return Dialogue(tuple(messages), pixels, tuple(schemas), place, question, compared, encoded, unlearnt)
 
 
 def attached(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,7 +146,7 @@ def _split(message: texts.Message, mapping: RowMapping) -> Iterator[texts.Messag
     pattern = _DECODED if tag is None else re.compile(rf"(<{tag}>.*?</{tag}>)", re.DOTALL)
     for number, part in enumerate(pattern.split(message.text)):
         if part.strip():
-            yield texts.Message("tool" if number % 2 else "assistant", part.strip("\n"))
+            yield texts.Message("tool" if number % 2 else "assistant", part.strip("\n"), learn=message.learn)
 
 
 def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
@@ -147,13 +156,14 @@ def _joined(chat: Sequence[texts.Message]) -> list[texts.Message]:
     for message in chat:
         own = "assistant" if message.role == "call" else message.role
         text = "\n".join([*([message.text] if message.text and message.role != "call" else []), *_calls(message)])
-        turn = texts.Message(own, text, message.own)
+        turn = texts.Message(own, text, message.own, learn=message.learn)
         last = found[-1] if found else None
         together = last is not None and (last.role == own or (last.role, own) == ("tool", "user"))
         if last is None or not together or own == "system":
             found.append(turn)
         else:
-            found[-1] = texts.Message(last.role, f"{last.text}\n{text}".strip("\n"), (*last.own, *turn.own))
+            both, learn = f"{last.text}\n{text}".strip("\n"), last.learn and turn.learn
+            found[-1] = texts.Message(last.role, both, (*last.own, *turn.own), learn=learn)
     return found
 
 

@@ -23,6 +23,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -117,6 +118,7 @@ def generate(
         _refuse_slips(row, str(place), columns)
     if columns.split and first(row, columns.split) is None:
         raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
+    _require_filled(row, place)
     if split.startswith("demo-") and (columns.messages or columns.response):
         dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
@@ -227,8 +229,7 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     """
     value = texts.chat_of(first(row, columns.question))
     if value is None:
-        has = ", ".join(str(name) for name in row)[:100]
-        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {has}.")
+        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {columns_of(row)}.")
     chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
     try:
         message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
@@ -243,6 +244,21 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     return question, message
 
 
+def columns_of(row: Mapping[str, Any]) -> str:
+    """The names of a row's columns, for messages."""
+    return ", ".join(map(str, row))[:100]
+
+
+def _require_filled(row: Mapping[str, Any], place: Place) -> None:
+    if row.get("objects") and re.search(r"<ref-object>|<bbox>", str(row.get("messages"))):
+        raise place_problem(
+            place,
+            "places of objects",
+            ": its messages have <ref-object> or <bbox>, which ms-swift fills in as the model writes boxes. Write the "
+            "texts in their places.",
+        )
+
+
 def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[str]:
     """The reference answers, the best first."""
     value = texts.chat_of(first(row, columns.answer))
@@ -253,7 +269,7 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
             raise place_problem(place, "unreadable messages", f": {error}.") from error
     given: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
     if not given or given[0] in (None, ""):
-        raise place_problem(place, "no answer", f" has no answer. {EXPECTED}")
+        raise place_problem(place, "no answer", f" has no answer. {EXPECTED} It has {columns_of(row)}.")
     for answer in given:
         endless = isinstance(answer, float | Decimal) and not math.isfinite(answer)
         if isinstance(answer, bool) or endless or not isinstance(answer, str | int | float | Decimal):

@@ -123,6 +123,10 @@ def _opened(file: Path, mark: object, rows: str | None) -> Source:
             return text_rows.open_text(file, rows)
         if file.suffix == ".tar":
             return tars.TarRows(file)
+        if file.name.endswith((".tar.gz", ".tgz")):
+            raise InputError(
+                f"{file} is a packed tar file, in which no row can be read alone. Unpack it: gunzip -k {file}"
+            )
         if file.suffix == ".eval":
             return inspect_logs.InspectLog(file)
         return ParquetRows(file)

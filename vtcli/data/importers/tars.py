@@ -47,7 +47,7 @@ class TarRows:
         key, _, ending = base.partition(".")
         if not key or not ending:
             return
-        key = f"{folder}/{key}" if folder else key
+        key, ending = f"{folder}/{key}" if folder else key, ending.lower()  # as webdataset reads them
         if not self._keys or self._keys[-1] != key:
             self._keys.append(key)
             self._members.append([])

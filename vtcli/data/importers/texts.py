@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ MARKER = re.compile(
 
 _BLANK = re.compile(r"data:[^,]*,\s*")
 """A data URI whose picture was left out, as DeepEyes' results have them: its marker stays."""
+
+IMAGES = ("image", "image_url", "input_image")
+VIDEOS = ("video", "video_url")
+SAID = ("text", "input_text", "output_text", "refusal", "reasoning", "thinking", None)
+"""Types of a message's parts. Any other one, as Anthropic's ``tool_use`` or a sound, would be lost without a word."""
 
 LONGEST_LITERAL = 1_000_000
 """Characters of a Python literal that is parsed."""
@@ -43,6 +49,7 @@ class Message:
     text: str
     own: tuple[Any, ...] = ()
     calls: tuple[Mapping[str, Any], ...] = ()
+    learn: bool = True  # False for OpenAI's ``weight: 0`` and ms-swift's ``loss: false``: shown and not imitated
 
 
 def is_chat(value: Any) -> bool:
@@ -78,10 +85,9 @@ def _message(entry: Mapping[str, Any]) -> Message:
         raise ValueError(f"a message is of {speaker!r}; known are {', '.join(sorted(ROLES))}")
     content: Any = next((entry[key] for key in ("content", "value", "text") if entry.get(key) is not None), "")
     calls = cast("Sequence[Mapping[str, Any]]", parsed(entry.get("tool_calls")) or ())
-    if isinstance(content, str):
-        return Message(ROLES[speaker], content, (), tuple(calls))
-    text, own = _parts(content)
-    return Message(ROLES[speaker], text, own, tuple(calls))
+    learn = entry.get("weight") != 0 and entry.get("loss") is not False
+    text, own = (content, ()) if isinstance(content, str) else _parts(content)
+    return Message(ROLES[speaker], text, own, tuple(calls), learn)
 
 
 def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
@@ -90,14 +96,16 @@ def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
     if not isinstance(content, list | tuple):
         raise ValueError(f"a message's content is a {type(content).__name__}; expected text or a list of parts")
     parts = [cast("Mapping[str, Any]", p) for p in cast("Sequence[Any]", content) if isinstance(p, Mapping)]
-    typed = any(part.get("type") in ("image", "image_url") for part in parts)
+    if unknown := next((part for part in parts if part.get("type") not in (*IMAGES, *VIDEOS, *SAID)), None):
+        raise ValueError(f"a part of a message has the type {unknown['type']!r}; known are text, image and video")
+    typed = any(part.get("type") in IMAGES for part in parts)
     text, own = "", list[Any]()
     for part in parts:
-        if part.get("type") in ("image", "image_url"):
+        if part.get("type") in IMAGES:
             text += "<image>"
             inner = part.get("image") or part.get("image_url") or part.get("path") or part.get("url")
             own += [inner] if inner is not None and not _BLANK.fullmatch(str(_url(inner))) else []
-        elif part.get("type") == "video":
+        elif part.get("type") in VIDEOS:
             text += "<video>"
         else:
             said = str(part.get("text") or "")
@@ -111,7 +119,8 @@ def _url(inner: Any) -> Any:
 
 
 def asked(chat: Sequence[Message]) -> Message:
-    """The message that holds the question: the user's last one before the assistant speaks.
+    """The message that holds the question: the user's last words before the assistant speaks. Several messages one
+    after the other are one, as OpenAI's rows have an image in a message of its own.
 
     Raises:
         ValueError: the user says nothing.
@@ -121,16 +130,27 @@ def asked(chat: Sequence[Message]) -> Message:
         if message.role == "assistant":
             begin = [*chat[:number]]
             break
-    found = [message for message in begin if message.role == "user"]
-    if not found:
+    while begin and begin[-1].role != "user":
+        begin.pop()
+    if not begin:
         raise ValueError("no message of the user stands before an answer")
-    return found[-1]
+    found = list(itertools.takewhile(lambda message: message.role == "user", reversed(begin)))[::-1]
+    return Message("user", "\n".join(message.text for message in found), tuple(own for m in found for own in m.own))
 
 
 def answered(chat: Sequence[Message]) -> str:
-    """The assistant's first message with an answer in tags; without one its first message."""
-    said = [message.text for message in chat if message.role == "assistant"]
-    return next((text for text in said if parse_answer(text) is not None), said[0] if said else "")
+    """The assistant's first message with an answer in tags or a box; without one its first that no tool answers. It is
+    empty where that message is not to be imitated."""
+    after = [*(m.role for m in chat[1:]), ""]
+    ends = [
+        m.role == "assistant" and not m.calls and role not in ("call", "tool")
+        for m, role in zip(chat, after, strict=True)
+    ]
+    said = list(itertools.compress(chat, ends))
+    tagged = next((m for m in said if parse_answer(m.text) is not None), None)
+    boxed = next((m for m in said if "\\boxed{" in m.text), None)
+    found = tagged or boxed or (said[0] if said else None)
+    return found.text if found and found.learn else ""
 
 
 def plain(text: str, strip: Sequence[str] = ()) -> str:
