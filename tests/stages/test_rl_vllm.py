@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_model
+from safetensors.torch import load_file
+from torch import Tensor
 
 from vtcli.families.qwen2_5_vl import tiny
 from vtcli.schema import Scored
@@ -65,9 +67,9 @@ def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str
     assert "MainProcess" not in done.stdout  # vLLM's own lines are not results
 
 
-def rl(home: Path, engine: str, name: str, launcher: Sequence[str] = ()) -> Path:
+def rl(home: Path, engine: str, name: str, launcher: Sequence[str] = (), further: Sequence[str] = ()) -> Path:
     """Two steps; the artifact."""
-    run(home, "rl", [*RL, f"rl.model={home / 'start'}", f"engine={engine}", f"name={name}"], launcher)
+    run(home, "rl", [*RL, f"rl.model={home / 'start'}", f"engine={engine}", f"name={name}", *further], launcher)
     return home / name / "v1"
 
 
@@ -76,6 +78,11 @@ def first_step(policy: Path) -> dict[tuple[str, str, int], list[tuple[int, ...]]
     everything = [s.trajectory for log in policy.glob("trajectories*.jsonl") for s in read(log, Scored)]
     found = [t for t in everything if all(turn.version == 0 for turn in t.policy_turns)]
     return {(t.sample.id, t.sample.form, t.seed): [turn.token_ids for turn in t.policy_turns] for t in found}
+
+
+def distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Sum of the absolute differences of all elements."""
+    return sum(float((one[name].double() - other[name].double()).abs().sum()) for name in other)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +107,20 @@ def test_rl_on_vllm_samples_what_it_samples_on_transformers(home: Path, engine: 
         assert line["updated"] == 1
         assert line["broken"] == 0
         assert line["logprob_gap_max"] < 1e-4  # after a weight update, too
+
+
+def test_two_ranks_at_zero_3_with_servers_train_what_one_rank_trains_on_transformers(home: Path) -> None:
+    sharded = rl(home, "vllm_server", "sharded", TWO_RANKS, ["rl.backend.zero_stage=3"])
+    assert first_step(sharded) == first_step(home / "on-hf" / "v1")
+    metrics = [json.loads(line) for line in (sharded / "metrics.jsonl").read_text().splitlines()]
+    assert [line["updated"] for line in metrics] == [1, 1]
+    # What servers sample with the weights of an update has the probabilities that the sharded learner computes.
+    assert all(line["logprob_gap_max"] < 1e-4 for line in metrics)
+    folders = (home / "start", home / "on-hf" / "v1", sharded)
+    start, alone, both = (load_file(folder / "model.safetensors") for folder in folders)
+    assert both.keys() == alone.keys()
+    # 1e-6 here. Single elements differ more: Adam divides gradients that are nearly zero by their own size.
+    assert distance(both, alone) < 1e-4 * distance(alone, start)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,32 @@ def ranks_of(node: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("lost", ["killed", "frozen"])
-def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
-    env: dict[str, str], tmp_path: Path, lost: str
-) -> None:
-    """The ranks of a node are killed, or stopped: then no process ends and no connection closes."""
+def step_of(pids: list[int]) -> set[int]:
+    """The process of ``slurmd`` that leads a step's tasks on their node."""
+    return {int((Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in pids}
+
+
+@dataclass(frozen=True)
+class TwoNodeRun:
+    """A job of four ranks that has a checkpoint of two steps, and waits in the third until ``hold`` is gone."""
+
+    number: str
+    output: Path
+    home: Path
+    hold: Path
+
+    def require_finished(self, env: dict[str, str]) -> None:
+        """Lets the requeued job begin, which goes on after the second step and finishes."""
+        self.hold.unlink(missing_ok=True)
+        command("scontrol", "update", f"JobId={self.number}", "StartTime=now+4", env=env)
+        until(lambda: state(self.number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")
+        assert state(self.number, env) == "COMPLETED", self.output.read_text()[-6000:]
+        assert "rl 2/3 from a checkpoint" in self.output.read_text()
+        policy = ArtifactStore(self.home).resolve("policy:v1").path
+        assert len((policy / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def begin(env: dict[str, str], tmp_path: Path, silent_s: str) -> TwoNodeRun:
     work, hold = tmp_path / "jobs", tmp_path / "hold"
     work.mkdir()
     hold.touch()
@@ -142,7 +163,7 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     script = ROOT / "stages" / "slurm" / "rl.sbatch"
     submit = ["sbatch", "--parsable", "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=1", script]
     arguments = [*RL, *SIGNALS, *own, f"rl.model={work / 'start'}"]
-    told = {**env, HOLD: str(hold), SILENT: "20" if lost == "frozen" else ""}
+    told = {**env, HOLD: str(hold), SILENT: silent_s}
     number = command(*submit, *arguments, env=told, cwd=work).strip()
     output = work / f"vtcli-rl-{number}.out"
     folder = work / "artifacts" / ".work"
@@ -152,24 +173,53 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
         return bool(list(folder.glob("rl-*/checkpoints/step-*2/done.json")))
 
     until(two_steps, "the checkpoint of the second step")
+    return TwoNodeRun(number, output, work / "artifacts", hold)
+
+
+@pytest.mark.parametrize("lost", ["killed", "frozen"])
+def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
+    env: dict[str, str], tmp_path: Path, lost: str
+) -> None:
+    """The ranks of a node are killed, or stopped: then no process ends and no connection closes."""
+    run = begin(env, tmp_path, "20" if lost == "frozen" else "")
     ended = ranks_of("vtnode2")
     assert len(ended) == 2
     for pid in ended:
         os.kill(pid, signal.SIGKILL if lost == "killed" else signal.SIGSTOP)
     if lost == "frozen":
-        hold.unlink()  # the others go on, until they wait for those
-    until(lambda: state(number, env) == "FAILED", "the end of the job")
-    said = output.read_text()
+        run.hold.unlink()  # the others go on, until they wait for those
+    until(lambda: state(run.number, env) == "FAILED", "the end of the job")
+    said = run.output.read_text()
     assert "Traceback" not in said, said[-6000:]
     assert said.count("another rank of this run has ended") <= 1, said[-6000:]
     assert ("ranks 2, 3 gave no sign of life for 20 s" in said) == (lost == "frozen"), said[-6000:]
-    assert not list((work / "artifacts").glob("policy/v*"))
+    assert not list(run.home.glob("policy/v*"))
 
-    hold.unlink(missing_ok=True)
-    command("scontrol", "requeue", number, env=env)
-    command("scontrol", "update", f"JobId={number}", "StartTime=now+4", env=env)
-    until(lambda: state(number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")
-    assert state(number, env) == "COMPLETED", output.read_text()[-6000:]
-    assert "rl 2/3 from a checkpoint" in output.read_text()
-    policy = ArtifactStore(work / "artifacts").resolve("policy:v1").path
-    assert len((policy / "metrics.jsonl").read_text().splitlines()) == 3
+    command("scontrol", "requeue", run.number, env=env)
+    run.require_finished(env)
+
+
+def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_by_slurm(env: dict[str, str], tmp_path: Path) -> None:
+    """All of a node is stopped, as where the power fails: nothing answers, no process ends, no connection closes."""
+    run = begin(env, tmp_path, "20")
+    folder = Path(env["SLURM_CONF"]).parent
+    ranks = ranks_of("vtnode2")
+    lost = [int((folder / "slurmd-vtnode2.pid").read_text()), *step_of(ranks), *ranks]
+    assert len(lost) == 4
+    for pid in lost:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        run.hold.unlink()
+        until(lambda: "ranks 2, 3 gave no sign of life for 20 s" in run.output.read_text(), "the error of the others")
+        until(lambda: "Terminating StepId" in run.output.read_text(), "the end of the others")
+        # srun waits for the node that is gone. Otherwise the job would fail before Slurm could requeue it.
+        assert state(run.number, env) == "RUNNING", run.output.read_text()[-6000:]
+        # After SlurmdTimeout slurmctld says this to itself.
+        command("scontrol", "update", "NodeName=vtnode2", "State=DOWN", "Reason=gone", env=env)
+        until(lambda: state(run.number, env) != "RUNNING", "the end of the job's first start")
+        until(lambda: state(run.number, env) == "PENDING", "Slurm's requeue")
+    finally:
+        for pid in lost:
+            os.kill(pid, signal.SIGKILL)
+    assert "Traceback" not in run.output.read_text()
+    assert not list(run.home.glob("policy/v*"))
