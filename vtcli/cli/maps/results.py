@@ -111,7 +111,8 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
     from matplotlib.figure import Figure
 
     names = [*([asked.by] if asked.by else []), *asked.axes]  # the first is drawn along x
-    at = {name: n for n, name in enumerate([*asked.axes, *([asked.by] if asked.by else [])])}
+    ordered: list[str] = [*asked.axes, *([asked.by] if asked.by else [])]
+    at = {name: n for n, name in enumerate(ordered)}
     panels = condition_values(asked, names[1], found, at) if len(names) > 1 else [None]
     rows, columns = len(asked.measures), len(panels)
     figure = Figure(figsize=(2.6 + 3.4 * columns, 0.7 + 2.4 * rows), layout="constrained")
