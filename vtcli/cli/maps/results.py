@@ -147,7 +147,7 @@ def _label(asked: Map, name: str) -> str:
 
 
 def _order(asked: Map, place: tuple[AxisValue, ...]) -> tuple[AxisValue, ...]:
-    """A key that sorts places: numbers and properties of questions by value, names of conditions as the map lists them."""
+    """A key that sorts places: numbers and properties of questions by value, names as the map lists them."""
     axes = list(asked.axes.values())
     return tuple(
         axes[n].values.index(value) if isinstance(value, str) and n < len(axes) else value
@@ -158,7 +158,9 @@ def _order(asked: Map, place: tuple[AxisValue, ...]) -> tuple[AxisValue, ...]:
 def condition_values(asked: Map, name: str, found: Sequence[ArmOutcome], at: Mapping[str, int]) -> list[AxisValue]:
     """The values of a condition, in order."""
     n = at[name]
-    return list(dict.fromkeys(one.place[n] for one in sorted(found, key=lambda one: _order(asked, one.place)[n : n + 1])))
+    return list(
+        dict.fromkeys(one.place[n] for one in sorted(found, key=lambda one: _order(asked, one.place)[n : n + 1]))
+    )
 
 
 def _panel(
