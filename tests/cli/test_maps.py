@@ -58,6 +58,19 @@ def test_an_arm_may_learn_from_data_of_its_own_and_is_asked_the_questions_of_all
     assert found["m-report_turned-s0"].reads["eval.data"] == found["m-policy_all-s0"].reads["rl.data"] == "m-data-s0"
 
 
+def test_a_value_may_have_overrides_of_its_own_and_names_keep_their_order() -> None:
+    """What the value ``failed`` changes is told to training at ``failed`` alone, and data are shared."""
+    cases = {"failed": {"policy": ["rl.phases.0.reward.failure_cost=2"]}}
+    pressure = {"label": "pressure", "values": ["none", "failed"], "cases": cases, "paper": "none"}
+    asked = made(recipe="pyvision_image", axes={"pressure": pressure}, arms={"bonus": {}})
+    found = {c.makes: c for c in grid.plan("m", asked, (0,)).commands}
+    cost = "rl.phases.0.reward.failure_cost=2"
+    assert [name for name, c in found.items() if cost in c.words] == ["m-policy_bonus-pressurefailed-s0"]
+    assert "m-data-s0" in found and "m-policy_bonus-pressurenone-s0" in found
+    two = [results.ArmOutcome((p,), "bonus", (0,), rows([1], 1.0)) for p in ("failed", "none")]
+    assert results.condition_values(asked, "pressure", two, {"pressure": 0}) == ["none", "failed"]
+
+
 def test_without_a_teacher_the_base_model_of_the_package_is_trained_as_it_is() -> None:
     found = grid.plan("m", made(recipe="toolsrl"), (0,)).commands
     assert [c.stage for c in found] == ["synth", "eval", "rl", "eval", "rl", "eval"]
@@ -86,7 +99,8 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
         ({"words": {"train": []}}, "words: train is no step; expected of taught, seen, demos"),
         ({"measures": ["accuracy"]}, "measures: accuracy: expected FORM.TASK.MEASURE"),
         ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
-        ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a.words: train is no step"),
+        ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
+        ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "cases: 0.5 is no value; expected of"),
     ],
 )
 def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str) -> None:

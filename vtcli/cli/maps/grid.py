@@ -41,12 +41,27 @@ tool use in a cell, ``before`` evaluates it, and ``policy`` and ``report`` train
 
 @dataclass(frozen=True)
 class Axis:
-    """A condition. ``words`` are overrides by step; ``{}`` in them is the value."""
+    """A condition. ``words`` are overrides by step, where ``{}`` is the value; ``cases`` are those of one value."""
 
     label: str
     values: tuple[AxisValue, ...]
-    words: Mapping[str, tuple[str, ...]]
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    cases: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict[str, Mapping[str, tuple[str, ...]]])
     paper: AxisValue | None = None  # the value nearest to the paper's setting, marked in the figure
+
+    def __post_init__(self) -> None:
+        if unknown := self.cases.keys() - set(map(str, self.values)):
+            raise ConfigError(f"cases: {', '.join(sorted(unknown))} is no value; expected of {self.values}")
+
+    @property
+    def steps(self) -> set[str]:
+        """The steps that the condition changes."""
+        return {*self.words, *(step for words in self.cases.values() for step in words)}
+
+    def overrides(self, step: str, value: AxisValue) -> Iterator[str]:
+        """The overrides of a step at a value."""
+        yield from (word.replace("{}", str(value)) for word in self.words.get(step, ()))
+        yield from self.cases.get(str(value), {}).get(step, ())
 
 
 @dataclass(frozen=True)
@@ -79,8 +94,8 @@ class Map:
             raise ConfigError(f"axes: {', '.join(self.axes)} are too many; a figure shows two, and by is one of them")
         if self.by not in (None, "difficulty", "task", "orientation"):
             raise ConfigError(f"by: {self.by} is not known; expected difficulty, task, orientation or null")
-        for where, words in (("words", self.words), *((f"axes.{n}.words", a.words) for n, a in self.axes.items())):
-            if unknown := words.keys() - STEPS.keys():
+        for where, steps in (("words", set(self.words)), *((f"axes.{n}", a.steps) for n, a in self.axes.items())):
+            if unknown := steps - STEPS.keys():
                 raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is no step; expected of {', '.join(STEPS)}")
         for measure in self.measures:
             if not re.fullmatch(r"(answer|tool|causal)\.\w+\.\w+", measure):
@@ -172,22 +187,18 @@ class _Cell:
         """Adds a command, unless another cell has it. Returns the name of what it makes."""
         changed = set(_ancestors(step))
         cell = dict(zip(self.asked.axes, self.cell, strict=True))
-        own = [f"{key}{value}" for key, value in cell.items() if changed & self.asked.axes[key].words.keys()]
+        own = [f"{key}{value}" for key, value in cell.items() if changed & self.asked.axes[key].steps]
         makes = "-".join([self.name, f"{step}_{arm}" if arm else step, *own, f"s{self.seed}"])
         made = {command.makes for command in self.plan.commands}
         if makes in made:
             return makes
-        varied = (w for key, value in cell.items() for w in self._words(self.asked.axes[key].words, step, value))
+        varied = (w for key, value in cell.items() for w in self.asked.axes[key].overrides(step, value))
         told = (*self.asked.words.get(step, ()), *varied, *words, *self.more)
         given = tuple(f"{key}={ref}" for key, ref in inputs.items() if ref not in made)
         reads = {key: ref for key, ref in inputs.items() if ref in made}
         general = (f"+recipe={recipe}", f"name={makes}", f"scale={TINY}", f"seed={self.seed}")
         self.plan.commands.append(PaperCommand(makes, stage, (*general, *told, *given), reads, self.seed))
         return makes
-
-    @staticmethod
-    def _words(words: Mapping[str, tuple[str, ...]], step: str, value: AxisValue) -> Iterator[str]:
-        return (word.replace("{}", str(value)) for word in words.get(step, ()))
 
 
 def _ancestors(step: str) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
     if not rows:
         raise InputError(f"{home} has no report of this map: the same command without --table makes them")
     arms = [BEFORE, *asked.arms]
-    ordered = sorted(rows, key=lambda key: (key[0], arms.index(key[1])))
+    ordered = sorted(rows, key=lambda key: (_order(asked, key[0]), arms.index(key[1])))
     return [ArmOutcome(*key, tuple(seeds[key]), tuple(rows[key]), tuple(continued.get(key, ()))) for key in ordered]
 
 
@@ -111,8 +111,9 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
     from matplotlib.figure import Figure
 
     names = [*([asked.by] if asked.by else []), *asked.axes]  # the first is drawn along x
-    at = {name: n for n, name in enumerate([*asked.axes, *([asked.by] if asked.by else [])])}
-    panels = sorted({one.place[at[names[1]]] for one in found}) if len(names) > 1 else [None]
+    ordered: list[str] = [*asked.axes, *([asked.by] if asked.by else [])]
+    at = {name: n for n, name in enumerate(ordered)}
+    panels = condition_values(asked, names[1], found, at) if len(names) > 1 else [None]
     rows, columns = len(asked.measures), len(panels)
     figure = Figure(figsize=(2.6 + 3.4 * columns, 0.7 + 2.4 * rows), layout="constrained")
     FigureCanvasAgg(figure)
@@ -121,7 +122,8 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
         for column, panel in enumerate(panels):
             ax: Any = axes[row][column]
             inside = [one for one in found if panel is None or one.place[at[names[1]]] == panel]
-            _panel(ax, asked, inside, measure, at[names[0]] if names else None)
+            along = condition_values(asked, names[0], found, at) if names else [""]
+            _panel(ax, asked, inside, measure, along, at[names[0]] if names else None)
             _mark(ax, asked, panel)
             if row == 0 and panel is not None:
                 ax.set_title(f"{_label(asked, names[1])}: {panel}", fontsize=9)
@@ -144,9 +146,27 @@ def _label(asked: Map, name: str) -> str:
     return asked.axes[name].label if name in asked.axes else name
 
 
-def _panel(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, along: int | None) -> None:
+def _order(asked: Map, place: tuple[AxisValue, ...]) -> tuple[AxisValue, ...]:
+    """A key that sorts places: numbers and properties of questions by value, names as the map lists them."""
+    axes = list(asked.axes.values())
+    return tuple(
+        axes[n].values.index(value) if isinstance(value, str) and n < len(axes) else value
+        for n, value in enumerate(place)
+    )
+
+
+def condition_values(asked: Map, name: str, found: Sequence[ArmOutcome], at: Mapping[str, int]) -> list[AxisValue]:
+    """The values of a condition, in order."""
+    n = at[name]
+    return list(
+        dict.fromkeys(one.place[n] for one in sorted(found, key=lambda one: _order(asked, one.place)[n : n + 1]))
+    )
+
+
+def _panel(
+    ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, values: Sequence[AxisValue], along: int | None
+) -> None:
     """Means with their intervals; arms a little apart, so that none hides another."""
-    values: list[Any] = sorted({one.place[along] for one in found}) if along is not None else [""]
     numbers = all(isinstance(value, int | float) for value in values)
     spots = [float(value) for value in values] if numbers else [float(n) for n in range(len(values))]
     width = (max(spots) - min(spots) or 1.0) * 0.012
@@ -178,6 +198,6 @@ def _mark(ax: Any, asked: Map, panel: AxisValue | None) -> None:
     if along.paper is None or any(axis.paper not in (None, panel) for axis in across):
         return
     number = isinstance(along.paper, int | float)
-    place = float(along.paper) if number else float(sorted(map(str, along.values)).index(str(along.paper)))
+    place = float(along.paper) if number else float(along.values.index(along.paper))
     ax.axvline(place, color="0.4", linestyle=":", linewidth=1)
     ax.annotate("the paper", (place, 0.02), xycoords=("data", "axes fraction"), fontsize=7, color="0.4")
