@@ -246,6 +246,9 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
     assert table[0]["messages"][1]["content"] == "<image>Which 2?" and len(table[0]["images"]) == 2
     assert [row["unlearnt"] for row in table] == [[2] if "Which 5" in str(row["messages"]) else [] for row in table]
     assert (made.path / "contact_sheet.png").exists()
+    for more in ("synth.shard=1/2", "synth.shard=2/2", "synth.merge=2"):
+        merged = run(compose.build(Config, compose.load("synth", [*words, "name=shared", more])))
+    assert merged is not None and pq.read_table(merged.path / "train.parquet").to_pylist() == table
 
 
 def test_a_stream_is_read_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

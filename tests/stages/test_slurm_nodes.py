@@ -214,7 +214,7 @@ def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_by_slurm(env: di
         until(lambda: "Terminating StepId" in run.output.read_text(), "the end of the others")
         # srun waits for the node that is gone. Otherwise the job would fail before Slurm could requeue it.
         assert state(run.number, env) == "RUNNING", run.output.read_text()[-6000:]
-        # After SlurmdTimeout slurmctld says this to itself.
+        # Said by hand: with a SlurmdTimeout of 60 s slurmctld had not said it after four minutes (docs/slurm.md).
         command("scontrol", "update", "NodeName=vtnode2", "State=DOWN", "Reason=gone", env=env)
         until(lambda: state(run.number, env) != "RUNNING", "the end of the job's first start")
         until(lambda: state(run.number, env) == "PENDING", "Slurm's requeue")

@@ -229,7 +229,7 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     """
     value = texts.chat_of(first(row, columns.question))
     if value is None:
-        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {columns_of(row)}.")
+        raise place_problem(place, "no question", f" has no question. {EXPECTED} It has {_column_names(row)}.")
     chats = [chat for value in every(row, columns.question) if texts.is_chat(chat := texts.chat_of(value))]
     try:
         message = texts.asked(texts.messages(chats[0])) if chats else texts.Message("user", str(value))
@@ -244,8 +244,7 @@ def _question(row: Mapping[str, Any], columns: RowMapping, place: Place) -> tupl
     return question, message
 
 
-def columns_of(row: Mapping[str, Any]) -> str:
-    """The names of a row's columns, for messages."""
+def _column_names(row: Mapping[str, Any]) -> str:
     return ", ".join(map(str, row))[:100]
 
 
@@ -269,7 +268,7 @@ def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[
             raise place_problem(place, "unreadable messages", f": {error}.") from error
     given: list[Any] = list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else [value]
     if not given or given[0] in (None, ""):
-        raise place_problem(place, "no answer", f" has no answer. {EXPECTED} It has {columns_of(row)}.")
+        raise place_problem(place, "no answer", f" has no answer. {EXPECTED} It has {_column_names(row)}.")
     for answer in given:
         endless = isinstance(answer, float | Decimal) and not math.isfinite(answer)
         if isinstance(answer, bool) or endless or not isinstance(answer, str | int | float | Decimal):
