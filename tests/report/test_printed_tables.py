@@ -22,7 +22,7 @@ from vtcli.plan import published
 from vtcli.plan.constants import Constants
 from vtcli.report import accounts, plans, tables
 from vtcli.report.content import Evaluation
-from vtcli.report.printing import Cell, Table, print_all
+from vtcli.report.printing import Cell, Table, print_all, print_list
 
 ROOT = Path(__file__).parents[2]
 
@@ -168,3 +168,16 @@ def test_without_a_terminal_a_row_is_one_line_of_plain_text() -> None:
     assert not re.search("[─━│┃\x1b…]", text)
     (line,) = [line for line in text.splitlines() if "after phase 2 − before" in line]
     assert re.search(r"\| *\+0\.500 \[\+0\.\d+, \+0\.\d+\], p = 0\.00\d *\|", line)
+
+
+def test_a_list_is_a_table_on_a_terminal_and_has_tabs_through_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [("base:v1", "model", "1.2 MB"), ("charts:v1", "dataset", "[red]0.1 MB")]
+    print_list(("artifact", "kind", "size"), lines)
+    assert capsys.readouterr().out == "base:v1\tmodel\t1.2 MB\ncharts:v1\tdataset\t[red]0.1 MB\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    print_list(("artifact", "kind", "size"), lines)
+    shown = capsys.readouterr().out
+    assert "artifact" in shown and "[red]0.1" in shown and "\t" not in shown

@@ -27,13 +27,18 @@ def store_in(home: Path) -> ArtifactStore:
 @app.command("ls")
 def ls(home: Home = Path("artifacts")) -> None:
     """List every artifact: reference, kind, size, seed, recipe, when it was made, where it is."""
+    from vtcli.report.printing import print_list
+
     store = store_in(home)
     found = store.ls()
     _say_if_none(found, home)
+    lines = []
     for artifact in found:
         made, size = artifact.manifest, f"{artifact.size / 1e6:.1f} MB"
-        chosen = f"seed {'-' if made.seed is None else made.seed:<4} {artifact.recipe or '-':<20}"
-        typer.echo(f"{artifact.ref:<32} {artifact.kind:<13} {size:>11}  {chosen} {made.created:<26} {artifact.path}")
+        seed = "-" if made.seed is None else str(made.seed)
+        recipe, folder = artifact.recipe or "-", str(artifact.path)
+        lines.append((artifact.ref, artifact.kind, size, seed, recipe, made.created, folder))
+    print_list(("artifact", "kind", "size", "seed", "recipe", "made", "folder"), lines)
     for line in store.damaged():
         typer.echo(f"vtcli: damaged: {line}", err=True)
 

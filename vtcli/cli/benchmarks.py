@@ -43,10 +43,14 @@ def _benchmarks(own: Path | None) -> dict[str, Benchmark]:
 @app.command("ls")
 def ls(own: Own = None) -> None:
     """List every benchmark: name, rows, scorers, how many rows of papers it is compared with, title."""
+    from vtcli.report.printing import print_list
+
+    lines = []
     for name, one in sorted(_benchmarks(own).items()):
         rows = "?" if one.rows is None else str(one.rows)
         scores = " ".join([*one.scores, *(["judged"] if one.judged else [])])
-        typer.echo(f"{name:<22} {rows:>6} rows  {scores:<26} {len(one.published):>2} printed  {one.title}")
+        lines.append((name, rows, scores, str(len(one.published)), one.title))
+    print_list(("benchmark", "rows", "scored by", "printed rows", "title"), lines)
 
 
 @app.command("show")

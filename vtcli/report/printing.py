@@ -5,7 +5,7 @@ Every table of the project goes through ``print_all``. The templates of the page
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -120,3 +120,18 @@ def print_all(parts: Iterable[Table | str], console: Console | None = None) -> N
             console.width = max(80, Measurement.get(console, console.options.update(max_width=WIDEST), found).maximum)
         console.print(found)
         console.width = width
+
+
+def print_list(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print a list on standard output: a table on a terminal, else one line a row with tabs between, and no head.
+
+    The second form is for ``cut`` and ``awk``.
+    """
+    console = Console()
+    if not console.is_terminal:
+        for line in lines:
+            console.file.write("\t".join(line) + "\n")
+        return
+    cells = tuple(tuple(Cell(text, words=True) for text in line) for line in lines)
+    if cells:
+        print_all([Table("", "", tuple(columns), cells)], console)
