@@ -142,6 +142,20 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
 
 
 @pytest.mark.slow
+def test_without_conditions_the_figure_names_every_arm(tmp_path: Path) -> None:
+    asked = made(axes={}, arms={name: {} for name in ("tapo", "accuracy")})
+    found = [
+        results.ArmOutcome((), arm, (0,), rows([0, 1, 1, int(arm == "tapo")], 1.0))
+        for arm in ("before", "tapo", "accuracy")
+    ]
+    figure = results.plot(asked, found)
+    assert [text.get_text() for text in figure.axes[-1].get_xticklabels()] == ["before", "tapo", "accuracy"]
+    assert [ax.get_ylabel() for ax in figure.axes] == ["accuracy", "calls\nper trajectory"]
+    means = figure.axes[0].containers[0].lines[0].get_ydata()
+    assert list(means) == [0.5, 0.75, 0.5]
+    assert not figure.legends
+
+
 def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of training from the base model of the package, on one task."""
     few = [f"data.tasks.zoom.{split}=8" for split in ("train", "validation", "test")]

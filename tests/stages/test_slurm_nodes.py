@@ -140,10 +140,14 @@ class TwoNodeRun:
     home: Path
     hold: Path
 
-    def require_finished(self, env: dict[str, str]) -> None:
-        """Lets the requeued job begin, which goes on after the second step and finishes."""
+    def require_finished(self, env: dict[str, str], *, soon: bool) -> None:
+        """Lets the requeued job begin, which goes on after the second step and finishes.
+
+        ``soon`` is within seconds, otherwise after Slurm's two minutes.
+        """
         self.hold.unlink(missing_ok=True)
-        command("scontrol", "update", f"JobId={self.number}", "StartTime=now+4", env=env)
+        if soon:
+            command("scontrol", "update", f"JobId={self.number}", "StartTime=now+4", env=env)
         until(lambda: state(self.number, env) in ("COMPLETED", "FAILED"), "the end of the requeued job")
         assert state(self.number, env) == "COMPLETED", self.output.read_text()[-6000:]
         assert "rl 2/3 from a checkpoint" in self.output.read_text()
@@ -196,11 +200,16 @@ def test_a_run_that_loses_a_node_ends_with_one_error_and_goes_on_when_requeued(
     assert not list(run.home.glob("policy/v*"))
 
     command("scontrol", "requeue", run.number, env=env)
-    run.require_finished(env)
+    run.require_finished(env, soon=True)
 
 
-def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_by_slurm(env: dict[str, str], tmp_path: Path) -> None:
-    """All of a node is stopped, as where the power fails: nothing answers, no process ends, no connection closes."""
+def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_and_goes_on(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """All of a node is stopped, as where the power fails: nothing answers, no process ends, no connection closes.
+
+    Slurm requeues the job, the machine comes back, and the job goes on after its second step.
+    """
     run = begin(env, tmp_path, "20")
     folder = Path(env["SLURM_CONF"]).parent
     ranks = ranks_of("vtnode2")
@@ -223,3 +232,10 @@ def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_by_slurm(env: di
             os.kill(pid, signal.SIGKILL)
     assert "Traceback" not in run.output.read_text()
     assert not list(run.home.glob("policy/v*"))
+
+    command("slurmd", "-f", env["SLURM_CONF"], "-N", "vtnode2", env=env | {"PATH": env["PATH"] + ":/usr/sbin:/sbin"})
+    nodes = ("sinfo", "-h", "-p", "work", "-o", "%t %D")
+    command("scontrol", "update", "NodeName=vtnode2", "State=RESUME", env=env)
+    until(lambda: command(*nodes, env=env).split() == ["idle", "2"], "the machine to come back")
+    # Within its two minutes Slurm ends what is left of the job on the node, by its number: a second start too.
+    run.require_finished(env, soon=False)

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vtcli.algo.metrics import Comparison, Estimate
-from vtcli.algo.rows import Row, compare, pick, summarise
+from vtcli.algo.rows import COUNTS, Row, compare, pick, summarise
 from vtcli.cli.maps.grid import AxisValue, Map, MapPlan
 from vtcli.errors import InputError
 from vtcli.probes import effects
@@ -18,9 +18,15 @@ from vtcli.report.folder import load_series
 from vtcli.store import records
 from vtcli.store.artifacts import ArtifactStore
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BEFORE = "before"
 SEED = 0
 """Of the intervals' bootstrap."""
+
+COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "black")
+"""Of arms: matplotlib's without its grey, which is that of ``BEFORE``."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,16 @@ def _plain(found: Estimate | Comparison | None, sign: str = "") -> str:
 
 
 def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
-    """A PNG: a line of panels for each measure, a panel for each value of the second axis, a line for each arm."""
+    """Writes ``plot`` as a PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot(asked, found).savefig(path, dpi=120)
+
+
+def plot(asked: Map, found: Sequence[ArmOutcome]) -> Figure:
+    """A line of panels for each measure, a panel for each value of the second axis, a line for each arm.
+
+    Without any condition the arms stand along x.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -122,19 +137,22 @@ def draw(asked: Map, found: Sequence[ArmOutcome], path: Path) -> None:
         for column, panel in enumerate(panels):
             ax: Any = axes[row][column]
             inside = [one for one in found if panel is None or one.place[at[names[1]]] == panel]
-            along = condition_values(asked, names[0], found, at) if names else [""]
-            _panel(ax, asked, inside, measure, along, at[names[0]] if names else None)
-            _mark(ax, asked, panel)
+            if names:
+                _panel(ax, asked, inside, measure, condition_values(asked, names[0], found, at), at[names[0]])
+                _mark(ax, asked, panel)
+            else:
+                _arms(ax, asked, inside, measure)
             if row == 0 and panel is not None:
                 ax.set_title(f"{_label(asked, names[1])}: {panel}", fontsize=9)
             if row == rows - 1 and names:
                 ax.set_xlabel(_label(asked, names[0]), fontsize=9)
             if column == 0:
-                ax.set_ylabel(_title(measure), fontsize=9)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
+                each = "\nper trajectory" if measure.rpartition(".")[2] in COUNTS else ""
+                ax.set_ylabel(_title(measure) + each, fontsize=9)
+    if names:
+        figure.legend(*axes[0][0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
     figure.suptitle("\n".join(textwrap.wrap(asked.title, 34 * columns + 20)), fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _title(measure: str) -> str:
@@ -164,7 +182,7 @@ def condition_values(asked: Map, name: str, found: Sequence[ArmOutcome], at: Map
 
 
 def _panel(
-    ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, values: Sequence[AxisValue], along: int | None
+    ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str, values: Sequence[AxisValue], along: int
 ) -> None:
     """Means with their intervals; arms a little apart, so that none hides another."""
     numbers = all(isinstance(value, int | float) for value in values)
@@ -173,19 +191,34 @@ def _panel(
     arms = [BEFORE, *asked.arms]
     for n, arm in enumerate(arms):
         marks = [
-            (spots[values.index(one.place[along] if along is not None else "")], e)
+            (spots[values.index(one.place[along])], e)
             for one in found
             if one.arm == arm and (e := one.estimate(measure)) is not None
         ]
         if not marks:
             continue
         x = [spot + (n - len(arms) / 2) * width for spot, _ in marks]
-        y = [e.value for _, e in marks]
-        low = [e.value - (e.value if e.low is None else e.low) for _, e in marks]
-        high = [(e.value if e.high is None else e.high) - e.value for _, e in marks]
-        style = {"color": "0.6", "linestyle": "--"} if arm == BEFORE else {"color": f"C{n - 1}"}
-        ax.errorbar(x, y, yerr=[low, high], label=arm, marker="o", markersize=3, capsize=2, linewidth=1.2, **style)
+        style = {"color": "0.6", "linestyle": "--"} if arm == BEFORE else {"color": COLOURS[(n - 1) % len(COLOURS)]}
+        _bars(ax, x, [e for _, e in marks], label=arm, linewidth=1.2, **style)
     ax.set_xticks(spots, [str(value) for value in values])
+
+
+def _arms(ax: Any, asked: Map, found: Sequence[ArmOutcome], measure: str) -> None:
+    """Means with their intervals, an arm beside the other; a dashed line where they began."""
+    names = [arm for arm in (BEFORE, *asked.arms) if any(one.arm == arm for one in found)]
+    marks = [(names.index(one.arm), e) for one in found if (e := one.estimate(measure)) is not None]
+    _bars(ax, [float(spot) for spot, _ in marks], [e for _, e in marks], linestyle="", elinewidth=1.2)
+    for spot, e in marks:
+        if names[spot] == BEFORE:
+            ax.axhline(e.value, color="0.6", linestyle="--", linewidth=1)
+    ax.set_xticks(range(len(names)), names, rotation=60)
+
+
+def _bars(ax: Any, x: Sequence[float], means: Sequence[Estimate], **style: Any) -> None:
+    y = [e.value for e in means]
+    low = [e.value - (e.value if e.low is None else e.low) for e in means]
+    high = [(e.value if e.high is None else e.high) - e.value for e in means]
+    ax.errorbar(x, y, yerr=[low, high], marker="o", markersize=3, capsize=2, **style)
     ax.tick_params(labelsize=8)
     ax.grid(visible=True, alpha=0.3)
 
