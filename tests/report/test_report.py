@@ -193,6 +193,20 @@ def test_differences_go_step_by_step_and_over_all() -> None:
     assert tables.differences(series[:1], 0) is None
 
 
+def test_right_and_faithful_over_fewer_questions_is_said() -> None:
+    """Two zoom questions with evidence, one of them right and faithful, and two counts that have none and are wrong."""
+    rows = [
+        Row(str(i), task, "answer", 0, "answered", accuracy=float(i == 0), faithful=faithful)
+        for i, (task, faithful) in enumerate([("zoom", 1.0), ("zoom", 0.0), ("count", None), ("count", None)])
+    ]
+    table = tables.progress([Evaluation("m", "m", tuple(rows))], 0)
+    assert table is not None and table.columns == ("model", "accuracy", "right and faithful")
+    assert [cell.text for cell in table.lines[0]] == ["m", "0.250", "0.500"]
+    assert "so it may exceed accuracy" in table.note
+    plain = tables.progress([Evaluation("m", "m", tuple(replace(row, faithful=None) for row in rows))], 0)
+    assert plain is not None and "faithful" not in plain.note
+
+
 def test_tool_shares_have_their_denominator() -> None:
     rows = (
         Row(

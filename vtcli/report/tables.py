@@ -71,6 +71,8 @@ def progress(series: Sequence[Evaluation], seed: int, titles: Sequence[str] | No
         "Mean over held-out questions with its 95 % interval: accuracy and calls of plain questions, tool reward of "
         "tool-supervised ones."
     )
+    if any(measure == "faithful" for _, _, measure in columns):
+        note += " Right and faithful is over questions whose evidence was measured: fewer, so it may exceed accuracy."
     return Table("Before and after", note, ("model", *(c[0] for c in columns)), tuple(lines))
 
 
