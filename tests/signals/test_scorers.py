@@ -294,6 +294,8 @@ def test_denotations_have_no_order() -> None:
     [
         ("1.2", {"type": "float", "precision": 1.0}, "about 1.23", 1),
         ("1.2", {"type": "float", "precision": 1.0}, "1.26", 0),
+        ("0.21", {"type": "float"}, "0.24", 0),  # without a precision: the answer's own places
+        ("0.21", {"type": "float"}, "0.2112", 1),
         ("3", {"type": "integer"}, "3.7", 1),  # the official rule cuts decimals off
         ("[0, 2]", {"type": "list"}, "[0, 2.0]", 1),
         ("Yes", {"choices": ["Yes", "No"]}, "A", 1),
@@ -316,6 +318,8 @@ def test_mmmu() -> None:
     assert SCORERS["mmmu"](asked("C", choices=["1", "2", "3"]), "So the answer is C").correct == 1
     assert SCORERS["mmmu"](asked("8.33"), "8.334").correct == 1
     assert SCORERS["mmmu"](asked("Joint"), "It is the joint.").correct == 1
+    assert SCORERS["mmmu"](asked("C"), "So it is C.").correct == 1
+    assert SCORERS["mmmu"](asked("C"), "B, because of the colour").correct == 0  # a letter inside words is no answer
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def mathvista(sample: Sample, text: str) -> Grade:
     """MathVista (lupantech/MathVista ``calculate_score.py``) without its language model, which extracts the answer.
 
     Options: the chosen one's text. ``truth.type`` integer: the number without its decimals. float: the number rounded
-    to ``truth.precision`` places. list: the same numbers. text: the same words. No option is guessed as the nearest.
+    to ``truth.precision`` places, without it to those of the answer. list: the same numbers.
+    text: the same words. No option is guessed as the nearest.
     """
     options = [str(option) for option in sample.truth.get("choices") or ()]
     if options:
@@ -158,7 +159,7 @@ def mathvista(sample: Sample, text: str) -> Grade:
         return NOTHING
     if kind == "integer":
         return Grade.of(int(given) == int(wanted))
-    places = int(float(sample.truth.get("precision") or 1))
+    places = int(float(sample.truth.get("precision") or len(sample.answer.strip().partition(".")[2])))
     return Grade.of(numerals.rounded(given, places) == numerals.rounded(wanted, places))
 
 
@@ -191,7 +192,8 @@ def _short_answer(text: str) -> str:
 
 def mmmu(sample: Sample, text: str) -> Grade:
     """MMMU: options by letter; open questions by MMMU's ``eval_open``: a number equal to two places, or a reference
-    contained in the reply. Its random choice for replies without an option is left out: they are counted."""
+    contained in the reply. One character counts as a word only: C is not in "because". Its random choice for replies
+    without an option is left out: they are counted."""
     options = [str(option) for option in sample.truth.get("choices") or ()]
     if options:
         found = letters.read(text, options)
@@ -201,6 +203,10 @@ def mmmu(sample: Sample, text: str) -> Grade:
         wanted = numerals.fraction(answer.replace(",", ""))
         if wanted is not None and said is not None and round(float(said), 2) == round(float(wanted), 2):
             return Grade.of(True)
-        if wanted is None and answer.strip() and answer.strip().lower() in text.lower():
+        if wanted is None and _holds(text.lower(), answer.strip().lower()):
             return Grade.of(True)
     return Grade.of(False, found=bool(text.strip()))
+
+
+def _holds(text: str, wanted: str) -> bool:
+    return wanted in text if len(wanted) > 1 else bool(wanted and re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text))
