@@ -102,6 +102,13 @@ def test_a_list_inside_of_one_object_is_named_by_the_mapping(tmp_path: Path) -> 
     assert generate(0, 0, "train", name="own", **how).question == "q?"
 
 
+def test_a_single_row_in_another_encoding_is_no_object_over_several_lines(tmp_path: Path) -> None:
+    row = json.dumps({"images": ["0.png"], "problem": "Où ?", "solution": "ici"}, ensure_ascii=False)
+    (tmp_path / "train.jsonl").write_bytes(row.encode("latin-1"))
+    with pytest.raises(RowProblem, match=r"row 0 of .* is not JSON .*utf-8"):
+        generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own", preset="mini_o3")
+
+
 def test_tables_are_read_and_a_quote_that_is_open_costs_one_row(tmp_path: Path) -> None:
     picture(tmp_path)
     rows = [

@@ -132,7 +132,8 @@ class JsonRows(TextFile):
         elif first and rows is not None:
             self._starts, self._ends = _elements(plain, self.name, _list_of(plain, self.name, rows))
         else:
-            if first == b"{" and not _is_json(line) and (lists := _lists(plain)):
+            goes_on = first == b"{" and not line.rstrip().endswith(b"}")
+            if goes_on and not _is_json(line) and (lists := _lists(plain)):
                 raise InputError(
                     f"{file} is one JSON object, and not one row a line. Say which of its lists holds the rows: "
                     f"mapping.rows, one of {', '.join(lists)}."
