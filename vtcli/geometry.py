@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from vtcli.schema import ImageRef, Json
 
@@ -319,6 +318,8 @@ def draw_f1(
     """2 S_TP / (|C| + |G|), Eq. 9, with S_TP the largest total similarity of a one-to-one matching (Hungarian)."""
     if not predicted or not true:
         return 0.0
+    from scipy.optimize import linear_sum_assignment  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
     scores = np.array([[similarity(p, t, width, height, within) for t in true] for p in predicted], dtype=np.float64)
     rows, columns = cast("tuple[Any, Any]", linear_sum_assignment(scores, maximize=True))
     return float(2 * scores[rows, columns].sum() / (len(predicted) + len(true)))

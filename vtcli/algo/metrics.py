@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -76,7 +75,9 @@ def wilson(hits: int, n: int) -> Estimate:
 
 
 def _wilson_bounds(share: float, n: int) -> tuple[float, float]:
-    z = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    from scipy.special import ndtri  # what scipy.stats.norm.ppf calls; scipy.stats takes a second to import
+
+    z = float(ndtri((1 + CONFIDENCE) / 2))
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(0.0, centre - half) if share > 0 else 0.0, min(1.0, centre + half) if share < 1 else 1.0
@@ -104,6 +105,8 @@ def bootstrap(values: Sequence[float], seed: int) -> Estimate:
 
 @lru_cache(maxsize=4096)  # a report states the same means in tables, charts, files and the tracker
 def _resample(values: bytes, seed: int) -> tuple[float, float, str]:
+    from scipy import stats
+
     x = np.frombuffer(values, dtype=np.float64)
     method = "BCa" if len(x) <= BCA_LIMIT else "percentile"
     with warnings.catch_warnings():
@@ -135,10 +138,12 @@ def mcnemar(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
 
     Example: 36 both right, 2 and 12 discordant, 0 both wrong give p = 0.013 and [0.057, 0.340].
     """
+    from scipy.stats import binomtest
+
     a, b = np.asarray(after) > 0.5, np.asarray(before) > 0.5
     n, both, neither = len(a), int((a & b).sum()), int((~a & ~b).sum())
     won, lost = int((a & ~b).sum()), int((b & ~a).sum())
-    p = float(stats.binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
+    p = float(binomtest(won, won + lost, 0.5).pvalue) if won + lost else 1.0
     p_after, p_before = (both + won) / n, (both + lost) / n
     (l1, u1), (l2, u2) = _wilson_bounds(p_after, n), _wilson_bounds(p_before, n)
     spread = (both + won) * (lost + neither) * (both + lost) * (won + neither)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from scipy import stats
 
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.metrics import Floats
@@ -35,6 +34,8 @@ def correlate(
     x, y = (np.array([side[i] for i in both], dtype=np.float64) for side in (a, b))
     if len(both) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return Correlation(len(both), len(set(asked)), None, None)
+    from scipy import stats
+
     u, v = (stats.rankdata(side) - (len(both) + 1) / 2 for side in (x, y))
     terms = np.stack([np.ones(len(u)), u, v, u * u, v * v, u * v], axis=1)
     bounds = interval(cluster_sums(asked, terms), _pearson, seed)
@@ -75,7 +76,9 @@ def disagreements(a: Sequence[float | None], b: Sequence[float | None], count: i
     both = common(a, b)
     if len(both) < 2:
         return []
+    from scipy.stats import rankdata
+
     x, y = (np.array([side[i] for i in both], dtype=np.float64) for side in (a, b))
-    apart = (stats.rankdata(x) - stats.rankdata(y)) / len(both)
+    apart = (rankdata(x) - rankdata(y)) / len(both)
     order = np.argsort(-apart, kind="stable")[:count]
     return [Disagreement(both[i], float(x[i]), float(y[i]), float(apart[i])) for i in order if apart[i] > 1e-12]

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn
 
 from vtcli.protocols import Pixels
 
@@ -60,6 +59,8 @@ def _grey(pixels: Pixels) -> NDArray[np.uint8]:
 
 
 def _bits(grey: NDArray[np.uint8]) -> bytes | None:
+    from scipy.fft import dctn
+
     low = cast("NDArray[Any]", dctn(grey.astype(np.float64), norm="ortho"))[:SIDE, :SIDE]
     if int((np.abs(low) > NOISE).sum()) < STRUCTURE:
         return None

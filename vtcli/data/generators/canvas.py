@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
-import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -41,6 +40,8 @@ cv2.setNumThreads(1)  # the pool runs one process a core; threads inside would f
 @functools.lru_cache(maxsize=128)
 def font(size_px: int, weight: str = "regular") -> ImageFont.FreeTypeFont:
     """A DejaVu font; weight is regular, bold or mono. Basic layout: the same with and without libraqm."""
+    import matplotlib
+
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", WEIGHTS[weight])
     return ImageFont.truetype(str(path), size_px, layout_engine=ImageFont.Layout.BASIC)
 
