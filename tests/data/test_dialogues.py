@@ -204,6 +204,14 @@ def test_swifts_places_of_objects_are_no_text(tmp_path: Path) -> None:
     row = {"messages": talk, "images": ["0.png"], "objects": {"ref": ["dog"], "bbox": [[1, 2, 30, 40]]}}
     with pytest.raises(RowProblem, match=r"row 0 of .* have <ref-object> or <bbox>"):
         dialogue(tmp_path, row, "swift")
+    with pytest.raises(RowProblem, match="which its trainer fills in from objects"):  # also from a column named by hand
+        dialogue(tmp_path, {**row, "messages": None, "talk": talk}, "swift", messages="talk", question="talk")
+
+
+def test_marks_of_swift_are_words_in_other_formats(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "<image>What is <bbox> in HTML?"}, {"role": "assistant", "content": "No tag."}]
+    row = {"messages": talk, "images": ["0.png"], "objects": ["page"]}
+    assert dialogue(tmp_path, row, "trl").messages[-1]["content"] == "No tag."
 
 
 def test_mini_o3_is_a_literal_and_never_code(tmp_path: Path) -> None:

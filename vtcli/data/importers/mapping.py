@@ -68,6 +68,8 @@ class RowMapping:
     truth: Paths = ()  # all that is known of the answer, as JSON that vtcli wrote: in place of the columns for it
     messages: Paths = ()  # a whole trajectory, for demonstrations: list of messages
     response: Paths = ()  # or the assistant's text, after the question
+    # Marks in messages whose texts stand in another column, by that column: a row with both is refused.
+    filled_from: Mapping[str, tuple[str, ...]] | None = None
     system: Paths = ()
     tools: Paths = ()  # function schemas
     inline: str | None = None  # the tag in which observations stand inside of the assistant's text

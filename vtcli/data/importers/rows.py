@@ -23,7 +23,6 @@ import functools
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -118,7 +117,7 @@ def generate(
         _refuse_slips(row, str(place), columns)
     if columns.split and first(row, columns.split) is None:
         raise place_problem(place, "no split", f" has no split in {', '.join(columns.split)}.")
-    _require_filled(row, place)
+    _require_filled(row, columns, place)
     if split.startswith("demo-") and (columns.messages or columns.response):
         dialogue = dialogues.read(row, columns, rows.finder, place, keep=keep_images)
         return Item(item_id(name, split, item), name, NO_PIXELS, "", "", "", "", {}, (), dialogue=dialogue)
@@ -248,14 +247,16 @@ def _column_names(row: Mapping[str, Any]) -> str:
     return ", ".join(map(str, row))[:100]
 
 
-def _require_filled(row: Mapping[str, Any], place: Place) -> None:
-    if row.get("objects") and re.search(r"<ref-object>|<bbox>", str(row.get("messages"))):
-        raise place_problem(
-            place,
-            "places of objects",
-            ": its messages have <ref-object> or <bbox>, which ms-swift fills in as the model writes boxes. Write the "
-            "texts in their places.",
-        )
+def _require_filled(row: Mapping[str, Any], columns: RowMapping, place: Place) -> None:
+    texts_of_row = str(every(row, columns.messages))
+    for column, marks in (columns.filled_from or {}).items():
+        if first(row, (column,)) and any(mark in texts_of_row for mark in marks):
+            raise place_problem(
+                place,
+                "places to fill",
+                f": its messages have {' or '.join(marks)}, which its trainer fills in from {column}. Write the texts "
+                "in their places.",
+            )
 
 
 def _answers(row: Mapping[str, Any], columns: RowMapping, place: Place) -> list[str]:
