@@ -39,7 +39,8 @@ def test_the_recipes_sizes_are_planned(tmp_path: Path) -> None:
 
 
 def test_engines_of_their_own_are_planned_as_the_engine_says(tmp_path: Path) -> None:
-    servers = ["engine=vllm_server", "engine.servers=2", "engine.tensor_parallel=2", "rl.steps_ahead=1"]
+    servers = ["engine=vllm_server", "engine.servers=2", "engine.tensor_parallel=2"]
+    servers += ["rl.steps_ahead=1", "rl.backend.sleep=false"]
     found = plan(*PAPER, "cluster=4x8xH200", *servers, home=tmp_path)
     assert (found["layout"]["serving"], found["layout"]["tensor_parallel"], found["layout"]["ahead"]) == (4, 2, True)
     assert found["step_s"]["overlap"] < 0
@@ -151,6 +152,10 @@ def test_code_environments_and_recipes_settings_count(tmp_path: Path) -> None:
         (["cluster=1x8xH200", "plan.layout.zero_stage=4"], "plan.layout.zero_stage"),
         (["cluster=1x8xH200", "rl.group_size=0"], "rl.group_size=0: at least 1 is needed"),
         (["cluster=1x8xH200", "rl.limits.max_tokens=500"], "more than rl.limits.max_tokens=500"),
+        (["cluster=1x8xH200", "rl.backend.batch_tokens=8192"], "batch_tokens=8192 is below rl.limits.max_tokens=28672"),
+        (["cluster=1x8xH200", "rl.backend.zero_stage=3"], "sleep=true needs zero_stage 1 or 2, got 3"),
+        (["cluster=1x8xH200", "rl.backend.zero_stage=1"], "dtype=bfloat16 needs zero_stage 2 or 3"),
+        (["cluster=1x8xH200", "engine=vllm_server", "rl.steps_ahead=1"], "neither can give its memory up"),
     ],
 )
 def test_a_mistake_is_one_clear_error(argv: list[str], words: str, tmp_path: Path) -> None:

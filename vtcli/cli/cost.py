@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vtcli.algo.optim import Optim
+from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.select import StepFill
 from vtcli.config import compose
 from vtcli.config.binding import convert
+from vtcli.engines.phases import refuse_sleep_ahead
 from vtcli.engines.policies import Engine
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.errors import ConfigError, InputError
@@ -69,7 +70,22 @@ def plan(values: Mapping[str, Any], measured: Path, *, given: bool = False) -> P
     if found:
         applies = {n: v for n, v in found.constants.items() if n in ON_ANY_DEVICE or found.kind == cluster.gpu.kind}
         constants = constants.with_measured(applies, found.where)
-    return estimate(architecture(values), workload(values), layout(values, cluster.per_node), cluster, constants)
+    work, asked = workload(values), layout(values, cluster.per_node)
+    require_possible(work, asked)
+    return estimate(architecture(values), work, asked, cluster, constants)
+
+
+def require_possible(work: Workload, asked: Layout) -> None:
+    """Refuses, with a ``ConfigError``, what ``vtcli rl`` refuses at its start whatever memory there is.
+
+    Example: micro-batches of 8192 tokens with trajectories of up to 28672, for no row is split.
+    """
+    names = ("zero_stage", "dtype", "batch_tokens", "offload", "activation_checkpointing")
+    given = {name: getattr(asked, name) for name in names}
+    backend: Backend = convert({**given, "sleep": asked.learner_sleep}, Backend, "rl.backend")
+    backend.require_whole_rows(work.max_tokens)
+    if asked.ahead:
+        refuse_sleep_ahead(asked.sleep, learner_sleeps=asked.learner_sleep)
 
 
 def architecture(values: Mapping[str, Any]) -> Architecture:
