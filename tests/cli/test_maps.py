@@ -16,6 +16,8 @@ from vtcli.cli.stages import stage_parts
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.report.content import Evaluation
+from vtcli.store.artifacts import ArtifactStore
 
 MAPS = compose.options("map")
 
@@ -47,7 +49,7 @@ def test_cells_share_what_no_axis_changes_and_are_whole_before_the_next() -> Non
     second = found["m-report_accuracy-framed0.1-skill0.2-s3"].reads["eval.baseline"]
     assert second == "m-report_tapo-framed0.1-skill0.2-s3"  # paired with the claim's arm
     place = grid.plan("m", asked, (3,)).places["m-report_tapo-framed0.9-skill0.2-s3"]
-    assert place == grid.ReportPlace((0.9, 0.2), "tapo", 3)
+    assert place == grid.ReportPlace(((0.9, 0.2),), "tapo", 3)
 
 
 def test_an_arm_may_learn_from_data_of_its_own_and_is_asked_the_questions_of_all() -> None:
@@ -142,6 +144,31 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
 
 
 @pytest.mark.slow
+def test_what_no_axis_changes_stands_in_every_cell_and_questions_without_the_property_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turned pages have no difficulty, and all values of the axis share a base model."""
+    cost = {"label": "cost", "values": [0, 1], "words": {"policy": ["rl.phases.0.reward.call_cost={}"]}}
+    asked = made(axes={"cost": cost}, by="difficulty")
+    planned = grid.plan("m", asked, (0,))
+    store = ArtifactStore(tmp_path)
+    for name in planned.places:
+        with store.draft(name, "report", parents=[], config={}, seed=0, fingerprint=name, stage="eval") as draft:
+            (draft.path / "report.html").write_text("-")
+            draft.commit()
+    answered = (*rows([0, 1], 1.0, "easy"), *rows([0, 0], 2.0, "hard"), *rows([1], 0.0))
+    monkeypatch.setattr(results, "load_series", lambda path: [Evaluation("m", "m", answered)])
+    found = results.outcomes(asked, planned, tmp_path)
+    assert [(one.place, one.arm) for one in found] == [
+        ((cost, difficulty), arm)
+        for cost in (0, 1)
+        for difficulty in ("easy", "hard")
+        for arm in ("before", "tapo", "accuracy")
+    ]
+    assert {one.estimate("answer.all.calls").value for one in found if one.place[1] == "easy"} == {1.0}
+    assert len(results.plot(asked, found).axes) == 4  # two measures, two costs
+
+
 def test_without_conditions_the_figure_names_every_arm(tmp_path: Path) -> None:
     asked = made(axes={}, arms={name: {} for name in ("tapo", "accuracy")})
     found = [

@@ -107,9 +107,9 @@ class Map:
 
 @dataclass(frozen=True)
 class ReportPlace:
-    """The place of a report in a map. ``arm`` is None before training."""
+    """The places of a report in a map. ``arm`` is None before training."""
 
-    cell: tuple[AxisValue, ...]
+    cells: tuple[tuple[AxisValue, ...], ...]
     arm: str | None
     seed: int
 
@@ -159,15 +159,21 @@ class _Cell:
         base = self._base()
         inputs = {"eval.data": data, "eval.model": base}
         baseline = self._add("before", "eval", asked.recipe, inputs, ("eval.label=before",))
-        self.plan.places[baseline] = ReportPlace(self.cell, None, self.seed)
+        self._place(baseline, None)
         for label, arm in asked.arms.items():
             recipe = arm.recipe or asked.recipe
             own = self._add("data", "synth", recipe, {}, arm.data, label) if arm.data else data
             policy = self._add("policy", "rl", recipe, {"rl.data": own, "rl.model": base}, arm.words, label)
             inputs = {"eval.data": data, "eval.model": policy, "eval.baseline": baseline}
             report = self._add("report", "eval", asked.recipe, inputs, (f"eval.label={label}",), label)
-            self.plan.places[report] = ReportPlace(self.cell, label, self.seed)
+            self._place(report, label)
             baseline = report if label == next(iter(asked.arms)) else baseline
+
+    def _place(self, report: str, arm: str | None) -> None:
+        """A report that no axis changes stands in every cell."""
+        earlier = self.plan.places.get(report)
+        cells = (*(earlier.cells if earlier else ()), self.cell)
+        self.plan.places[report] = ReportPlace(cells, arm, self.seed)
 
     def _base(self) -> str:
         """The base model of the cell."""

@@ -71,15 +71,20 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
         if not (home / name).is_dir():
             continue
         report = store.resolve(f"{name}@latest", "report", verify=False)
-        if (probe := report.path / "probe.jsonl").is_file():
-            kept = [replace(c, source=f"{place.seed}/{c.source}") for c in records.read(probe, Continuation)]
-            continued.setdefault((place.cell, place.arm or BEFORE), []).extend(kept)
-        for row in load_series(report.path)[-1].rows:
-            value = getattr(row, asked.by) if asked.by else None
-            key = (place.cell if value is None else (*place.cell, value), place.arm or BEFORE)
-            rows.setdefault(key, []).append(replace(row, sample=f"{place.seed}/{row.sample}"))
-            if place.seed not in seeds.setdefault(key, []):
-                seeds[key].append(place.seed)
+        probe, arm = report.path / "probe.jsonl", place.arm or BEFORE
+        kept = list(records.read(probe, Continuation)) if probe.is_file() else []
+        read = load_series(report.path)[-1].rows
+        for cell in place.cells:
+            for one in kept:
+                continued.setdefault((cell, arm), []).append(replace(one, source=f"{place.seed}/{one.source}"))
+            for row in read:
+                value = getattr(row, asked.by) if asked.by else None
+                if asked.by and value is None:
+                    continue  # a question of a task that has no such property
+                key = (cell if value is None else (*cell, value), arm)
+                rows.setdefault(key, []).append(replace(row, sample=f"{place.seed}/{row.sample}"))
+                if place.seed not in seeds.setdefault(key, []):
+                    seeds[key].append(place.seed)
     if not rows:
         raise InputError(f"{home} has no report of this map: the same command without --table makes them")
     arms = [BEFORE, *asked.arms]
