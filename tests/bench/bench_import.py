@@ -5,7 +5,7 @@
 Five rows share an image (JPEG, 160 x 120, about 6 kB). Each step is a process of its own; seconds are CPU seconds, and
 memory is its peak. ``datasets.map`` does three amounts of work: new columns alone; also reading, hashing and checking
 each image's header, as our import does; and decoding each image and writing it as PNG, as ``keep_images=png`` does.
-Steps that write PNG are left out above 10 000 rows.
+Two steps of rl show what a start costs where many rows lie ready. Steps that write PNG are left out above 10 000 rows.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def measure(folder: Path, count: int) -> None:
     measured("filter, rows", count, [*given, "name=clean", "filter=rows"], log)
     measured("filter, near, first time", count, [*given, "name=near", "filter=near"], log)
     measured("filter, near, again", count, [*given, "name=again", "filter=near", "+filter.rules.near.max_bits=8"], log)
+    few = ["rl.steps_per_phase=1", "rl.prompts_per_step=4", "rl.group_size=2", "rl.allow_no_update=true"]
+    measured("rl, two steps", count, [*vtcli, "rl", "+recipe=grpo_accuracy", *said, "data=reference:v1", *few], log)
     export = [*vtcli, "artifacts", "export", "near:v1", str(folder / "hf"), "--to", "hf", "--home", str(home)]
     measured("export, hf", count, export, log)
     for keep in ("original", *(["png"] if decode else [])):
