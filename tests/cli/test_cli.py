@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_stages_start_without_what_few_of_their_runs_use(tmp_path: Path) -> None:
-    """They are two thirds of a start's CPU time. Only `rl` begins with torch."""
+    """scipy's statistics and matplotlib were half of a start's CPU time. Only `rl` begins with torch."""
     program = "import sys\nfrom stages import eval, filter, judge, serve, sft, synth\n"
     program += f"print('loaded:', [m for m in {RARELY_USED!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
