@@ -269,7 +269,7 @@ DIFFERENCES: dict[str, tuple[int, Explained]] = {
 def test_the_scores_are_the_same_but_for_what_the_page_explains(scorer: str) -> None:
     number, found = differing(scorer)
     expected, explained = DIFFERENCES[scorer]
-    assert number and len(found) == expected
+    assert number >= {"wemath": 2, "vsi_macro": 1, "pope": 22}.get(scorer, 201) and len(found) == expected
     assert [case for case, _, _ in found if not explained(case["reply"], case["answer"])] == []
 
 

@@ -237,5 +237,5 @@ def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_and_goes_on(
     nodes = ("sinfo", "-h", "-p", "work", "-o", "%t %D")
     command("scontrol", "update", "NodeName=vtnode2", "State=RESUME", env=env)
     until(lambda: command(*nodes, env=env).split() == ["idle", "2"], "the machine to come back")
-    # Within its two minutes Slurm ends what is left of the job on the node, by its number: a second start too.
+    # Begun after 4 s it got a SIGTERM, probably one that Slurm still owed to the node.
     run.require_finished(env, soon=False)

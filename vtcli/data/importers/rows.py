@@ -248,9 +248,8 @@ def _column_names(row: Mapping[str, Any]) -> str:
 
 
 def _require_filled(row: Mapping[str, Any], columns: RowMapping, place: Place) -> None:
-    texts_of_row = str(every(row, columns.messages))
     for column, marks in (columns.filled_from or {}).items():
-        if first(row, (column,)) and any(mark in texts_of_row for mark in marks):
+        if first(row, (column,)) and any(mark in str(every(row, columns.messages)) for mark in marks):
             raise place_problem(
                 place,
                 "places to fill",

@@ -132,8 +132,8 @@ class JsonRows(TextFile):
         elif first and rows is not None:
             self._starts, self._ends = _elements(plain, self.name, _list_of(plain, self.name, rows))
         else:
-            goes_on = first == b"{" and not line.rstrip().endswith(b"}")
-            if goes_on and not _is_json(line) and (lists := _lists(plain)):
+            goes_on = first == b"{" and not line.rstrip().endswith(b"}")  # one object over several lines
+            if goes_on and (lists := _lists(plain)):
                 raise InputError(
                     f"{file} is one JSON object, and not one row a line. Say which of its lists holds the rows: "
                     f"mapping.rows, one of {', '.join(lists)}."
@@ -192,14 +192,6 @@ class TableFile(TextFile):
         except (csv.Error, UnicodeDecodeError):
             return None
         return found[0] if len(found) == 1 else None
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _lines(file: Path) -> Spans:
