@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from odd import FULL_MEMORY
 from small_runs import RL, lines, made_by_every_stage, run, start
 
 pytestmark = pytest.mark.slow
@@ -26,11 +27,10 @@ def test_no_memory_left_is_one_error_and_the_same_command_continues_from_the_che
     first, second = phases.split("},{name:")
     starved = [*others, "},{name:".join([first, second.replace("uneven.reward", "odd.reward_then_no_memory")])]
     starved.append("name=starved")
-    # Every block of more than 64 KiB is asked of the kernel anew, so that none is left over from the step before.
-    process = start(home, "rl", starved, NO_MEMORY="1", MALLOC_MMAP_THRESHOLD_="65536")
+    process = start(home, "rl", starved, **FULL_MEMORY)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 2, output[-4000:]
-    assert re.search("^error: out of memory: .*(llocat|new thread)", output, re.M), output[-4000:]
+    assert re.search("^error: out of memory: .*(llocat|new thread|MemoryError)", output, re.M), output[-4000:]
     assert "Traceback" not in output, output[-4000:]
     assert not (home / "starved").exists()
     (kept,) = (home / ".work").glob("rl-*/checkpoints/step-*/done.json")

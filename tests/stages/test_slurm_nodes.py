@@ -235,7 +235,7 @@ def test_a_run_that_loses_a_machine_with_its_slurmd_is_requeued_and_goes_on(
 
     command("slurmd", "-f", env["SLURM_CONF"], "-N", "vtnode2", env=env | {"PATH": env["PATH"] + ":/usr/sbin:/sbin"})
     nodes = ("sinfo", "-h", "-p", "work", "-o", "%t %D")
-    command("scontrol", "update", "NodeName=vtnode2", "State=RESUME", env=env)
+    # ReturnToService=2: a node that registers again is up again.
     until(lambda: command(*nodes, env=env).split() == ["idle", "2"], "the machine to come back")
     # Begun after 4 s it got a SIGTERM, probably one that Slurm still owed to the node.
     run.require_finished(env, soon=False)

@@ -108,7 +108,8 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 def _fail(message: str) -> NoReturn:
     from rich.console import Console
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    # emoji: a ":x:" in a path stays, and rich does not load its list of them where memory has run out
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
     console.print("error: ", style="bold red", end="")
     console.print(message)
     sys.exit(USER_ERROR)
