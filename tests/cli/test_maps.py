@@ -183,6 +183,7 @@ def test_without_conditions_the_figure_names_every_arm(tmp_path: Path) -> None:
     assert not figure.legends
 
 
+@pytest.mark.slow
 def test_a_map_of_one_cell_runs_goes_on_and_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of training from the base model of the package, on one task."""
     few = [f"data.tasks.zoom.{split}=8" for split in ("train", "validation", "test")]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from tiny_family import SIZES
@@ -54,10 +53,9 @@ def test_two_ranks_are_one_and_what_they_save_opens_in_plain_transformers(tmp_pa
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
     here = Path(__file__).parents[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), name]
-    command += [str(tiny.family.folder), str(here / "support"), str(here.parent), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    words = [name, str(tiny.family.folder), str(here / "support"), str(here.parent), str(tmp_path)]
+    codes, output = forked.two_ranks(script, words, tmp_path, limit_s=600)
+    assert codes == [0, 0], output
     first, second = (torch.load(tmp_path / f"rank{rank}") for rank in (0, 1))
     backend = Backend(batch_tokens=4000)
     alone = DeepSpeedLearner(

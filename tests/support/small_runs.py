@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import forked
 
 TASKS = ("rotflip", "zoom", "read_value", "count")
 SMALL = [
@@ -46,22 +49,43 @@ RL = [
 ]
 
 
+LIMIT_S = 240
+
+
+def _words(home: Path, stage: str, arguments: Sequence[str]) -> list[str]:
+    return [stage, *arguments, *SMALL, f"home={home}"]
+
+
+def _environ(**more: str) -> dict[str, str]:
+    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
+    return {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **more}
+
+
 def start(
     home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = (), **env: str
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, *launcher, "-m", "vtcli", stage, *arguments, *SMALL, f"home={home}"]
-    here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # for uneven.py
-    environ = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
+    """A stage as a process of its own, as a user starts it."""
+    command = [sys.executable, *launcher, "-m", "vtcli", *_words(home, stage, arguments)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ, cwd=home.parent
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environ(**env), cwd=home.parent
     )
 
 
 def run(home: Path, stage: str, arguments: Sequence[str], launcher: Sequence[str] = ()) -> str:
-    process = start(home, stage, arguments, launcher)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output[-4000:]
-    return output
+    """A stage that must succeed; its output. Without a launcher it is forked from a process with the libraries."""
+    if launcher:
+        process = start(home, stage, arguments, launcher)
+        output, _ = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, output[-4000:]
+        return output
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "output")
+        forked_stage = forked.start("vtcli", _words(home, stage, arguments), _environ(), home.parent, written)
+        forked_stage.join(LIMIT_S)
+        if forked_stage.exitcode is None:
+            forked_stage.kill()
+        assert forked_stage.exitcode == 0, written.read_text()[-4000:]
+        return written.read_text()
 
 
 def kill_after_checkpoint(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import tiny_model
 import torch
 
@@ -90,13 +89,11 @@ torch.save(out, here / f"rank{rank}")
 """
 
 
-def two_ranks(here, body, *, dies=False):
+def two_ranks(here, body, *, dies=False, alone=False):
     """Run ``body`` on two ranks, with ``t`` this module; the dictionaries ``out`` that they filled, in rank order."""
     script = here / "ranks.py"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     script.write_text(RANKS.replace("TESTS", repr(paths)).replace("BODY", body))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    command += [str(tiny_model.folder()), str(here)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode != 0) is dies, done.stdout[-2000:] + done.stderr[-4000:]
+    codes, output = forked.two_ranks(script, [str(tiny_model.folder()), str(here)], here, alone=alone)
+    assert any(codes) is dies, output
     return None if dies else [torch.load(here / f"rank{rank}") for rank in (0, 1)]

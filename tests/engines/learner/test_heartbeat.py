@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from vtcli.engines.learner.heartbeat import Heart, RankWait
@@ -126,7 +125,7 @@ os._exit(0)
 """
 
 
-def ranks(here: Path, body: str, waited_for: int = 2) -> list[tuple[int, str]]:
+def ranks(here: Path, body: str, waited_for: int = 2) -> list[tuple[int | None, str]]:
     """Exit code and output of two ranks that run ``body``, started as by a launcher that ends nobody."""
     script = here / "rank.py"
     indented = "\n".join("    " + line for line in body.strip().splitlines())
@@ -135,17 +134,12 @@ def ranks(here: Path, body: str, waited_for: int = 2) -> list[tuple[int, str]]:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
     env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(script)],
-            env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=(here / f"out{rank}").open("w"),
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(2)
-    ]
+    own = [env | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    started = [forked.start(str(script), [], own[rank], here, here / f"out{rank}") for rank in range(2)]
     try:
-        return [(p.wait(240), (here / f"out{rank}").read_text()) for rank, p in enumerate(started[:waited_for])]
+        for process in started[:waited_for]:
+            process.join(240)
+        return [(p.exitcode, (here / f"out{rank}").read_text()) for rank, p in enumerate(started[:waited_for])]
     finally:
         for process in started:
             process.kill()

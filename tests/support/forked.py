@@ -1,0 +1,82 @@
+"""Python programs in processes that start with torch, DeepSpeed and transformers imported, which takes 8 s of CPU time.
+
+They are forked from one process for all tests, as ``multiprocessing``'s fork server does it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import runpy
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+IMPORTED = (
+    "vtcli.cli.main",
+    "vtcli.engines.learner.deepspeed",
+    "vtcli.runs.track",
+    "transformers.models.auto.modeling_auto",
+)
+
+
+def start(program: str, words: list[str], env: Mapping[str, str], folder: Path, output: Path) -> BaseProcess:
+    """``python -m program words``, or ``python program`` where it ends with ``.py``; both streams go to ``output``."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED])
+    process = context.Process(target=_run, args=(program, words, dict(env), str(folder), str(output)))
+    before = dict(os.environ)
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # with the first, the server is started
+    try:
+        process.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return process
+
+
+def two_ranks(
+    script: Path, words: list[str], folder: Path, limit_s: float = 240, alone: bool = False
+) -> tuple[list[int | None], str]:
+    """Exit codes and output of a script's two ranks. Where one fails, the other is ended, as by torchrun; if ``alone``,
+    it must end by itself."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = str(probe.getsockname()[1])
+    env = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    outputs = [folder / f"output{rank}" for rank in range(2)]
+    ranks = [
+        start(str(script), words, env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, folder, outputs[rank])
+        for rank in range(2)
+    ]
+    deadline = time.monotonic() + limit_s
+    try:
+        while waited_for := [rank.sentinel for rank in ranks if rank.exitcode is None]:
+            if not alone and any(rank.exitcode for rank in ranks):
+                break
+            assert time.monotonic() < deadline, [output.read_text()[-2000:] for output in outputs]
+            multiprocessing.connection.wait(waited_for, 1.0)
+        return [rank.exitcode for rank in ranks], "\n".join(output.read_text()[-4000:] for output in outputs)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+def _run(program: str, words: list[str], env: dict[str, str], folder: str, output: str) -> None:
+    with Path(output).open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = [program, *words]
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
