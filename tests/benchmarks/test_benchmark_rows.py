@@ -89,6 +89,12 @@ def test_a_text_that_lists_references_in_vlmevalkits_tsv(tmp_path: Path) -> None
     assert sample.truth["answers"] == ["NY", "New York"]
 
 
+def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = tsv(tmp_path / "VStarBench.tsv", vstar_rows(2))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(loaded(tmp_path, "vstar")) == 2
+
+
 def test_images_lie_beside_the_file_that_names_them(tmp_path: Path) -> None:
     """MMMU has a folder for each subject; a path of the second file is not looked for beside the first."""
     for name, seed in (("Art", 1), ("Biology", 2)):

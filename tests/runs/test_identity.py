@@ -12,7 +12,7 @@ import pytest
 from vtcli.errors import InputError
 from vtcli.runs import identity
 from vtcli.runs.identity import Identity, outside_code
-from vtcli.runs.run import RunSettings, StageRun, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.store import hashes
 from vtcli.store.artifacts import Artifact
 
@@ -107,6 +107,22 @@ def test_code_that_changes_in_the_midst_of_an_interrupted_run_is_refused(mine: P
     (mine / "rewards.py").write_text(before)
     with open_run(settings(tmp_path), "rl", "model", config, []) as run:
         assert (run.work / "checkpoint").read_text() == "step 2"
+
+
+def test_a_run_that_refused_its_input_goes_on_with_the_mended_one(tmp_path: Path) -> None:
+    given = tmp_path / "rows.tsv"
+    given.write_text("bad")
+
+    def refused() -> None:
+        with open_run(settings(tmp_path), "eval", "report", {}, [], Scope(inputs={"rows": given})) as run:
+            (run.work / "images").mkdir()
+            raise InputError("row 1 has no answer")
+
+    with pytest.raises(InputError, match="no answer"):
+        refused()
+    given.write_text("good")
+    with open_run(settings(tmp_path), "eval", "report", {}, [], Scope(inputs={"rows": given})) as run:
+        assert not (run.work / "images").exists()
 
 
 def test_our_own_source_makes_another_artifact_but_loses_no_work(

@@ -70,7 +70,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield {"image": path.name, "name": path.stem}
         elif path.suffix in (".tsv", ".csv"):
             csv.field_size_limit(sys.maxsize)
-            with path.open(newline="", encoding="utf-8") as file:
+            with path.open(newline="", encoding="utf-8-sig") as file:
                 yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         else:
             yield from _json_rows(path)
@@ -79,7 +79,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     whole: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
     if whole is None:
         read: Any = json.loads(text)

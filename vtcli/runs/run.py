@@ -52,6 +52,9 @@ FEW_KEYS = 3
 _IDENTITY_FILE = "identity.json"
 _KEYS_FILE = "keys.json"  # in a work folder: the configuration that the identity counts
 _RUN_ID_FILE = "mlflow_run_id"
+_NO_WORK = {_IDENTITY_FILE, _KEYS_FILE, _RUN_ID_FILE, "images"}
+"""What a work folder holds before the first result. A run that refused its input left no more, and nothing is lost."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -213,7 +216,7 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
         with disk.checked(memory, "read"):
             earlier = Identity.read(json.loads(memory.read_text()))
         if changed := earlier.changes(identity):
-            if when_changed == "refuse":
+            if when_changed == "refuse" and any(path.name not in _NO_WORK for path in work.iterdir()):
                 raise InputError(
                     f"{listed(changed)} changed since an earlier attempt of this run was interrupted. Its work would "
                     f"mix with the new. Put back what it was begun with to continue, or begin anew: remove {work} and "
