@@ -13,9 +13,9 @@ STAMP := $(VENV)/.installed
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
-test test-slow test-sandbox test-vllm test-slurm: export OMP_NUM_THREADS ?= 1
+test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-slurm test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -63,10 +63,14 @@ test-sandbox: setup
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
 VLLM_FAMILIES := qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe internvl idefics3 smolvlm llava_onevision
-test-vllm: setup-vllm
+test-vllm: test-vllm-stages test-vllm-engines
+
+test-vllm-stages: setup-vllm
 	$(VLLM_TESTS) tests/engines/test_parity.py tests/stages/test_rl_vllm.py
 	$(VLLM_TESTS) tests/stages/test_serve_vllm.py
 	$(VLLM_TESTS) tests/stages/test_teacher_vllm.py
+
+test-vllm-engines: setup-vllm
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
