@@ -109,7 +109,9 @@ def test_code_that_changes_in_the_midst_of_an_interrupted_run_is_refused(mine: P
         assert (run.work / "checkpoint").read_text() == "step 2"
 
 
-def test_a_run_that_refused_its_input_goes_on_with_the_mended_one(tmp_path: Path) -> None:
+def test_a_run_that_refused_its_input_goes_on_with_the_mended_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     given = tmp_path / "rows.tsv"
     given.write_text("bad")
 
@@ -123,6 +125,7 @@ def test_a_run_that_refused_its_input_goes_on_with_the_mended_one(tmp_path: Path
     given.write_text("good")
     with open_run(settings(tmp_path), "eval", "report", {}, [], Scope(inputs={"rows": given})) as run:
         assert not (run.work / "images").exists()
+    assert "dropped" not in caplog.text  # there was no work
 
 
 def test_our_own_source_makes_another_artifact_but_loses_no_work(

@@ -1,6 +1,6 @@
 """Python programs in processes that start with torch, DeepSpeed and transformers imported, which takes 8 s of CPU time.
 
-They are forked from one process for all tests, as ``multiprocessing``'s fork server does it.
+They are forked from one process for all tests by ``multiprocessing``'s fork server. So they share its seed of hashes.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ def start(program: str, words: list[str], env: Mapping[str, str], folder: Path, 
 
 
 def two_ranks(
-    script: Path, words: list[str], folder: Path, limit_s: float = 240, alone: bool = False
-) -> tuple[list[int | None], str]:
-    """Exit codes and output of a script's two ranks. Where one fails, the other is ended, as by torchrun; if ``alone``,
-    it must end by itself."""
+    script: Path, words: list[str], folder: Path, limit_s: float = 240, waited_for: int | None = None
+) -> list[tuple[int | None, str]]:
+    """Exit code and output of each of a script's two ranks. Where one fails, the other is ended, as by torchrun.
+
+    With ``waited_for`` nobody is ended: the first ``waited_for`` ranks must end by themselves, and only they are told.
+    """
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
     env = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    own = [env | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     outputs = [folder / f"output{rank}" for rank in range(2)]
-    ranks = [
-        start(str(script), words, env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, folder, outputs[rank])
-        for rank in range(2)
-    ]
+    ranks = [start(str(script), words, own[rank], folder, outputs[rank]) for rank in range(2)]
     deadline = time.monotonic() + limit_s
     try:
-        while waited_for := [rank.sentinel for rank in ranks if rank.exitcode is None]:
-            if not alone and any(rank.exitcode for rank in ranks):
+        while running := [rank.sentinel for rank in ranks[:waited_for] if rank.exitcode is None]:
+            if waited_for is None and any(rank.exitcode for rank in ranks):
                 break
             assert time.monotonic() < deadline, [output.read_text()[-2000:] for output in outputs]
-            multiprocessing.connection.wait(waited_for, 1.0)
-        return [rank.exitcode for rank in ranks], "\n".join(output.read_text()[-4000:] for output in outputs)
+            multiprocessing.connection.wait(running, 1.0)
+        return [(r.exitcode, o.read_text()) for r, o in zip(ranks[:waited_for], outputs, strict=False)]
     finally:
         for rank in ranks:
             rank.kill()

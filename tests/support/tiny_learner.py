@@ -89,11 +89,11 @@ torch.save(out, here / f"rank{rank}")
 """
 
 
-def two_ranks(here, body, *, dies=False, alone=False):
+def two_ranks(here, body, *, dies=False, waited_for=None):
     """Run ``body`` on two ranks, with ``t`` this module; the dictionaries ``out`` that they filled, in rank order."""
     script = here / "ranks.py"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     script.write_text(RANKS.replace("TESTS", repr(paths)).replace("BODY", body))
-    codes, output = forked.two_ranks(script, [str(tiny_model.folder()), str(here)], here, alone=alone)
-    assert any(codes) is dies, output
+    ended = forked.two_ranks(script, [str(tiny_model.folder()), str(here)], here, waited_for=waited_for)
+    assert any(code for code, _ in ended) is dies, [output[-4000:] for _, output in ended]
     return None if dies else [torch.load(here / f"rank{rank}") for rank in (0, 1)]

@@ -134,7 +134,7 @@ def _disk_problem(error: OSError) -> str | None:
 def _memory_problem(error: BaseException) -> str | None:
     """A sentence for memory that ran out, here or on a GPU; None for anything else. By names and texts, as importing
     torch for its class would need memory and seconds."""
-    text = str(error).strip() or type(error).__name__
+    text = str(error).strip() or f"{type(error).__name__}, a block could not be allocated"
     named = isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__)
     said = (
         "can't allocate memory",

@@ -53,7 +53,7 @@ _IDENTITY_FILE = "identity.json"
 _KEYS_FILE = "keys.json"  # in a work folder: the configuration that the identity counts
 _RUN_ID_FILE = "mlflow_run_id"
 _NO_WORK = {_IDENTITY_FILE, _KEYS_FILE, _RUN_ID_FILE, "images"}
-"""Files of a work folder before the first result. A run that refused its input left no others."""
+"""What a work folder has before the first result. A run that refused its input left no more."""
 
 _log = logging.getLogger(__name__)
 
@@ -216,15 +216,17 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
         with disk.checked(memory, "read"):
             earlier = Identity.read(json.loads(memory.read_text()))
         if changed := earlier.changes(identity):
-            if when_changed == "refuse" and any(path.name not in _NO_WORK for path in work.iterdir()):
+            done = any(path.name not in _NO_WORK for path in work.iterdir())
+            if done and when_changed == "refuse":
                 raise InputError(
                     f"{listed(changed)} changed since an earlier attempt of this run was interrupted. Its work would "
                     f"mix with the new. Put back what it was begun with to continue, or begin anew: remove {work} and "
                     "give the command again."
                 )
-            _log.warning(
-                "%s changed since this was interrupted: its work is dropped and all made anew.", listed(changed)
-            )
+            if done:
+                _log.warning(
+                    "%s changed since this was interrupted: its work is dropped and all made anew.", listed(changed)
+                )
             shutil.rmtree(work)
         elif earlier.package != identity.package:
             _log.warning("The source of vtcli changed since this run was interrupted; it goes on with the new one.")

@@ -308,7 +308,7 @@ trained.step(t.rl_rows())
 
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_others_which_wait_for_it(tmp_path):
-    two_ranks(tmp_path, KILLED, dies=True, alone=True)  # within its limit
+    two_ranks(tmp_path, KILLED, dies=True, waited_for=2)  # within its limit
     assert not (tmp_path / "rank0").exists()
     assert (tmp_path / "kept" / "learner.json").is_file()
 

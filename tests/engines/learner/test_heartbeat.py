@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +128,7 @@ def ranks(here: Path, body: str, waited_for: int = 2) -> list[tuple[int | None, 
     script = here / "rank.py"
     indented = "\n".join("    " + line for line in body.strip().splitlines())
     script.write_text(RANK.replace("PATHS", repr([str(Path(__file__).parents[3])])).replace("BODY", indented))
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2"}
-    own = [env | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    started = [forked.start(str(script), [], own[rank], here, here / f"out{rank}") for rank in range(2)]
-    try:
-        for process in started[:waited_for]:
-            process.join(240)
-        return [(p.exitcode, (here / f"out{rank}").read_text()) for rank, p in enumerate(started[:waited_for])]
-    finally:
-        for process in started:
-            process.kill()
+    return forked.two_ranks(script, [], here, waited_for=waited_for)
 
 
 def test_a_slow_rank_is_waited_for_beyond_the_limit_for_silence(tmp_path: Path) -> None:
