@@ -53,7 +53,7 @@ _IDENTITY_FILE = "identity.json"
 _KEYS_FILE = "keys.json"  # in a work folder: the configuration that the identity counts
 _RUN_ID_FILE = "mlflow_run_id"
 _NO_WORK = {_IDENTITY_FILE, _KEYS_FILE, _RUN_ID_FILE, "images"}
-"""What a work folder has before the first result. A run that refused its input left no more."""
+"""Names in a work folder before the first result. A run that refused its input left no others."""
 
 _log = logging.getLogger(__name__)
 
