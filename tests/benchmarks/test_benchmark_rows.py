@@ -170,6 +170,17 @@ def test_a_row_that_cannot_be_asked_is_one_error(tmp_path: Path, change: dict[st
     assert any(told.partition(" is there")[0] in problem for problem in found.problems)
 
 
+@pytest.mark.parametrize(("damage", "cells"), [("\tone more", 10), (None, 1)], ids=["a cell more", "cut off"])
+def test_a_line_of_another_length_is_named(tmp_path: Path, damage: str | None, cells: int) -> None:
+    """A separator inside of a cell moves the others; a copy that was cut ends anywhere."""
+    path = tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].partition("\t")[0] if damage is None else lines[2] + damage
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=f"row 2 has {cells} cells, and the first line names 9. Fetch it again"):
+        loaded(tmp_path, "vstar")
+
+
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
     tsv(tmp_path / "VStarBench.tsv", [{k: v for k, v in row.items() if k != "category"} for row in vstar_rows()])
     with pytest.raises(InputError, match="has no column category; its columns are index, question"):

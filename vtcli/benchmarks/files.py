@@ -71,11 +71,20 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         elif path.suffix in (".tsv", ".csv"):
             csv.field_size_limit(sys.maxsize)
             with path.open(newline="", encoding="utf-8-sig") as file:
-                yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+                yield from _table_rows(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
         else:
             yield from _json_rows(path)
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise InputError(f"{path} cannot be read as {path.suffix[1:]}: {error}. Fetch it again.") from error
+
+
+def _table_rows(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
+    """A row for each line that is not empty, by the first one's names. A line of another length is damage."""
+    names = next(lines, [])
+    for number, line in enumerate((line for line in lines if line), 1):
+        if len(line) != len(names):
+            raise ValueError(f"row {number} has {len(line)} cells, and the first line names {len(names)}")
+        yield dict(zip(names, line, strict=True))
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
