@@ -1,4 +1,4 @@
-# make quickstart | easy-vqa | test | test-slow | test-sandbox | test-vllm | test-slurm | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
+# make quickstart | easy-vqa | test | test-slow | test-sandbox | test-vllm | test-slurm | test-wide | test-harness | check | reproduce-RECIPE | claim-RECIPE | map-NAME | bench | bench-trl | bench-sandbox | clean. Everything lives in .venv and below this folder.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -6,16 +6,17 @@ PIP_ARGS ?=
 VENV := .venv
 VLLM := .venv-vllm
 HARNESS := .venv-harness
-VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm"
+VLLM_WIDE = $(VLLM)/bin/python -m pytest -q -rs -m wide
+VLLM_TESTS = $(VLLM)/bin/python -m pytest -q -rs -m "not rounds and not slurm and not wide"
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_OFFLINE ?= 1
 # Tests compute with tiny matrices: a second thread costs more than it gives.
-test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm: export OMP_NUM_THREADS ?= 1
+test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide: export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
+.PHONY: setup setup-vllm check test test-slow test-sandbox test-vllm test-vllm-stages test-vllm-engines test-slurm test-wide test-harness quickstart easy-vqa tiny-base claim-toolsrl bench bench-trl bench-sandbox clean
 
 setup: $(STAMP)
 
@@ -54,11 +55,11 @@ test: setup
 
 # Runs that are killed and go on, several ranks, every recipe from data to report: minutes. CI runs them too.
 test-slow: setup
-	$(BIN)/python -m pytest -q --durations=25 -m "slow and not rounds and not slurm"
+	$(BIN)/python -m pytest -q --durations=25 -m "slow and not rounds and not slurm and not wide"
 
 # The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
 test-sandbox: setup
-	$(BIN)/python -m pytest -q -m rounds tests/sandbox tests/attacks
+	$(BIN)/python -m pytest -q -m "rounds and not wide" tests/sandbox tests/attacks
 
 # All engines: the contract of a policy, parity with the learner, servers that are killed, and rl on vLLM, one rank and two.
 # In several processes: an engine of vLLM that ends takes torch's process group with it, so no learner may come after it.
@@ -74,6 +75,13 @@ test-vllm-engines: setup-vllm
 	for family in $(VLLM_FAMILIES); do $(VLLM_TESTS) tests/contracts/test_policy.py -k "[$$family-vllm"; done
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
+
+# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; half an hour, before a release.
+test-wide: setup-vllm
+	$(BIN)/python -m pytest -q -m wide tests/attacks tests/engines/learner
+	for family in $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
+	$(VLLM_WIDE) tests/stages/test_rl_vllm.py
+	$(VLLM_WIDE) tests/engines/vllm
 
 # The stages as jobs of a real Slurm of one node and of two, which is started for it: some minutes. Its packages need root, once.
 test-slurm: setup

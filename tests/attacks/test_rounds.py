@@ -68,14 +68,20 @@ def items(name: str) -> list[Attack]:
     return list(suite.chosen(ROUNDS[name][2]))
 
 
-# `make test` runs the strongest tier as whoever runs it; `make test-sandbox`, and so CI, runs the other rounds too.
+MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {
+    "full": (),
+    "full-user": (pytest.mark.rounds, pytest.mark.wide),
+    "landlock-root": (pytest.mark.rounds, pytest.mark.wide),
+}
+"""`make test-slow` has the strongest tier as whoever runs it, `make test-sandbox` one round for each other tier.
+`make test-wide` has two tiers again as the other user."""
 HELD = [
-    pytest.param(name, case.name, id=f"{name}-{case.name}", marks=() if name == "full" else pytest.mark.rounds)
+    pytest.param(name, case.name, id=f"{name}-{case.name}", marks=MARKS.get(name, pytest.mark.rounds))
     for name in ROUNDS
     if name != "none-user"
     for case in items(name)
 ]
-TRIED = [pytest.param(n, marks=() if n == "full" else pytest.mark.rounds) for n in ROUNDS if n != "none-user"]
+TRIED = [pytest.param(n, marks=MARKS.get(n, pytest.mark.rounds)) for n in ROUNDS if n != "none-user"]
 BITES = [case.name for case in suite.CASES if case.bites]
 
 

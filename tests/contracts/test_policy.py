@@ -53,6 +53,8 @@ def pairs() -> Iterator[Any]:
         for kind in (*SIZES, *BUILD):
             if (kind, engine) not in REFUSED:
                 marks = [*([mark] if mark else []), *([] if kind in OFTEN else [pytest.mark.slow])]
+                if kind not in OFTEN and engine == "vllm_server":  # a server is the same for every family
+                    marks.append(pytest.mark.wide)
                 yield pytest.param((kind, engine), id=f"{kind}-{engine}", marks=marks)
 
 

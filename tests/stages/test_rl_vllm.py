@@ -96,8 +96,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+@pytest.mark.parametrize(
+    ("engine", "ranks"),
+    [
+        ("vllm", 1),
+        pytest.param("vllm", 2, marks=pytest.mark.wide),
+        pytest.param("vllm_server", 1, marks=pytest.mark.wide),
+        ("vllm_server", 2),
+    ],
+)
 def test_rl_on_vllm_samples_what_it_samples_on_transformers(home: Path, engine: str, ranks: int) -> None:
     policy = rl(home, engine, f"on-{engine}-{ranks}".replace("_", "-"), TWO_RANKS if ranks == 2 else ())
     assert first_step(policy) == first_step(home / "on-hf" / "v1")

@@ -89,7 +89,7 @@ def test_a_server_that_hangs_costs_no_completion(policy: ServerPolicy) -> None:
     assert "within 20 s" in second.why or "restart" in second.why
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+@pytest.mark.parametrize("engine", [pytest.param("vllm", marks=pytest.mark.wide), "vllm_server"])
 def test_two_workers_share_a_model(tmp_path: Path, engine: str) -> None:
     """In a process of its own: vLLM's workers import the main module again."""
     here = os.pathsep.join(
