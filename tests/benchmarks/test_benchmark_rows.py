@@ -156,6 +156,7 @@ def test_letters_of_the_rows_own_are_not_shown_twice(tmp_path: Path) -> None:
         ({"answer": ""}, "has no answer"),
         ({"question": ""}, "has no question"),
         ({"answer": "purple"}, "its answer is 'purple'; expected a letter or one of"),
+        ({"A": "", "B": "", "C": "", "D": ""}, "has no options; V"),
         ({"index": "0"}, "the id '0' is there twice"),
     ],
 )

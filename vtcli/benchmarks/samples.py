@@ -220,6 +220,8 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
         answer, options = options[right], [options[k] for k in order]
         given = [answer] if options.count(answer) == 1 else [letters.letter(order.index(right))]
         truth["choices"] = options
+    elif benchmark.scores[0] == "choices":
+        raise BrokenRow(f"{where} has no options; {benchmark.title} is scored by the option that an answer names.")
     elif len(given) > 1:
         truth["answers"] = given
     if benchmark.cluster:
