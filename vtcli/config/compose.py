@@ -357,7 +357,7 @@ def _compose(stage: str, overrides: Sequence[Override], own: Path | None) -> Job
     return Job(stage, values, Origins(flat(values), lambda: {**set_by(), **given}))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _composed_files(choices: tuple[str, ...], own: Path | None) -> tuple[DictConfig, Callable[[], dict[str, str]]]:
     """Composes the files of these choices, hydra's own section included, and records which line set each key.
 
