@@ -12,7 +12,7 @@ from fakes import make_sample, make_trajectory
 from vtcli.algo.metrics import wilson
 from vtcli.benchmarks import aggregates, results
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
-from vtcli.benchmarks.benchmark import Benchmark
+from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
 from vtcli.errors import InputError
 from vtcli.report import printing, published
 from vtcli.schema import Scored, Signals, Stop
@@ -161,4 +161,49 @@ def test_a_printed_number_never_stands_alone() -> None:
     assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns, 32K tokens; 7 of 191 questions" in text
     assert "V*: 7 of 191 questions, 1 rollouts broke, 1 without an answer (wrong), 1 whose answer" in table.note
     papers = results.plain(result, benchmark)["figures"][0]["published"]
-    assert {"paper", "table", "model", "printed", "differs"} == set(papers[0])
+    assert {"paper", "table", "model", "printed", "scored", "differs"} == set(papers[0])
+
+
+PRINTED = (
+    PublishedRow("A", "1", "by-rule", {"all": 77.3}, scored="ANLS"),
+    PublishedRow("A", "1", "by-judge", {"all": 46.5}, scored="Qwen2.5-VL-72B as a judge"),
+    PublishedRow("B", "2", "silent", {"all": 60.0}),
+)
+
+
+def placed(benchmark: Benchmark, setting: results.RunSetting) -> dict[str, list[str]]:
+    """Models of the printed rows beside the figure "all" of each score."""
+    result = results.result("vstar", benchmark, [scored(1, "B", answer_correct=1)], setting, seed=0)
+    assert result is not None
+    found: dict[str, list[str]] = {}
+    for figure, paper in results.beside(result, benchmark):
+        if figure.name == "all":
+            found.setdefault(figure.score, []).extend([paper.model] if paper else [])
+    return found
+
+
+def test_a_printed_row_stands_beside_the_score_that_it_was_scored_by() -> None:
+    benchmark = replace(shipped()["vstar"], judged=True, scores=("choices", "exact"), published=PRINTED)
+    rules = ["by-rule", "silent"]
+    assert placed(benchmark, SETTING) == {"choices": rules, "exact": rules, "judged": ["by-judge"]}
+
+
+def test_without_a_judge_its_rows_stand_beside_the_rules_figures_and_say_so() -> None:
+    benchmark = replace(shipped()["vstar"], judged=True, published=PRINTED)
+    assert placed(benchmark, ORACLE) == {"choices": ["by-rule", "by-judge", "silent"]}
+    result = results.result("vstar", benchmark, [scored(1, "B")], ORACLE, seed=0)
+    assert result is not None
+    (judged,) = (p for p in results.plain(result, benchmark)["figures"][0]["published"] if p["model"] == "by-judge")
+    assert judged["scored"] == "Qwen2.5-VL-72B as a judge"
+    assert "scored by rule choices / Qwen2.5-VL-72B as a judge" in judged["differs"]
+
+
+def test_a_figure_whose_rows_stand_elsewhere_says_no_paper_prints_it_by_this_score() -> None:
+    benchmark = replace(shipped()["vstar"], judged=True, published=PRINTED[1:2])
+    result = results.result("vstar", benchmark, [scored(1, "B", answer_correct=1)], SETTING, seed=0)
+    assert result is not None
+    table = published.table({"vstar": result}, {"vstar": benchmark})
+    assert table is not None
+    lines = [line for line in table.lines if line[1].text == "all"]
+    assert [(line[2].text, line[4].text) for line in lines] == [("choices", "–"), ("judged", "46.5")]
+    assert "by this score" in lines[0][4].hint

@@ -14,12 +14,14 @@ import pytest
 from benchmark_copies import tsv, vstar_rows
 from PIL import Image
 
+from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli import cost
 from vtcli.cli.reproduction import runs, tables
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
+from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.store.artifacts import ArtifactStore
 
@@ -140,6 +142,15 @@ def test_a_judge_and_overrides_reach_the_commands_that_know_them() -> None:
         assert ("sft.epochs=1" in step.words) == (name == "base-s0"), name
 
 
+def test_an_override_lets_a_judge_score_a_benchmark_of_rules_too(tmp_path: Path) -> None:
+    tsv(tmp_path / "VStarBench.tsv", vstar_rows())
+    word = "+benchmark.vstar.judged=true"
+    found = told(Reproduction("toolsrl", "tiny", benchmarks=tmp_path, overrides=(word,)))
+    assert {name for name, step in found.items() if word in step.words} == {"before-s0", "report-s0"}
+    values = compose.load("eval", found["report-s0"].argv({})).values["benchmark"]
+    assert convert(values, dict[str, Benchmark], "benchmark")["vstar"].rule == "judge"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -237,6 +248,18 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
             made[f"codev-tiny-{name}"] = draft.commit().ref
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
+
+
+def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:
+    store, asked = ArtifactStore(tmp_path), Reproduction("toolsrl", "tiny")
+    row = {"paper": "ToolsRL", "model": "ToolsRL", "printed": 46.5, "scored": "Qwen2.5-VL-72B as a judge"}
+    silent = {"paper": "ToolsRL", "model": "Base", "printed": 28.4, "scored": "not stated"}
+    figure = {"figure": "macro", "score": "exact", "value": 0.25, "published": [silent, row]}
+    with store.draft("toolsrl-tiny-report-s0", "report", seed=0, stage="eval") as draft:
+        (draft.path / "benchmarks.json").write_text(json.dumps({"p": {"title": "P", "figures": [figure]}}))
+        made = {"toolsrl-tiny-report-s0": draft.commit().ref}
+    text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
+    assert "| P, macro (exact) | Base 28.4, ToolsRL 46.5 (by Qwen2.5-VL-72B as a judge) |" in text
 
 
 FAKE_SBATCH = """#!/bin/sh

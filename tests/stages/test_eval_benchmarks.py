@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_model
 from benchmark_copies import parquet, struct, tsv, vstar_rows
+from judge_server import JudgeServer, honest
 from typer.testing import CliRunner
 
 from stages import eval as stage
@@ -100,6 +101,19 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     assert "### Benchmarks beside the baseline" in page and "later, %" in page
     tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
     assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref
+
+
+def test_an_override_adds_the_judge_and_its_rows_stand_beside_its_figures(shelf: Path) -> None:
+    with JudgeServer(honest) as server:
+        judge = ["judge=openai", f"judge.url={server.url}", "judge.model=m", "+benchmark.vstar.judged=true"]
+        made = stage.run(config(shelf, "benchmark=[vstar]", *judge))
+    assert {s.trajectory.sample.truth["rule"] for s in records.read(made.path / "trajectories.jsonl", Scored)} == {
+        "judge"
+    }
+    figures = json.loads((made.path / "benchmarks.json").read_text())["vstar"]["figures"]
+    papers = {(f["score"], f["figure"]): {row["paper"] for row in f["published"]} for f in figures}
+    assert (papers["choices", "macro"], papers["judged", "macro"]) == (set(), {"ToolsRL"})
+    assert "CodeV" in papers["choices", "all"] and not papers["judged", "all"]
 
 
 def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:

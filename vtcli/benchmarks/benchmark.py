@@ -77,16 +77,26 @@ class Generation:
         at_least(0, self, *(n for n in ("temperature", "top_k") if getattr(self, n) is not None))
 
 
+NOT_STATED = "not stated"
+"""``PublishedRow.scored`` and ``.decoding`` where the paper is silent."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of a paper's table. ``values`` are by the names of our figures, as printed."""
+    """One row of a paper's table. ``values`` are by the names of our figures, as printed; ``scored`` says "judge" where
+    a model ruled."""
 
     paper: str
     table: str
     model: str
     values: Mapping[str, float]
-    scored: str = "not stated"
-    decoding: str = "not stated"
+    scored: str = NOT_STATED
+    decoding: str = NOT_STATED
+
+    @property
+    def judged(self) -> bool:
+        """True where a judge scored it, and not a rule."""
+        return "judge" in self.scored
 
 
 @dataclass(frozen=True, slots=True)

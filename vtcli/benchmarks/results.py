@@ -152,13 +152,15 @@ def differs(result: BenchmarkResult, figure: BenchmarkFigure, paper: PublishedRo
 
 
 def beside(result: BenchmarkResult, benchmark: Benchmark) -> Iterator[tuple[BenchmarkFigure, PublishedRow | None]]:
-    """Every figure, with each printed row that has a value of its name; None for a figure without one.
+    """Every figure, with each printed row of its name and its kind of score; None for a figure without one.
 
-    Rows by a language model's judgement stand beside the judged figures where there are any; a rule's figures never
-    take their place: "scored by" says which is which.
+    Rows that a judge scored stand beside the judged figure, all others beside the rules'. Where the run has no judged
+    figure, a judge's rows stand beside the rules' too: ``PublishedRow.scored`` tells them apart.
     """
+    ruled = {figure.name for figure in result.figures if figure.score == JUDGED}
     for figure in result.figures:
-        rows = [paper for paper in benchmark.published if figure.name in paper.values]
+        of_name = [paper for paper in benchmark.published if figure.name in paper.values]
+        rows = [p for p in of_name if (p.judged and figure.name in ruled) == (figure.score == JUDGED)]
         if not rows:
             yield figure, None
         for paper in rows:
@@ -184,7 +186,7 @@ def plain(result: BenchmarkResult, benchmark: Benchmark) -> dict[str, Json]:
                 "seed": e.seed,
                 "published": [
                     {"paper": p.paper, "table": p.table, "model": p.model, "printed": p.values[figure.name]}
-                    | {"differs": differs(result, figure, p)}
+                    | {"scored": p.scored, "differs": differs(result, figure, p)}
                     for p in papers
                 ],
             }

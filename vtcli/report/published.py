@@ -21,7 +21,7 @@ def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Bench
             head = Cell(result.title, head=True), Cell(figure.name, words=True), Cell(figure.score, words=True)
             ours = percent(figure.estimate, figure.answers)
             if paper is None:
-                lines.append((*head, ours, Cell("–", hint="no paper prints it"), Cell("–"), Cell("–")))
+                lines.append((*head, ours, Cell("–", hint="no paper prints it by this score"), Cell("–"), Cell("–")))
                 continue
             where = Cell(f"{paper.paper}, table {paper.table}: {paper.model}", words=True)
             printed = Cell(f"{paper.values[figure.name]:g}")

@@ -144,8 +144,8 @@ def state_rewards(signals: Signals, scale: Scale) -> dict[int, float]:
 
 
 def _zoom(found: Sequence[Mapping[str, Any]], scale: Scale) -> float:
-    """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (4.1, figure 7), else 0. Without a
-    threshold, the value itself."""
+    """The best ModF1 over the true boxes (Eq. 3): 1 where it reaches the threshold (figure 7; 4.1 says IoU), else 0.
+    Without a threshold, the value itself."""
     best = max((geometry.mod_f1(geometry.Areas(**areas), scale.w_fp, scale.w_fn) for areas in found), default=0.0)
     return best if scale.threshold is None else float(best >= scale.threshold)
 

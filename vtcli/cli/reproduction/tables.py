@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vtcli.benchmarks.benchmark import NOT_STATED
 from vtcli.cli.reproduction.graph import PAPERS, Reproduction
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
@@ -60,8 +61,14 @@ def _figures(report: Artifact, paper: str | None) -> Iterator[tuple[str, float, 
         for figure in result["figures"]:
             rows = [row for row in figure["published"] if row["paper"] == paper]
             if rows:
-                printed = ", ".join(f"{row['model']} {row['printed']:g}" for row in rows)
+                printed = ", ".join(_printed(row) for row in rows)
                 yield f"{result['title']}, {figure['figure']} ({figure['score']})", float(figure["value"]), printed
+
+
+def _printed(row: Mapping[str, Any]) -> str:
+    """Model and number of a printed row, and how it was scored where the paper says so."""
+    scored = row.get("scored", NOT_STATED)  # reports of older versions have none
+    return f"{row['model']} {row['printed']:g}" + ("" if scored == NOT_STATED else f" (by {scored})")
 
 
 def markdown(asked: Reproduction, found: list[Line]) -> str:
