@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.algo.advantages import turn_level
+from vtcli.config import compose
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
 from vtcli.rewards.codedance import CodedanceWeights, Scaling, Turns, adaptive, difficulty, turn_returns
 from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory
+from vtcli.signals import usage
 
 MUS = (0, 0.25, 0.5, 0.625, 0.75, 0.875, 1)
 
@@ -102,6 +105,23 @@ def test_mathematical_tasks_have_weights_of_their_own():
     group = [signals(1, ["ok"], [], task="geometry"), signals(1, [], task="geometry", format_codedance=False)]
     found = adaptive(group, math_tasks=("geometry",))
     assert [v.total for v in found] == pytest.approx([1.2 + 2 * d, 0.8])
+
+
+def test_an_imported_row_has_the_weights_of_its_source():
+    """The released code routes by data_source. The configured task is whatever the user calls the imported set. All
+    right, a wrong format: 1.2 + 2 d - 0.4 for a mathematical source, 1 + 1.5 d - 0.2 for another."""
+    sample = Sample("s", "codedance_rl", "answer", "train", "?", "3", (), (), truth={"source": "xince"})
+    measured = asyncio.run(usage.measure(Trajectory("t", sample, (), (), (), Stop.ANSWERED, 0)))
+    assert (measured["source"], measured["task"]) == ("xince", "codedance_rl")
+    named = {key: measured[key] for key in ("source", "task")}
+    plain = named | {"source": "SA1B"}
+    group = [signals(1, ["ok"], [], format_codedance=False, **each) for each in (named, plain)]
+    math_tasks = compose.load("rl", ["+recipe=codedance", "scale=paper"]).values["rl"]["phases"][0]["reward"][
+        "math_tasks"
+    ]
+    d = difficulty(1.0)
+    found = adaptive(group, math_tasks=tuple(math_tasks))
+    assert [v.total for v in found] == pytest.approx([0.8 + 2 * d, 0.8 + 1.5 * d])
 
 
 def test_the_released_code_takes_the_mean_score_for_mu():

@@ -66,18 +66,23 @@ def adaptive(
     """One verdict per member with ``per_turn``; None for a broken rollout.
 
     mu is the accuracy of the members whose answer was judged. rho is the share of calls that ran and showed something,
-    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples of ``math_tasks``
-    have ``math_weights``.
+    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples have ``math_weights``
+    where ``math_tasks`` names their source, as released (``data_source``), or their task.
 
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
     """
-    chosen = [math_weights if signals.values.get("task") in math_tasks else weights for signals in signals_G]
+    chosen = [math_weights if _named(signals, math_tasks) else weights for signals in signals_G]
     scale = group_scale(signals_G, chosen, scaling)
     return [
         None if broken(signals) else _one(signals, weight, scale, turns)
         for signals, weight in zip(signals_G, chosen, strict=True)
     ]
+
+
+def _named(signals: Signals, names: Sequence[str]) -> bool:
+    """Whether the names have the sample's source, or its task: an imported row's task is what the user called it."""
+    return signals.values.get("source") in names or signals.values.get("task") in names
 
 
 def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights], scaling: Scaling) -> float | None:
