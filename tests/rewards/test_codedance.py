@@ -63,6 +63,22 @@ def test_an_outcome_reward_pays_nothing_for_tools():
     )  # d(0.5) = 0.3: 1.5 and 0.5 of it
 
 
+def test_the_bonus_of_deepeyes_by_hand():
+    """4.4: "positive signals for every successful tool execution upon accurate answer". Format and weights are the
+    recipe's; nothing depends on the group."""
+    group = [
+        signals(1, ["ok"], ["error"], []),  # 1 + 1, though one call of two failed
+        signals(1, ["no_output"], []),  # 1: no call was successful
+        signals(0, ["ok"], [], format_codedance=False),  # 0 - 0.2
+        signals(1, ["ok"], [], source="xince"),  # 1.2 + 1
+    ]
+    found = adaptive(group, math_tasks=("xince",), term="conditional")
+    assert [v.total for v in found] == pytest.approx([2.0, 1.0, -0.2, 2.2])
+    assert [v.parts["tool"] for v in found] == [1.0, 0.0, 0.0, 1.0]
+    (unjudged,) = adaptive([signals(None, ["ok"], [], unjudged=["answer_correct"])], term="conditional")
+    assert (unjudged.total, unjudged.parts["tool"]) == (None, None)
+
+
 def test_the_sign_flips_at_two_thirds_by_default():
     assert difficulty(0.673) == pytest.approx(0, abs=2e-3)
 

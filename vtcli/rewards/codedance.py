@@ -62,6 +62,7 @@ def adaptive(
     math_tasks: tuple[str, ...] = (),
     scaling: Scaling = SCALING,
     turns: Turns = TURNS,
+    term: Literal["adaptive", "conditional"] = "adaptive",
 ) -> list[Verdict | None]:
     """One verdict per member with ``per_turn``; None for a broken rollout.
 
@@ -69,13 +70,16 @@ def adaptive(
     0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples have ``math_weights``
     where ``math_tasks`` names their source, as released (``data_source``), or their task.
 
+    With ``term`` "conditional" the tool's part is DeepEyes' (4.4, table 3), all else stays: 1[right] 1[a call ran and
+    showed something] in place of d(mu) w(acc) rho.
+
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
     """
     chosen = [math_weights if _named(signals, math_tasks) else weights for signals in signals_G]
-    scale = group_scale(signals_G, chosen, scaling)
+    scale = group_scale(signals_G, chosen, scaling) if term == "adaptive" else None
     return [
-        None if broken(signals) else _one(signals, weight, scale, turns)
+        None if broken(signals) else _one(signals, weight, scale, turns, conditional=term == "conditional")
         for signals, weight in zip(signals_G, chosen, strict=True)
     ]
 
@@ -114,12 +118,16 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     return tuple(returns)
 
 
-def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns) -> Verdict:
+def _one(
+    signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns, *, conditional: bool
+) -> Verdict:
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
     tool = 0.0 if rho * weights.tool == 0.0 else None
-    if tool is None and right is not None and scale is not None:
+    if tool is None and right is not None and conditional:
+        tool = weights.tool * float(right > 0.5)
+    elif tool is None and right is not None and scale is not None:
         tool = weights.tool * scale * (weights.base + float(right > 0.5)) * rho
     parts = {
         "answer": scaled(weights.answer, right),
