@@ -32,7 +32,10 @@ class CodedanceWeights:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """d(mu) = sigma(gamma (1 - 2 mu)) - beta; as released, (1 + tanh(gamma (0.5 - mu))) / 2 - beta, the same."""
+    """d(mu) = sigma(gamma (1 - 2 mu)) - beta; as released, (1 + tanh(gamma (0.5 - mu))) / 2 - beta, the same.
+
+    [P] 8.2: logistic, falling in mu, one change of sign. [C]: the factor 2, which our text of the paper has lost.
+    """
 
     gamma: float = 4.0
     beta: float = 0.2
@@ -102,7 +105,7 @@ def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights
 
 
 def difficulty(mu: float, scaling: Scaling = SCALING) -> float:
-    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673."""
+    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673 [I]."""
     return (1 + math.tanh(scaling.gamma * (0.5 - mu))) / 2 - scaling.beta
 
 
