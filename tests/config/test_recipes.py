@@ -169,7 +169,7 @@ def test_the_outcome_reward_of_codedance_is_its_own_without_tools_and_turns() ->
 def test_the_deepeyes_reward_of_codedance_is_its_own_with_another_tool_term() -> None:
     plain, other = (rl("+recipe=codedance", f"variant={each}") for each in ("paper", "deepeyes"))
     assert other["advantage"]["_target_"] == rl("+recipe=toolsrl")["advantage"]["_target_"]  # standard GRPO
-    assert other["phases"][0]["reward"].pop("term") == "conditional"
+    assert other["phases"][0]["reward"]["scaling"].pop("term") == "conditional"
     assert other["phases"] == plain["phases"]
 
 

@@ -72,10 +72,12 @@ def test_the_bonus_of_deepeyes_by_hand():
         signals(0, ["ok"], [], format_codedance=False),  # 0 - 0.2
         signals(1, ["ok"], [], source="xince"),  # 1.2 + 1
     ]
-    found = adaptive(group, math_tasks=("xince",), term="conditional")
+    found = adaptive(group, math_tasks=("xince",), scaling=Scaling(term="conditional"))
     assert [v.total for v in found] == pytest.approx([2.0, 1.0, -0.2, 2.2])
     assert [v.parts["tool"] for v in found] == [1.0, 0.0, 0.0, 1.0]
-    (unjudged,) = adaptive([signals(None, ["ok"], [], unjudged=["answer_correct"])], term="conditional")
+    (unjudged,) = adaptive(
+        [signals(None, ["ok"], [], unjudged=["answer_correct"])], scaling=Scaling(term="conditional")
+    )
     assert (unjudged.total, unjudged.parts["tool"]) == (None, None)
 
 

@@ -40,6 +40,7 @@ class Scaling:
     gamma: float = 4.0
     beta: float = 0.2
     mu: Literal["accuracy", "score"] = "accuracy"  # the group's mean of; as released: of w_acc acc + w_fmt fmt
+    term: Literal["adaptive", "conditional"] = "adaptive"  # conditional: DeepEyes' bonus instead (4.4, table 3)
 
     def __post_init__(self) -> None:
         if self.gamma < 0 or not 0 <= self.beta < 1:
@@ -65,7 +66,6 @@ def adaptive(
     math_tasks: tuple[str, ...] = (),
     scaling: Scaling = SCALING,
     turns: Turns = TURNS,
-    term: Literal["adaptive", "conditional"] = "adaptive",
 ) -> list[Verdict | None]:
     """One verdict per member with ``per_turn``; None for a broken rollout.
 
@@ -73,22 +73,22 @@ def adaptive(
     0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples have ``math_weights``
     where ``math_tasks`` names their source, as released (``data_source``), or their task.
 
-    With ``term`` "conditional" the tool's part is DeepEyes' (4.4, table 3), all else stays: 1[right] 1[a call ran and
-    showed something] in place of d(mu) w(acc) rho.
+    Under ``scaling.term="conditional"`` a right answer with a call that ran and showed something has the tool's weight,
+    in place of d(mu) w(acc) rho. All else stays.
 
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
     """
     chosen = [math_weights if _named(signals, math_tasks) else weights for signals in signals_G]
-    scale = group_scale(signals_G, chosen, scaling) if term == "adaptive" else None
+    scale = group_scale(signals_G, chosen, scaling) if scaling.term == "adaptive" else None
     return [
-        None if broken(signals) else _one(signals, weight, scale, turns, conditional=term == "conditional")
+        None if broken(signals) else _one(signals, weight, scale, turns, scaling.term)
         for signals, weight in zip(signals_G, chosen, strict=True)
     ]
 
 
 def _named(signals: Signals, names: Sequence[str]) -> bool:
-    """Whether the names have the sample's source, or its task: an imported row's task is what the user called it."""
+    """True if the names have the sample's source, or its task. An imported row's task is what the user called it."""
     return signals.values.get("source") in names or signals.values.get("task") in names
 
 
@@ -121,14 +121,12 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     return tuple(returns)
 
 
-def _one(
-    signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns, *, conditional: bool
-) -> Verdict:
+def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns, term: str) -> Verdict:
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
     tool = 0.0 if rho * weights.tool == 0.0 else None
-    if tool is None and right is not None and conditional:
+    if tool is None and right is not None and term == "conditional":
         tool = weights.tool * float(right > 0.5)
     elif tool is None and right is not None and scale is not None:
         tool = weights.tool * scale * (weights.base + float(right > 0.5)) * rho
