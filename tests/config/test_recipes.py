@@ -166,6 +166,13 @@ def test_the_outcome_reward_of_codedance_is_its_own_without_tools_and_turns() ->
     assert rewards[0] == rewards[1]
 
 
+def test_the_deepeyes_reward_of_codedance_is_its_own_with_another_tool_term() -> None:
+    plain, other = (rl("+recipe=codedance", f"variant={each}") for each in ("paper", "deepeyes"))
+    assert other["advantage"]["_target_"] == rl("+recipe=toolsrl")["advantage"]["_target_"]  # standard GRPO
+    assert other["phases"][0]["reward"]["scaling"].pop("term") == "conditional"
+    assert other["phases"] == plain["phases"]
+
+
 def test_warm_ups_that_papers_give_as_shares_are_shares() -> None:
     for recipe in ("codev", "codevision", "codedance", "thyme"):
         assert compose.load("sft", ["scale=paper", f"+recipe={recipe}"]).values["sft"]["optim"]["warmup_steps"] == 0.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -9,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vtcli.algo.advantages import turn_level
+from vtcli.config import compose
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError
 from vtcli.rewards.codedance import CodedanceWeights, Scaling, Turns, adaptive, difficulty, turn_returns
 from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory
+from vtcli.signals import usage
 
 MUS = (0, 0.25, 0.5, 0.625, 0.75, 0.875, 1)
 
@@ -60,6 +63,24 @@ def test_an_outcome_reward_pays_nothing_for_tools():
     )  # d(0.5) = 0.3: 1.5 and 0.5 of it
 
 
+def test_the_bonus_of_deepeyes_by_hand():
+    """4.4: "positive signals for every successful tool execution upon accurate answer". Format and weights are the
+    recipe's; nothing depends on the group."""
+    group = [
+        signals(1, ["ok"], ["error"], []),  # 1 + 1, though one call of two failed
+        signals(1, ["no_output"], []),  # 1: no call was successful
+        signals(0, ["ok"], [], format_codedance=False),  # 0 - 0.2
+        signals(1, ["ok"], [], source="xince"),  # 1.2 + 1
+    ]
+    found = adaptive(group, math_tasks=("xince",), scaling=Scaling(term="conditional"))
+    assert [v.total for v in found] == pytest.approx([2.0, 1.0, -0.2, 2.2])
+    assert [v.parts["tool"] for v in found] == [1.0, 0.0, 0.0, 1.0]
+    (unjudged,) = adaptive(
+        [signals(None, ["ok"], [], unjudged=["answer_correct"])], scaling=Scaling(term="conditional")
+    )
+    assert (unjudged.total, unjudged.parts["tool"]) == (None, None)
+
+
 def test_the_sign_flips_at_two_thirds_by_default():
     assert difficulty(0.673) == pytest.approx(0, abs=2e-3)
 
@@ -102,6 +123,23 @@ def test_mathematical_tasks_have_weights_of_their_own():
     group = [signals(1, ["ok"], [], task="geometry"), signals(1, [], task="geometry", format_codedance=False)]
     found = adaptive(group, math_tasks=("geometry",))
     assert [v.total for v in found] == pytest.approx([1.2 + 2 * d, 0.8])
+
+
+def test_an_imported_row_has_the_weights_of_its_source():
+    """The released code routes by data_source. The configured task is whatever the user calls the imported set. All
+    right, a wrong format: 1.2 + 2 d - 0.4 for a mathematical source, 1 + 1.5 d - 0.2 for another."""
+    sample = Sample("s", "codedance_rl", "answer", "train", "?", "3", (), (), truth={"source": "xince"})
+    measured = asyncio.run(usage.measure(Trajectory("t", sample, (), (), (), Stop.ANSWERED, 0)))
+    assert (measured["source"], measured["task"]) == ("xince", "codedance_rl")
+    named = {key: measured[key] for key in ("source", "task")}
+    plain = named | {"source": "SA1B"}
+    group = [signals(1, ["ok"], [], format_codedance=False, **each) for each in (named, plain)]
+    math_tasks = compose.load("rl", ["+recipe=codedance", "scale=paper"]).values["rl"]["phases"][0]["reward"][
+        "math_tasks"
+    ]
+    d = difficulty(1.0)
+    found = adaptive(group, math_tasks=tuple(math_tasks))
+    assert [v.total for v in found] == pytest.approx([0.8 + 2 * d, 0.8 + 1.5 * d])
 
 
 def test_the_released_code_takes_the_mean_score_for_mu():

@@ -136,6 +136,7 @@ def test_usage_counts_attempts_and_successes(store):
     assert tokens > 100
     assert values == {
         "task": "zoom",
+        "source": None,
         "form": "answer",
         "stop": "answered",
         "turns": 5,

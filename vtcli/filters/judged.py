@@ -36,8 +36,8 @@ def agreed(
     judges: int = 2,
     unknown: Unknown = "drop",
 ) -> list[str | None]:
-    """Keeps questions that all judges find good, with a score of at least ``least``: CodeDance's quality control, which
-    a second model of 72B cross-validates (7.2)."""
+    """Keeps questions that all judges find good, with a score of at least ``least``: CodeDance's quality control
+    (7.2, table 7). Its 7.1 names "multi-judge filtering"; two judges are our reading."""
 
     def problem(scores: Scores) -> str | None:
         if len(scores) < judges:

@@ -32,11 +32,15 @@ class CodedanceWeights:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """d(mu) = sigma(gamma (1 - 2 mu)) - beta; as released, (1 + tanh(gamma (0.5 - mu))) / 2 - beta, the same."""
+    """d(mu) = sigma(gamma (1 - 2 mu)) - beta; as released, (1 + tanh(gamma (0.5 - mu))) / 2 - beta, the same.
+
+    [P] 8.2: logistic, falling in mu, one change of sign. [C]: the factor 2, which our text of the paper has lost.
+    """
 
     gamma: float = 4.0
     beta: float = 0.2
     mu: Literal["accuracy", "score"] = "accuracy"  # the group's mean of; as released: of w_acc acc + w_fmt fmt
+    term: Literal["adaptive", "conditional"] = "adaptive"  # conditional: DeepEyes' bonus instead (4.4, table 3)
 
     def __post_init__(self) -> None:
         if self.gamma < 0 or not 0 <= self.beta < 1:
@@ -66,18 +70,26 @@ def adaptive(
     """One verdict per member with ``per_turn``; None for a broken rollout.
 
     mu is the accuracy of the members whose answer was judged. rho is the share of calls that ran and showed something,
-    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples of ``math_tasks``
-    have ``math_weights``.
+    0 without a call. A call that shows nothing, such as one of comments only, has failed. Samples have ``math_weights``
+    where ``math_tasks`` names their source, as released (``data_source``), or their task.
+
+    Under ``scaling.term="conditional"`` a right answer with a call that ran and showed something has the tool's weight,
+    in place of d(mu) w(acc) rho. All else stays.
 
     Of four, one is right, so d(0.25) = sigma(2) - 0.2 = 0.6808. Right with two calls of which one failed:
     1 + 0 + 0.6808 x 1.5 x 0.5 = 1.5106.
     """
-    chosen = [math_weights if signals.values.get("task") in math_tasks else weights for signals in signals_G]
-    scale = group_scale(signals_G, chosen, scaling)
+    chosen = [math_weights if _named(signals, math_tasks) else weights for signals in signals_G]
+    scale = group_scale(signals_G, chosen, scaling) if scaling.term == "adaptive" else None
     return [
-        None if broken(signals) else _one(signals, weight, scale, turns)
+        None if broken(signals) else _one(signals, weight, scale, turns, scaling.term)
         for signals, weight in zip(signals_G, chosen, strict=True)
     ]
+
+
+def _named(signals: Signals, names: Sequence[str]) -> bool:
+    """True if the names have the sample's source, or its task. An imported row's task is what the user called it."""
+    return signals.values.get("source") in names or signals.values.get("task") in names
 
 
 def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights], scaling: Scaling) -> float | None:
@@ -93,7 +105,7 @@ def group_scale(signals_G: Sequence[Signals], weights: Sequence[CodedanceWeights
 
 
 def difficulty(mu: float, scaling: Scaling = SCALING) -> float:
-    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673."""
+    """d(mu): in (-beta, 1 - beta), falling; 0 at mu = 1/2 + ln((1 - beta) / beta) / (2 gamma), by default 0.673 [I]."""
     return (1 + math.tanh(scaling.gamma * (0.5 - mu))) / 2 - scaling.beta
 
 
@@ -109,12 +121,14 @@ def turn_returns(turn_calls: Sequence[Sequence[str]], turns: Turns) -> tuple[flo
     return tuple(returns)
 
 
-def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns) -> Verdict:
+def _one(signals: Signals, weights: CodedanceWeights, scale: float | None, turns: Turns, term: str) -> Verdict:
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     statuses = [status for turn in calls for status in turn]
     rho = statuses.count("ok") / len(statuses) if statuses else 0.0
     tool = 0.0 if rho * weights.tool == 0.0 else None
-    if tool is None and right is not None and scale is not None:
+    if tool is None and right is not None and term == "conditional":
+        tool = weights.tool * float(right > 0.5)
+    elif tool is None and right is not None and scale is not None:
         tool = weights.tool * scale * (weights.base + float(right > 0.5)) * rho
     parts = {
         "answer": scaled(weights.answer, right),

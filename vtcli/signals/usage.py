@@ -10,6 +10,7 @@ from vtcli.schema import CallStatus, PolicyTurn, Trajectory
 
 NAMES = (
     "task",
+    "source",
     "form",
     "stop",
     "turns",
@@ -24,7 +25,9 @@ NAMES = (
 
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
-    """``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
+    """``source`` is the set that an imported row comes from (``truth.source``), None where the row names none.
+
+    ``calls`` counts what the policy wrote, ``calls_ok`` what was carried out; ``calls_by_tool`` counts the latter by
     tool name, ``tools_ok`` the distinct ones. ``images`` includes the sample's; ``turns`` are the policy's;
     ``policy_tokens`` are the tokens that it sampled, None where they are not known. ``turn_calls`` has an entry per
     policy turn: how each of its calls ended, in order; a last turn whose calls were never carried out has none."""
@@ -32,6 +35,7 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     ok = Counter(result.name for result in trajectory.results if result.status == "ok" and result.name)
     return {
         "task": trajectory.sample.task,
+        "source": trajectory.sample.truth.get("source"),
         "form": trajectory.sample.form,
         "stop": str(trajectory.stop),
         "turns": len(turns),
