@@ -94,6 +94,10 @@ def test_pyvision_selects_what_it_learns_from() -> None:
     code = rl("+recipe=pyvision_image", "variant=code")
     assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
     assert code["updates_per_step"] == 4  # train_batch_size 64 in mini-batches of 16
+    video = rl("+recipe=pyvision_video", "variant=code")
+    assert (video["select"], video["fill"]) == (code["select"], code["fill"])
+    image_reward, video_reward = (each["phases"][0]["reward"] for each in (code, video))
+    assert video_reward == {**image_reward, "graded": True}  # numbers, compute_score_rule_mra
     limits = compose.load("eval", ["scale=paper", "+recipe=pyvision_video"]).values["eval"]["limits"]
     assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
     for other in (rl(f"+recipe={name}") for name in ("codev", "codevision", "codedance")):
@@ -136,7 +140,7 @@ def test_every_variant_composes_binds_and_says_what_it_is(recipe: str, variant: 
     if variant != "combined":  # one stage in place of two
         assert [p["name"] for p in plain.values["rl"]["phases"]] == [p["name"] for p in paper.values["rl"]["phases"]]
     origin = paper.origins["rl.phases.0.reward._target_"]
-    assert origin.startswith(f"conf/variant/{recipe.replace('video', 'image')}_{variant}.yaml:")
+    assert origin.startswith(f"conf/variant/{recipe}_{variant}.yaml:")
 
 
 @pytest.mark.parametrize(
