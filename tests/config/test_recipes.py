@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from stages import eval as eval_stage
 from vtcli.algo.losses import LossConfig
+from vtcli.algo.optim import Optim, learning_rate
 from vtcli.config import compose, recipes
-from vtcli.config.binding import bind
+from vtcli.config.binding import bind, convert
 from vtcli.errors import ConfigError
 from vtcli.schema import Signals
 
@@ -82,6 +84,15 @@ def test_advantages(recipe: str, advantage: tuple[str, bool], variant: tuple[str
 
 
 FILL = {"oversample": 1.0, "max_rounds": 1, "stop_when_full": False}
+
+
+def test_pyvisions_cold_start_is_not_all_warm_up() -> None:
+    """Section 3.4: 7K rows and one epoch are 55 steps of 128; the default of 50 warm-up steps would be most of them."""
+    values = compose.load("sft", ["scale=paper", "+recipe=pyvision_image"]).values["sft"]
+    assert (values["epochs"], steps := math.ceil(7000 / values["rows_per_step"])) == (1.0, 55)
+    optim = convert(values["optim"], Optim, "sft.optim")
+    rates = [learning_rate(optim, step, steps) for step in range(steps)]
+    assert rates.index(max(rates)) == 2  # three steps: 0.05 x 55, rounded up
 
 
 def test_pyvision_selects_what_it_learns_from() -> None:
