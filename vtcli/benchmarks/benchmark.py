@@ -82,7 +82,7 @@ class PublishedRow:
     """One row of a paper's table. ``values`` are by the names of our figures, as printed."""
 
     paper: str
-    table: str
+    table: str  # its number, or a figure: "figure 4"
     model: str
     values: Mapping[str, float]
     scored: str = "not stated"
