@@ -89,7 +89,8 @@ FILL = {"oversample": 1.0, "max_rounds": 1, "stop_when_full": False}
 def test_pyvisions_cold_start_is_not_all_warm_up() -> None:
     """Section 3.4: 7K rows and one epoch are 55 steps of 128; the default of 50 warm-up steps would be most of them."""
     values = compose.load("sft", ["scale=paper", "+recipe=pyvision_image"]).values["sft"]
-    assert (values["epochs"], steps := math.ceil(7000 / values["rows_per_step"])) == (1.0, 55)
+    steps = math.ceil(7000 / values["rows_per_step"])
+    assert (values["epochs"], steps) == (1.0, 55)
     optim = convert(values["optim"], Optim, "sft.optim")
     rates = [learning_rate(optim, step, steps) for step in range(steps)]
     assert rates.index(max(rates)) == 2  # three steps: 0.05 x 55, rounded up
