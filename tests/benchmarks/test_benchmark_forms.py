@@ -178,3 +178,11 @@ def test_a_recipes_sampling_comes_before_the_benchmarks() -> None:
     own = {"vstar": replace(shipped()["vstar"], generation=Generation(top_p=0.9))}
     assert generation_of("vstar", own, {}) == Generation(top_p=0.9)
     assert generation_of("zoom", own, by_recipe) == generation_of(None, own, by_recipe) == Generation()
+
+
+def test_pyvision_video_is_asked_at_its_own_temperature() -> None:
+    """Section 4: "PyVision-Video uses a temperature of 0.01"; top-k 20 is said of PyVision-Image alone."""
+    job = compose.load("eval", ["+recipe=pyvision_video", "benchmark=[vsi_bench]", "eval.model=none", "scale=paper"])
+    by_recipe = convert(job.values["eval"]["generation"], dict[str, Generation], "eval.generation")
+    assert generation_of("vsi_bench", shipped(), by_recipe) == Generation(temperature=0.01, top_k=None)
+    assert job.values["eval"]["top_k"] == 0  # all tokens

@@ -160,6 +160,10 @@ def test_a_printed_number_never_stands_alone() -> None:
     assert "model policy:v1 / PyVision-Image; scored by rule choices / not stated" in text
     assert "decoding T 0, 1 a question, 6 turns / T 0.01, avg@32, 30 turns, 32K tokens; 7 of 191 questions" in text
     assert "V*: 7 of 191 questions, 1 rollouts broke, 1 without an answer (wrong), 1 whose answer" in table.note
+    assert "PyVision-RL, table 3: PyVision-Image-SFT" in text
+    drawn = replace(benchmark, published=(replace(benchmark.published[0], table="figure 4"),))
+    table = published.table({"vstar": result}, {"vstar": drawn})
+    assert table is not None and "| CodeV, figure 4: Qwen2.5-VL-7B |" in printing.to_markdown(table)
     papers = results.plain(result, benchmark)["figures"][0]["published"]
     assert {"paper", "table", "model", "printed", "scored", "differs"} == set(papers[0])
 

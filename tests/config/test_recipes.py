@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from stages import eval as eval_stage
 from vtcli.algo.losses import LossConfig
+from vtcli.algo.optim import Optim, learning_rate
 from vtcli.config import compose, recipes
-from vtcli.config.binding import bind
+from vtcli.config.binding import bind, convert
 from vtcli.errors import ConfigError
 from vtcli.schema import Signals
 
@@ -84,6 +86,16 @@ def test_advantages(recipe: str, advantage: tuple[str, bool], variant: tuple[str
 FILL = {"oversample": 1.0, "max_rounds": 1, "stop_when_full": False}
 
 
+def test_pyvisions_cold_start_is_not_all_warm_up() -> None:
+    """Section 3.4: 7K rows and one epoch are 55 steps of 128; the default of 50 warm-up steps would be most of them."""
+    values = compose.load("sft", ["scale=paper", "+recipe=pyvision_image"]).values["sft"]
+    steps = math.ceil(7000 / values["rows_per_step"])
+    assert (values["epochs"], steps) == (1.0, 55)
+    optim = convert(values["optim"], Optim, "sft.optim")
+    rates = [learning_rate(optim, step, steps) for step in range(steps)]
+    assert rates.index(max(rates)) == 2  # three steps: 0.05 x 55, rounded up
+
+
 def test_pyvision_selects_what_it_learns_from() -> None:
     """Section 3.4: oversampling batch 32, training batch 16; 3.3: no variance out, broken ones out, ranked."""
     values = rl("+recipe=pyvision_video")
@@ -94,6 +106,10 @@ def test_pyvision_selects_what_it_learns_from() -> None:
     code = rl("+recipe=pyvision_image", "variant=code")
     assert (code["prompts_per_step"], code["select"]["drop_stops"]) == (64, ["max_tokens", "max_images"])
     assert code["updates_per_step"] == 4  # train_batch_size 64 in mini-batches of 16
+    video = rl("+recipe=pyvision_video", "variant=code")
+    assert (video["select"], video["fill"]) == (code["select"], code["fill"])
+    image_reward, video_reward = (each["phases"][0]["reward"] for each in (code, video))
+    assert video_reward == {**image_reward, "graded": True}  # numbers, compute_score_rule_mra
     limits = compose.load("eval", ["scale=paper", "+recipe=pyvision_video"]).values["eval"]["limits"]
     assert (limits["max_turns"], limits["max_tokens"]) == (30, 32768)  # section 4
     for other in (rl(f"+recipe={name}") for name in ("codev", "codevision", "codedance")):
@@ -136,7 +152,7 @@ def test_every_variant_composes_binds_and_says_what_it_is(recipe: str, variant: 
     if variant != "combined":  # one stage in place of two
         assert [p["name"] for p in plain.values["rl"]["phases"]] == [p["name"] for p in paper.values["rl"]["phases"]]
     origin = paper.origins["rl.phases.0.reward._target_"]
-    assert origin.startswith(f"conf/variant/{recipe.replace('video', 'image')}_{variant}.yaml:")
+    assert origin.startswith(f"conf/variant/{recipe}_{variant}.yaml:")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,10 @@ def test_pyvision_is_one_json_list_with_boxed_answers(tmp_path: Path) -> None:
     made = [read(tmp_path / "train.json", i, preset="pyvision_rl") for i in range(2)]
     assert [(item.question, item.answer) for item in made] == [("Which?\n(A) a, [b]", "A"), ("Which?", "{x}")]
     assert np.array_equal(made[1].pixels, PICTURES[2])
+    assert [item.truth["rule"] for item in made] == ["judge", "judge"]
+    (tmp_path / "train.json").write_text(json.dumps([rows[0] | {"answer": "2.5", "data_source": "vsi_numerical"}]))
+    numeric = read(tmp_path / "train.json", preset="pyvision_rl")  # [C] reward_score/__init__.py
+    assert numeric.truth == {"source": "vsi_numerical", "number": 2.5, "rule": "mra"}
     (tmp_path / "train.json").write_text(json.dumps(rows)[:-3])
     with pytest.raises(InputError, match="a JSON list without its end"):
         read(tmp_path / "train.json", preset="pyvision_rl")

@@ -10,6 +10,7 @@ from vtcli.algo.advantages import group_mean
 from vtcli.errors import ConfigError
 from vtcli.rewards.pyvision import accumulative
 from vtcli.schema import Completion, Group, PolicyTurn, Sample, Scored, Signals, Stop, Trajectory, Verdict
+from vtcli.signals import rules
 
 RUN = ("ok", "no_output", "error", "timeout")
 
@@ -32,6 +33,27 @@ def test_by_hand(given, paper, code):
     assert accumulative([given])[0].total == pytest.approx(paper)
     assert accumulative([given], counted=RUN)[0].total == pytest.approx(code)
     assert accumulative([given], per_call=0.0)[0].total == given.values["answer_correct"]  # the ablation
+
+
+@pytest.mark.parametrize(
+    ("given", "truth", "expected"),
+    [
+        # Relative error 0.17 is below 1 - 0.5, 1 - 0.55 ... 1 - 0.8: seven of ten thresholds, and right.
+        (83.0, 100.0, 0.7 + 0.2),
+        # 0.295 is below 1 - 0.7: five, which is right. 0.32 is not: four, which is wrong, so calls are not paid.
+        (70.5, 100.0, 0.5 + 0.2),
+        (68.0, 100.0, 0.4),
+        (1.0, 100.0, 0.0),
+    ],
+)
+def test_graded_numbers_as_the_released_code_pays_them(given, truth, expected):
+    """rule_match_verify.compute_score_rule_mra: the accuracy is the score, and from 0.5 on calls are paid as well."""
+    sample = Sample("s", "room", "answer", "test", "How far?", str(truth), (), (), {"rule": "mra", "number": truth})
+    score, right = rules.score(sample, str(given))
+    (found,) = accumulative([signals(right, ["ok"], ["error"], [], answer_score=score)], graded=True)
+    assert found.total == pytest.approx(expected)
+    (paper,) = accumulative([signals(right, ["ok"], ["error"], [], answer_score=score)])
+    assert paper.total == pytest.approx(1.2 * right)
 
 
 def test_calls_may_cost_something_whatever_the_answer():

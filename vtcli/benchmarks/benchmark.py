@@ -87,7 +87,7 @@ class PublishedRow:
     a model ruled."""
 
     paper: str
-    table: str
+    table: str  # its number, or a figure: "figure 4"
     model: str
     values: Mapping[str, float]
     scored: str = NOT_STATED

@@ -23,7 +23,8 @@ def table(results: Mapping[str, BenchmarkResult], benchmarks: Mapping[str, Bench
             if paper is None:
                 lines.append((*head, ours, Cell("–", hint="no paper prints it by this score"), Cell("–"), Cell("–")))
                 continue
-            where = Cell(f"{paper.paper}, table {paper.table}: {paper.model}", words=True)
+            source = paper.table if paper.table.startswith("figure ") else f"table {paper.table}"
+            where = Cell(f"{paper.paper}, {source}: {paper.model}", words=True)
             printed = Cell(f"{paper.values[figure.name]:g}")
             lines.append((*head, ours, printed, where, Cell(differs(result, figure, paper), words=True)))
     note = " ".join(_left_out(result) for result in results.values())

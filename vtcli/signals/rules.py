@@ -108,7 +108,8 @@ def counts(sample: Sample, text: str) -> Score:
 def mra(sample: Sample, text: str) -> Score:
     """Mean relative accuracy: the share of the thresholds 0.5, 0.55 … 0.95 whose complement is above the relative
     error; correct from a half on, as PyVision-RL's released code has it for VSI-Bench's numbers. One number is
-    expected, else 0; of a truth 0 only 0 is right."""
+    expected, else 0; of a truth 0 only 0 is right. That code reads the first number of the whole response, code
+    included; here the answer alone is read."""
     given, truth = numbers(text), float(sample.truth["number"])
     if len(given) != 1:
         return 0.0, 0

@@ -50,8 +50,8 @@ NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "va
 
 EXPECTED = "Every row needs question, answer and an image or a video."
 
-NUMERIC = ("numerical", "regression", "number")
-"""Types of problems by which SpaceR and VSI-Bench name a number."""
+NUMERIC = ("numerical", "regression", "number", "vsi_numerical")
+"""Types of problems by which SpaceR and VSI-Bench name a number, and PyVision-RL's data_source."""
 
 
 @dataclass(frozen=True, slots=True)
