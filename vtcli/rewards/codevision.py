@@ -170,7 +170,7 @@ def _exact(p: Play, rules: Rules) -> bool:
     if not p.required:
         return False
     if rules.exact == "set":
-        return set(p.required) == CORE.intersection(p.steps)
+        return frozenset(p.required) == CORE.intersection(p.steps)
     fits = "crop" not in p.required or p.iou >= rules.negligible
     return p.steps == p.required and p.clean and fits
 
