@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -19,6 +20,8 @@ from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import InputError
 from vtcli.schema import Sample, Scored, Signals
+from vtcli.signals import code, orientation
+from vtcli.signals.code import required
 from vtcli.signals.scorers import letters
 from vtcli.store.images import ImageStore
 
@@ -166,6 +169,20 @@ def test_a_column_that_a_form_reads_is_named(tmp_path: Path) -> None:
     bad = replace(mini, name="wemath", path="testmini-0.parquet")
     with pytest.raises(InputError, match=r"has no column 'option'; its columns are images, prompt"):
         loaded(tmp_path, bad)
+
+
+def test_the_turns_of_mvtoolbench_are_names_of_its_own(tmp_path: Path) -> None:
+    """They head its figures. No signal takes rotate_90, or a list of operations, for one of our transforms."""
+    mini = next(m for m in MINIATURES if m.name == "mvtoolbench")
+    (sample, _) = loaded(tmp_path, mini)
+    played = make_trajectory(sample, ["<answer>Exit</answer>"])
+    for measure in (code.measure, orientation.measure):
+        assert asyncio.run(measure(played))
+    assert required(sample.truth) is None
+    found = results.result(
+        "mvtoolbench", shipped()["mvtoolbench"], [Scored(played, Signals({}), None)], SETTING, seed=0
+    )
+    assert found is not None and "rotate_90" in {figure.name for figure in found.figures}
 
 
 def test_a_recipes_sampling_comes_before_the_benchmarks() -> None:

@@ -79,10 +79,56 @@ def test_codev_rows_have_one_image_as_bytes_and_info_as_text(tmp_path: Path) -> 
 
 
 def test_codevision_rows_need_what_undoes_their_transforms(tmp_path: Path) -> None:
-    info = {"question": "Which?", "transform": ["rotate_90", "crop"], "bbox_2d": [4, 2, 24, 12]}
+    """The set counts counter-clockwise: its code calls PIL's ``.rotate(90)`` rotate_90 (tool_use_judge.py,
+    _rotations_from_code) and expects rotate_(360 - degrees) in the same names (agent_loop.py, _expected_transforms).
+    So a counter-clockwise rotate_90 is undone by our clockwise rotate_90. Its box is of the upright picture of 20 x 30
+    pixels: x from 12 to 20 - 2 is y from 20 - 12 - 8 on in the picture of 30 x 20 that the turn makes.
+    """
+    info = {"question": "Which?", "transform": ["rotate_90", "crop"], "bbox_2d": [2, 4, 12, 24]}
     item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
-    assert item.truth["required"] == ["rotate_270", "crop"]
-    assert item.truth["boxes"] == [{"label": "target", "box": [4, 2, 24, 12]}]
+    assert item.truth["required"] == ["rotate_90", "crop"]
+    assert item.truth["boxes"] == [{"label": "target", "box": [4, 8, 24, 18]}]
+
+
+@pytest.mark.parametrize(
+    ("transform", "required", "box"),
+    [
+        (["crop"], ["crop"], [2, 4, 12, 14]),  # of the picture of 30 x 20 as it is
+        (["rotate_90"], ["rotate_90"], [4, 8, 14, 18]),  # of 20 x 30 upright: [y1, 20 - x2, y2, 20 - x1]
+        (["rotate_270", "crop"], ["rotate_270", "crop"], [16, 2, 26, 12]),  # [30 - y2, x1, 30 - y1, x2]
+        (["rotate_180", "crop"], ["rotate_180", "crop"], [18, 6, 28, 16]),
+        (["flip_horizontal", "crop"], ["flip_horizontal", "crop"], [18, 4, 28, 14]),
+        ({"flip_vertical": True, "crop": True}, ["flip_vertical", "crop"], [2, 6, 12, 16]),
+        (["rotate_90", "flip_horizontal"], ["flip_horizontal", "rotate_90"], [16, 8, 26, 18]),  # the turn, mirrored
+    ],
+)
+def test_a_codevision_crop_of_the_upright_picture_shows_its_box(
+    transform: Any, required: list[str], box: list[float], tmp_path: Path
+) -> None:
+    info = {"question": "Which?", "transform": transform, "bbox": [2, 4, 12, 14]}
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    assert item.truth["required"] == required and item.truth["boxes"][0]["box"] == box
+    quarter = bool({"rotate_90", "rotate_270"} & set(transform))
+    upright = np.zeros((30, 20) if quarter else (20, 30), np.uint8)
+    upright[4:14, 2:12] = 255
+    shown = Image.fromarray(upright)
+    flips = {"flip_horizontal": Image.Transpose.FLIP_LEFT_RIGHT, "flip_vertical": Image.Transpose.FLIP_TOP_BOTTOM}
+    for name in transform:
+        if name.startswith("rotate"):
+            shown = shown.rotate(int(name[7:]), expand=True)  # PIL turns counter-clockwise
+        elif name in flips:
+            shown = shown.transpose(flips[name])
+    assert shown.size == (30, 20) and shown.getbbox() == tuple(box)
+
+
+def test_degrees_are_clockwise_and_boxes_of_the_picture_as_shown_unless_a_mapping_says_so(tmp_path: Path) -> None:
+    info = {"question": "Which?", "transform": ["rotate_90"], "bbox": [2, 4, 12, 14]}
+    path = parquet(tmp_path, [deepeyes(extra_info=info)])
+    item = read(path, preset="codevision_rl", mapping={"sense": "clockwise", "box_image": "shown"})
+    assert item.truth["required"] == ["rotate_270"] and item.truth["boxes"][0]["box"] == [2, 4, 12, 14]
+    path = parquet(tmp_path, [deepeyes(extra_info=info | {"transform": "rotate"})])
+    with pytest.raises(RowProblem, match="its boxes are of the upright image, and rotate moves them"):
+        read(path, preset="codevision_rl")
 
 
 def test_codedance_images_are_bytes_in_a_list(tmp_path: Path) -> None:

@@ -73,6 +73,21 @@ CASES: dict[str, tuple[Trajectory, dict[str, Any], Keep, str | None]] = {
     "recovered": (played("error", "ok"), CROP, Keep(max_failed=1), None),
     "none": (played(), {}, Keep(), "fewer than 1 calls were carried out"),
     "direct": (played(), {}, Keep(min_calls=0), None),
+    "no turn": (
+        played("ok"),
+        CROP | {"required": ["rotate_90", "crop"]},
+        Keep(required=True),
+        "a required operation was not done",
+    ),
+    "no turn, and allowed": (played("ok"), CROP | {"required": ["rotate_90", "crop"]}, Keep(), None),
+    "guessed": (
+        played(),
+        {"required": ["rotate_90"]},
+        Keep(min_calls=0, required=True),
+        "a required operation was not done",
+    ),
+    "no tool": (played(), {"required": [], "zoom_labels": None}, Keep(min_calls=0, required=True), None),
+    "as required": (played("ok"), CROP | {"required": ["crop"]}, Keep(required=True), None),
     "many": (played("ok", "ok"), CROP, Keep(max_calls=1), "more than 1 calls"),
     "claimed": (
         played("ok"),

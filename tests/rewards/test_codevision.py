@@ -84,6 +84,8 @@ def test_the_budget_of_a_crop_telescopes_to_the_best_iou(ious):
         (["rotate_90"], ["rotate_90", "rotate_90"], None, False, True),  # a redundant step
         (["rotate_90"], ["rotate_180", "rotate_90"], None, False, False),  # an incorrect one
         (["rotate_90"], ["rotate_90"], [["error"], ["ok"]], False, True),  # an incorrect one that failed
+        (["rotate_270", "crop"], ["rotate", "rotate_270", ("crop", 0.6)], None, False, True),  # by 30 degrees first
+        (["rotate_90"], ["rotate_90", "rotate"], None, False, True),  # and afterwards
         (["rotate_90"], ["rotate_90", "resize"], [["ok"]], True, True),  # how the result is shown
         (["rotate_90"], ["rotate_90", "enhance"], None, True, True),  # an optional tool is no redundant one
         (["crop"], [("crop", 0.05)], None, False, True),  # shows nothing of the target

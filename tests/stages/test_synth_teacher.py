@@ -226,12 +226,15 @@ def test_a_dry_run_says_the_cost_and_asks_nothing(home: Path, capfd: pytest.Capt
     assert not (home / "dry").exists() and not list(home.glob(".work/synth-*"))
 
 
-def test_types_have_the_shares_that_were_asked_for(home: Path) -> None:
+def test_types_have_the_shares_that_were_asked_for(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with world.server() as server:
-        wanted = {"single_tool": 0.5, "error": 0.5, "no_tool": 0.0}
+        wanted = {"single_tool": 0.5, "error": 0.5, "no_tool": 0.0, "multi_crop": 0.5}
         told = said(made(world.config(home, server.url, keep=Keep(max_failed=1), shares=wanted)))
     assert told["types"] == {"single_tool": 2, "error": 2}
     assert told["dropped_rows"]["more single_tool than its share"] == 1
+    assert told["types_without_rows"] == ["multi_crop"]
+    shown = " ".join(capfd.readouterr().err.split())
+    assert "warning: synth.distil.shares asks for multi_crop, and no such row was kept." in shown
 
 
 def test_held_out_rows_have_pictures_of_their_own(home: Path, tmp_path: Path) -> None:

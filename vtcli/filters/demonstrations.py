@@ -47,6 +47,7 @@ class Keep:
     )
     min_cover: float | None = 0.5  # of a true box, shown by the best crop; where the truth has boxes
     min_iou: float | None = None  # of the best crop and a true box
+    required: bool = False  # what the row requires was done; a row that requires nothing may have no call
     nested: bool = False  # of several crops each lies inside the one before (CodeVision 3.2: shrinking windows)
     least: dict[str, float] = field(default_factory=dict[str, float])  # further signals: a judge's, say
 
@@ -63,6 +64,7 @@ def why_dropped(trajectory: Trajectory, signals: Signals, keep: Keep) -> str | N
         or _wrong(signals, keep)
         or _calls(trajectory, keep)
         or unverified(signals, keep.verified)
+        or (_undone(signals) if keep.required else None)
         or _elsewhere(signals, keep)
         or (_unnested(signals) if keep.nested else None)
         or _below(signals, keep)
@@ -169,6 +171,13 @@ def unverified(signals: Signals, verified: Literal["all", "not_false", "any"]) -
         return "claims an operation that was not done"
     shown = [operation["verified"] for operation in made if operation["image"] is not None]
     return "an operation that nothing verifies" if verified == "all" and None in shown else None
+
+
+def _undone(signals: Signals) -> str | None:
+    """An operation that the row requires and that was not done: the picture is not the upright one, say."""
+    made: Iterable[Mapping[str, Any]] = signals.values.get("operations") or ()
+    done = {operation["name"] for operation in made if operation["verified"] is not False}
+    return None if done.issuperset(signals.values.get("required") or ()) else "a required operation was not done"
 
 
 def _areas(signals: Signals) -> list[Mapping[str, float]]:

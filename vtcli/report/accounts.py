@@ -68,6 +68,11 @@ def distilled(said: Mapping[str, Any]) -> Iterator[Table | str]:
     lines = tuple((Cell(name, head=True), Cell(str(count))) for name, count in counts.items())
     title = f"{said['teacher']} on {said['data']}: {said['kept']} of {said['rows']} rows kept"
     yield Table(title, "", ("rows", ""), lines)
+    if absent := said.get("types_without_rows"):
+        yield (
+            f"warning: synth.distil.shares asks for {', '.join(absent)}, and no such row was kept. The other types "
+            "have their shares among themselves. See synth.distil.keep, and synth.distil.errors for the type error."
+        )
     usage = said["usage"]
     yield (
         f"{said['tries']} tries, {usage['requests']} requests ({usage['cached']} answered before), "

@@ -20,6 +20,9 @@ ORIENTATION = frozenset({"rotate_90", "rotate_180", "rotate_270", "flip_horizont
 CORE = ORIENTATION | {"crop"}
 """Operations that can be required (3.3.1)."""
 
+STEPS = CORE | {"rotate"}
+"""Operations that are a redundant step where they are not required (3.3.2 (a)): a turn by another angle is one."""
+
 NO_TOOL = frozenset({"resize", "other"})
 """Ways to show a result, and unnamed operations. They count neither as redundant nor as optional tools."""
 
@@ -44,7 +47,7 @@ class CodevisionWeights:
 class Rules:
     """Readings of the terms: the paper's first, the released code's second."""
 
-    exact: Literal["sequence", "set"] = "sequence"  # the required tools in order and no other of CORE | the same set
+    exact: Literal["sequence", "set"] = "sequence"  # the required tools in order, no other of STEPS | the same of CORE
     optional: Literal["not_required", "outside_core"] = "not_required"  # what counts as an optional tool
     compared: Literal["optional", "any"] = "optional"  # tools that divide a group into T+ and T-
     turn_limit: Literal["n+1", "max(2,n)"] = "n+1"
@@ -62,7 +65,7 @@ class Play:
 
     right: bool | None  # None: no judge answered
     required: tuple[str, ...]  # in the prescribed order
-    core: tuple[str, ...]  # operations that can be required, in the order in which they were done
+    steps: tuple[str, ...]  # operations of STEPS, in the order in which they were done
     used: frozenset[str]
     iou: float  # the best of all crops
     turns: int  # with calls
@@ -102,7 +105,7 @@ def play(signals: Signals) -> Play:
     return Play(
         right=None if right is None else right > 0.5,
         required=tuple(need(signals, "required")),
-        core=tuple(name for name in names if name in CORE),
+        steps=tuple(name for name in names if name in STEPS),
         used=frozenset(names) - NO_TOOL,
         iou=max((entry["iou"] or 0.0 for entry in seen if entry["name"] == "crop"), default=0.0),
         turns=sum(bool(turn) for turn in calls),
@@ -161,14 +164,15 @@ def _compared(p: Play, rules: Rules) -> bool:
 
 def _exact(p: Play, rules: Rules) -> bool:
     """The paper: "the complete sequence ... correctly and in the prescribed order, without any redundant or incorrect
-    steps". A crop that misses the target is not correct, nor is a call that fails. Only operations that can be required
-    are redundant: a contrast raised on the way is an optional tool."""
+    steps". A crop that misses the target is not correct, nor is a call that fails. Only turns, flips and crops are
+    redundant, a turn by another angle included: a contrast raised on the way is an optional tool. The released code
+    compares sets, and knows no turn by another angle."""
     if not p.required:
         return False
     if rules.exact == "set":
-        return set(p.required) == set(p.core)
+        return frozenset(p.required) == CORE.intersection(p.steps)
     fits = "crop" not in p.required or p.iou >= rules.negligible
-    return p.core == p.required and p.clean and fits
+    return p.steps == p.required and p.clean and fits
 
 
 def _turns_over(p: Play, rules: Rules) -> int:

@@ -47,6 +47,7 @@ class RowMapping:
     numeric: Paths = ("numeric",)
     required: Paths = ("required",)
     applied: Paths = ()  # operations that were done to the image: what undoes them is required
+    sense: Literal["clockwise", "counterclockwise"] = "clockwise"  # of the degrees in ``applied``
     search: Paths = ("search",)
     rule: Paths = ("rule",)
     tolerance: Paths = ("tolerance",)
@@ -61,6 +62,7 @@ class RowMapping:
     box_order: Literal["xyxy", "xywh", "yxyx"] = "xyxy"
     box_space: Literal["pixels", "unit", "percent", "thousand", "resized"] = "pixels"
     box_size: Paths = ()  # where [width, height] of the resized image stand, for box_space: resized
+    box_image: Literal["shown", "upright"] = "shown"  # upright: boxes are of the image before ``applied``
     box_label: str | None = None  # of boxes without a label
     split: Paths = ()  # the column that says which split a row is of
     splits: Mapping[str, tuple[str, ...]] | None = None  # the column's values for train, validation and test

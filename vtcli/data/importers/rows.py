@@ -34,14 +34,14 @@ import numpy as np
 from vtcli.data.generators.film import NAME, Footage
 from vtcli.data.generators.item import FLIP, NO_PIXELS, ROTATE, ZOOM, Item, Survey, item_id, stream, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
-from vtcli.data.importers import boxes, dialogues, hub, media, row_images, sources, texts
+from vtcli.data.importers import applied, dialogues, hub, media, row_images, sources, texts
 from vtcli.data.importers.mapping import RowMapping, chosen_rows, every, first, parsed, read_mapping, said_true
 from vtcli.data.importers.problems import Place, RowProblem
 from vtcli.data.importers.row_images import KeepImages
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Pixels
 from vtcli.schema import Json
-from vtcli.signals.code import OPERATIONS, REQUIRABLE
+from vtcli.signals.code import REQUIRABLE
 from vtcli.signals.rules import RULES
 from vtcli.store.parquet import CHAT_MARKER
 
@@ -139,7 +139,7 @@ def generate(
     pictures = (NO_PIXELS,) if encoded else tuple(pixels)
     found = truth.pop("boxes", None) if "boxes" in truth else parsed(first(row, columns.boxes))
     height, width = (encoded[0].height, encoded[0].width) if encoded else pictures[0].shape[:2]
-    targets = boxes.read(found, row, columns, (width, height), place)
+    targets = applied.targets(found, row, columns, (width, height), place)
     if form == "tool" and (len(given) > 1 or not (turn or targets)):
         lacks = "several images" if len(given) > 1 else "neither boxes nor turn: true"
         raise InputError(f"{place} has {lacks}, so it has no tool-supervised form: forms: [answer].")
@@ -433,10 +433,8 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
     """Operations that the answer needs, and whether there is something to search."""
     found: dict[str, Json] = {}
     required = parsed(first(row, columns.required))
-    if (applied := first(row, columns.applied)) is not None:
-        names = _names(applied)
-        turns = [_UNDO.get(name, name) for name in reversed(names) if name not in OPERATIONS]
-        required = [*turns, *(name for name in names if name in OPERATIONS)]
+    if (names := applied.operations(row, columns)) is not None:
+        required = applied.undoing(names)
     if required is not None:
         given = list(cast("Sequence[Any]", required)) if isinstance(required, list | tuple) else [required]
         unknown = [name for name in given if not isinstance(name, str) or name not in REQUIRABLE]
@@ -454,21 +452,6 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
             raise place_problem(place, "search is no truth value", f": search is {search!r}; expected true or false.")
         found["search"] = search
     return found
-
-
-_UNDO: Mapping[str, str] = {"rotate_90": "rotate_270", "rotate_270": "rotate_90"}
-"""Inverses of operations that are not their own ([C] CodeVision agent_loop.py: 360 - degrees). Turns are undone last
-first. A crop is no change to undo; it comes after them: "an image with incorrect orientation must be rotated first,
-regardless of the question" (CodeVision 3.4)."""
-
-
-def _names(applied: Any) -> list[str]:
-    """Operations in the shapes of CodeVision's ``transform``: a list, one text, or a dict of which the keys count."""
-    if isinstance(applied, str):
-        return [applied]
-    if isinstance(applied, Mapping):
-        return [str(key) for key, value in cast("Mapping[str, Any]", applied).items() if value not in (None, False)]
-    return [str(name) for name in applied] if isinstance(applied, list | tuple) else [str(applied)]
 
 
 def _number(answer: Any, place: Place) -> float:

@@ -20,6 +20,7 @@ def account(facts: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Di
         "rows": len(found),
         "kept": sum(o.chosen is not None for o in found),
         "types": dict(Counter(o.kind for o in found if o.kind)),
+        "types_without_rows": _absent(found, distiller.settings.shares),
         "dropped_rows": dict(Counter(o.why for o in found if o.why).most_common()),
         "tries": distiller.tries,
         "dropped_tries": dict(whys.most_common()),
@@ -29,6 +30,12 @@ def account(facts: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Di
         "price": codec.encode(price),
         "money": spent.money(price),
     }
+
+
+def _absent(found: Sequence[RowOutcome], wanted: Mapping[str, float]) -> list[str]:
+    """Types of demonstrations that have a share and of which no row is kept."""
+    kept = {outcome.kind for outcome in found}
+    return [name for name, share in wanted.items() if share > 0 and name not in kept]
 
 
 def write(folder: Path, said: Mapping[str, Any], found: Sequence[RowOutcome], distiller: Distiller) -> None:
