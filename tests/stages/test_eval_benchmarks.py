@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import teacher_server
 import tiny_model
 from benchmark_copies import parquet, struct, tsv, vstar_rows
+from judge_server import JudgeServer, Reaction
 from typer.testing import CliRunner
 
 from stages import eval as stage
@@ -100,6 +103,26 @@ def test_benchmarks_are_asked_scored_and_put_beside_printed_numbers(
     assert "### Benchmarks beside the baseline" in page and "later, %" in page
     tsv(shelf / "copies" / "VStarBench.tsv", vstar_rows(3))
     assert stage.run(config(shelf, "benchmark=[vstar,mine]", "eval.max_samples=1")).ref != made.ref
+
+
+@pytest.mark.parametrize("variant", [(), ("variant=code",)])
+def test_a_benchmark_is_scored_by_the_recipe_of_codev_where_answers_call_code(
+    shelf: Path, variant: tuple[str, ...]
+) -> None:
+    """Its rows do not say whether there is something to search, which the recipe's reward must know."""
+    code = "<think>I look.</think><code>\n```python\nimage.crop((0, 0, 28, 28)).save('a.png')\nprint('a.png')\n```\n</code>"
+    texts = (code, "<think>It is red.</think><answer>A</answer>")
+
+    def react(body: dict[str, Any], number: int) -> Reaction:
+        return teacher_server.said(texts[sum(message["role"] == "assistant" for message in body["messages"])])
+
+    with JudgeServer(react) as server:
+        asked = ["+recipe=codev", *variant, "benchmark=[vstar]", "eval.policy=endpoint", "eval.endpoint.calls=text"]
+        made = stage.run(config(shelf, *asked, f"eval.endpoint.url={server.url}", "eval.model=gpt-x"))
+    found = list(records.read(made.path / "trajectories.jsonl", Scored))
+    assert [len(s.trajectory.results) for s in found] == [1] * 4 and all(s.trajectory.answer for s in found)
+    assert {s.verdict for s in found} == {None}  # a benchmark is scored, not rewarded
+    assert json.loads((made.path / "benchmarks.json").read_text())["vstar"]["questions"] == 4
 
 
 def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:
