@@ -110,8 +110,8 @@ def test_a_benchmark_is_scored_by_the_recipe_of_codev_where_answers_call_code(
     shelf: Path, variant: tuple[str, ...]
 ) -> None:
     """Its rows do not say whether there is something to search, which the recipe's reward must know."""
-    code = "<think>I look.</think><code>\n```python\nimage.crop((0, 0, 28, 28)).save('a.png')\nprint('a.png')\n```\n</code>"
-    texts = (code, "<think>It is red.</think><answer>A</answer>")
+    code = "```python\nimage.crop((0, 0, 28, 28)).save('a.png')\nprint('a.png')\n```"
+    texts = (f"<think>I look.</think><code>\n{code}\n</code>", "<think>It is red.</think><answer>A</answer>")
 
     def react(body: dict[str, Any], number: int) -> Reaction:
         return teacher_server.said(texts[sum(message["role"] == "assistant" for message in body["messages"])])
