@@ -392,7 +392,7 @@ class _Rollouts:
 
     async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
         """The group's trajectories with their verdicts, by id."""
-        if self.imported:  # a reward may ask what others' rows do not say; vtcli judge scores the report
+        if self.imported or group.sample.task in self.config.benchmark:  # a reward may ask what their rows do not say
             return [found[request.id] for request in group.members]
         members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
         scored = await self.claims.rewarded(self.config.rewards[group.sample.form], members)

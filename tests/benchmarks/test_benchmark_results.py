@@ -128,6 +128,27 @@ def test_a_rule_and_a_judge_are_two_measures() -> None:
     assert (found["choices", "all"], found["judged", "all"]) == (0.5, 1.0)
 
 
+def test_right_and_faithful_over_all_stands_beside_table_5_of_codev() -> None:
+    """Right answers with a crop that shows it and without one, a wrong one with such a crop, two without a verdict, and
+    one that was not measured: 1 of 4."""
+    seen: list[dict[str, Any]] = [{"faithful": 1}, {"faithful": 0}, {"faithful": 1}]
+    seen += [{"unjudged": ["faithful"]}, {"unjudged": ["faithful"]}, {"faithful": None}]
+    replies = ["B", "B", "A", "B", "A", "B"]
+    found = [scored(n, reply, **signals) for n, (reply, signals) in enumerate(zip(replies, seen, strict=True))]
+    benchmark = shipped()["vstar"]
+    result = results.result("vstar", benchmark, found, SETTING, seed=0)
+    assert result is not None
+    last = result.figures[-1]
+    assert (last.name, last.score, last.answers, last.estimate) == ("faithful", "judged", 4, wilson(1, 4))
+    table = published.table({"vstar": result}, {"vstar": benchmark})
+    assert table is not None
+    text = printing.to_markdown(table)
+    assert "| 68 | CodeV, table 5: CodeV-7B-RL |" in text
+    assert "scored by judged (Qwen2.5-VL-72B) / rule, and GPT-4o" in text
+    bare = results.result("vstar", benchmark, [scored(1, "B")], SETTING, seed=0)  # nobody asked what a tool showed
+    assert bare is not None and "faithful" not in {figure.name for figure in bare.figures}
+
+
 def test_the_oracle_is_no_judge() -> None:
     benchmark = replace(shipped()["vstar"], judged=True)
     result = results.result("vstar", benchmark, [scored(1, "B", answer_correct=1)], ORACLE, seed=0)

@@ -243,6 +243,21 @@ def test_what_the_truth_asks_for(truth, needs, searched):
     assert (required(truth), search(truth)) == (needs, searched)
 
 
+@pytest.mark.parametrize(
+    ("truth", "searched"),
+    [
+        ({"source": "chart"}, True),
+        ({"source": "GeoQA"}, False),
+        ({"source": "GeoQA", "search": True}, True),  # the row itself goes before
+        ({"source": "chart", "boxes": []}, False),
+        ({"choices": ["a"]}, None),
+    ],
+)
+def test_rows_of_others_are_visual_searches_by_their_source(truth, searched):
+    assert search(truth, ["vstar", "chart"]) is searched
+    assert search({"source": "chart"}) is None  # nobody named sources
+
+
 def test_what_undoes_a_mirrored_turn():
     for start in ("transpose", "transverse"):
         steps = {"rotate_90": "rot90", "flip_horizontal": "hflip", "flip_vertical": "vflip"}

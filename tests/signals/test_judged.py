@@ -178,6 +178,11 @@ def test_the_released_judge_of_codev_sees_the_whole_reply(store: ImageStore) -> 
     judge = FakeJudge(None)
     assert measured(measure, other, judge)["unjudged"] == ["reply_evidence"]
     assert [case.rubric for case in judge.cases] == ["codev_code_calculation"]
+    for source, rubric in [("chart", "codev_code_search"), ("GeoQA", "codev_code_calculation")]:
+        judge = FakeJudge(0.5)  # verl's data_source, kept as truth.source, whatever the own name of the set is
+        row = replace(played, sample=replace(sample, task="own", truth={**sample.truth, "source": source}))
+        measured(measure, row, judge)
+        assert [case.rubric for case in judge.cases] == [rubric]
     text = reply.reply(make_trajectory(sample, [calls[0], "<answer>K</answer>"], store))
     assert text.startswith("<think>Look.</think><tool_call>") and text.endswith("\nimage 1\n<answer>K</answer>")
     assert "<image>" not in text  # a mark in text is no image

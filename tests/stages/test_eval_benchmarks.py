@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import teacher_server
 import tiny_model
 from benchmark_copies import parquet, struct, tsv, vstar_rows
-from judge_server import JudgeServer, honest
+from judge_server import JudgeServer, Reaction, honest
 from typer.testing import CliRunner
 
 from stages import eval as stage
@@ -114,6 +116,26 @@ def test_an_override_adds_the_judge_and_its_rows_stand_beside_its_figures(shelf:
     papers = {(f["score"], f["figure"]): {row["paper"] for row in f["published"]} for f in figures}
     assert (papers["choices", "macro"], papers["judged", "macro"]) == (set(), {"ToolsRL"})
     assert "CodeV" in papers["choices", "all"] and not papers["judged", "all"]
+
+
+@pytest.mark.parametrize("variant", [(), ("variant=code",)])
+def test_a_benchmark_is_scored_by_the_recipe_of_codev_where_answers_call_code(
+    shelf: Path, variant: tuple[str, ...]
+) -> None:
+    """Its rows do not say whether there is something to search, which the recipe's reward must know."""
+    code = "```python\nimage.crop((0, 0, 28, 28)).save('a.png')\nprint('a.png')\n```"
+    texts = (f"<think>I look.</think><code>\n{code}\n</code>", "<think>It is red.</think><answer>A</answer>")
+
+    def react(body: dict[str, Any], number: int) -> Reaction:
+        return teacher_server.said(texts[sum(message["role"] == "assistant" for message in body["messages"])])
+
+    with JudgeServer(react) as server:
+        asked = ["+recipe=codev", *variant, "benchmark=[vstar]", "eval.policy=endpoint", "eval.endpoint.calls=text"]
+        made = stage.run(config(shelf, *asked, f"eval.endpoint.url={server.url}", "eval.model=gpt-x"))
+    found = list(records.read(made.path / "trajectories.jsonl", Scored))
+    assert [len(s.trajectory.results) for s in found] == [1] * 4 and all(s.trajectory.answer for s in found)
+    assert {s.verdict for s in found} == {None}  # a benchmark is scored, not rewarded
+    assert json.loads((made.path / "benchmarks.json").read_text())["vstar"]["questions"] == 4
 
 
 def test_videos_are_asked_as_uniform_frames_without_tools(shelf: Path) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vtcli.algo.clusters import cluster_sums, interval
 from vtcli.algo.metrics import Estimate, wilson
-from vtcli.benchmarks.aggregates import Figure, GradedAnswer
+from vtcli.benchmarks.aggregates import Figure, GradedAnswer, mean
 from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
 from vtcli.schema import Json, Scored, Stop
 from vtcli.signals.scorers.grade import NOTHING, Grade
 
 JUDGED = "judged"
 """The measure by the run's judge, beside the scorers'."""
+
+FAITHFUL = "faithful"
+"""The figure of CodeV's table 5 (arXiv 2511.19661): answers that are right and whose tools showed what was asked for,
+over all. Right is the first scorer's word, and the judge's what a tool showed (``signals.faithful``)."""
 
 ORACLE = "oracle"
 """``RunSetting.judge`` of a run without a model that judges: it has no judged figures."""
@@ -73,6 +77,8 @@ def result(
     ruled = graded(benchmark, JUDGED, whole) if asked else []
     if ruled:
         figures += figures_of(name, JUDGED, benchmark.aggregate(ruled), ruled, seed)
+    if any(FAITHFUL in row.values for row in benchmark.published) and (joint := _faithful(benchmark, whole)):
+        figures += figures_of(name, JUDGED, [replace(each, name=FAITHFUL) for each in mean(joint)], joint, seed)
     scorer = benchmark.scorer(benchmark.scores[0])
     headline = [_grade(s, scorer) for s in whole]
     return BenchmarkResult(
@@ -101,6 +107,19 @@ def graded(benchmark: Benchmark, score: str, found: Sequence[Scored]) -> list[Gr
         return [_outcome(s, float(v), benchmark) for s, v in verdicts if isinstance(v, int | float)]
     scorer = benchmark.scorer(score)
     return [_outcome(s, _grade(s, scorer).score, benchmark) for s in found]
+
+
+def _faithful(benchmark: Benchmark, found: Sequence[Scored]) -> list[GradedAnswer]:
+    """1 for an answer that is right and faithful, else 0. Left out are those without a measurement, and right ones
+    without the judge's verdict."""
+    outcomes: list[GradedAnswer] = []
+    for scored, right in zip(found, graded(benchmark, benchmark.scores[0], found), strict=True):
+        shown, unjudged = (scored.signals.values.get(name) for name in ("faithful", "unjudged"))
+        if isinstance(shown, int | float):
+            outcomes.append(replace(right, score=right.score * shown))
+        elif "faithful" in (unjudged or ()) and right.score == 0:
+            outcomes.append(right)
+    return outcomes
 
 
 def _grade(scored: Scored, scorer: Callable[..., Grade]) -> Grade:

@@ -104,8 +104,8 @@ def step_rewards(signals: Signals, steps: Steps) -> list[float | None]:
     if search is None and lines:
         raise ConfigError(
             "the reward codev.tapo needs the signal 'search', whether the task is a visual search, and the truth of "
-            "the sample does not say; give truth.boxes or truth.search in the data, or set the reward's "
-            "steps.assume_search"
+            "the sample does not say; give truth.boxes or truth.search in the data, or a column of sources "
+            "(signals.code.searches names those that are visual searches), or set the reward's steps.assume_search"
         )
     usual = _evidence(signals, len(lines)) if search else [0.0] * len(lines)
     return [steps.red_line if crossed else score for score, crossed in zip(usual, lines, strict=True)]

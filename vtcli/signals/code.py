@@ -36,16 +36,16 @@ _UNDO: Mapping[str, tuple[str, ...]] = {
 }
 
 
-async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
+async def measure(trajectory: Trajectory, *, searches: Sequence[str] = ()) -> Mapping[str, Any]:
     """``operations``: in order, {turn, name, image, verified, box, iou}. ``turn`` is the policy turn, from 0. ``name``
     is the canonical name. ``image`` is the image made, or None. ``box`` is the part shown then, in pixels of image 0's
     original. ``iou`` is its best IoU with a true box. Both are None if unknown. A claim that led to no image has
     ``verified`` None.
 
     ``required``: the names that the truth asks for, in order; [] where it asks for none, None where it does not say.
-    ``search``: whether the task is a visual search, None where the truth does not say."""
+    ``search``: whether the task is a visual search, None where neither the truth nor ``searches`` says."""
     truth = trajectory.sample.truth
-    return {"operations": operations(trajectory), "required": required(truth), "search": search(truth)}
+    return {"operations": operations(trajectory), "required": required(truth), "search": search(truth, searches)}
 
 
 def required(truth: Mapping[str, Json]) -> list[str] | None:
@@ -57,11 +57,16 @@ def required(truth: Mapping[str, Json]) -> list[str] | None:
     return [*_UNDO[truth.get("transform") or "none"], *(["crop"] if truth.get("boxes") else [])]
 
 
-def search(truth: Mapping[str, Json]) -> bool | None:
-    """``truth.search``, or whether there are ``truth.boxes``."""
+def search(truth: Mapping[str, Json], searches: Sequence[str] = ()) -> bool | None:
+    """``truth.search``, or whether there are ``truth.boxes``, or whether ``truth.source`` is one of ``searches``.
+
+    Example: of ``searches`` vstar and chart, rows of ``vstar`` are visual searches, and rows of ``GeoQA`` are none.
+    """
     if "search" in truth:
         return truth["search"]
-    return bool(truth.get("boxes")) if truth.keys() & {"transform", "boxes", "primitives"} else None
+    if truth.keys() & {"transform", "boxes", "primitives"}:
+        return bool(truth.get("boxes"))
+    return truth["source"] in searches if searches and "source" in truth else None
 
 
 # Names

@@ -27,14 +27,16 @@ async def measure(
     rubrics: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
     """``reply_evidence``: one score in [0, 1], None without a verdict, for broken rollouts, and where the judge cannot
-    be asked. ``rubrics`` names the rubric of a task; any other task has ``rubric``."""
+    be asked. ``rubrics`` names the rubric of a source (``truth.source``, verl's data_source) or, where it names none,
+    of a task. Any other row has ``rubric``."""
     sample = trajectory.sample
     if trajectory.stop is Stop.BROKEN or not judge.knows("evidence", sample):
         return {"reply_evidence": None}
+    by_source = rubrics or {}
     made = [index for result in trajectory.results for index in result.images if index < len(trajectory.images)]
     case = Case(
         about="evidence",
-        rubric=(rubrics or {}).get(sample.task, rubric),
+        rubric=by_source.get(str(sample.truth.get("source")), by_source.get(sample.task, rubric)),
         texts={"question": sample.question[:QUESTION_CHARS], "reply": reply(trajectory)[-REPLY_CHARS:]},
         images=(*trajectory.images[: len(sample.images)], *(trajectory.images[i] for i in made[:MADE_IMAGES])),
         trajectory=trajectory,
