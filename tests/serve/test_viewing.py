@@ -245,6 +245,8 @@ def test_a_run_under_way_in_a_browser(tmp_path: Path, chromium: Any) -> None:
 
 @pytest.mark.slow
 def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path, chromium: Any) -> None:
+    from playwright.sync_api import expect
+
     grown(tmp_path, "trajectories.jsonl", 0, 1, 2)
     later = [rollout(ImageStore(tmp_path / "images"), number) for number in (31, 32, 33, 34)]
     found = TrajectoryFeed(stored(ArtifactStore(tmp_path), str(tmp_path)))
@@ -260,7 +262,7 @@ def test_a_card_that_is_out_of_date_loads_the_list_again(tmp_path: Path, chromiu
         page.locator(".filters output", has_text="4 of 4 shown").wait_for(timeout=10_000)
         late = 'vtcli.cards(0, ["<p>of the list before</p>"]); document.title = "came late"'
         held[0].fulfill(body=late, content_type="text/javascript")
-        page.wait_for_function("document.title === 'came late'")
+        expect(page).to_have_title("came late")
         page.locator("details.card summary").first.click()
         page.locator("details.card[open] pre", has_text="word31").wait_for(timeout=10_000)
 
