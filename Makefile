@@ -57,7 +57,7 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -q --durations=25 -m "slow and not rounds and not slurm and not wide"
 
-# The attacks on the sandbox at every tier, as root (when run by root) and as an ordinary user: about five minutes.
+# The attacks on the sandbox at each weaker tier, as an ordinary user: about five minutes. test-slow has the strongest.
 test-sandbox: setup
 	$(BIN)/python -m pytest -q -m "rounds and not wide" tests/sandbox tests/attacks
 

@@ -75,6 +75,12 @@ def test_the_page_of_files_says_what_the_files_say() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_page_holds_both_sides_of_a_merge(page: Path) -> None:
+    sides = [line for line in page.read_text().splitlines() if line.startswith(("<<<<<<< ", ">>>>>>> "))]
+    assert sides == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_and_paths_exist(page: Path) -> None:
     text, missing = _ABSENT.sub("", page.read_text()), list[str]()
     for link in _LINK.findall(text):
