@@ -76,7 +76,7 @@ test-vllm-engines: setup-vllm
 	$(VLLM_TESTS) tests/engines/vllm/test_vllm_async.py
 	$(VLLM_TESTS) tests/engines/vllm tests/families/test_released_templates.py --ignore tests/engines/vllm/test_vllm_async.py
 
-# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; half an hour, before a release.
+# What .ci/run leaves out: the other cells of engine x family, tier x user, engine x ranks; a quarter of an hour, before a release.
 test-wide: setup-vllm
 	$(BIN)/python -m pytest -q -m wide tests/attacks tests/engines/learner
 	for family in $(VLLM_FAMILIES); do $(VLLM_WIDE) tests/contracts/test_policy.py -k "[$$family-vllm" || [ $$? = 5 ]; done
