@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from vtcli.cli import findings
+from vtcli.cli import findings, stages
 from vtcli.cli.doctor import doctor
 from vtcli.config import machine
+from vtcli.config.compose import Job
 from vtcli.config.machine import CudaDevice, Needs
 from vtcli.errors import ConfigError, EngineError
 
@@ -89,6 +90,24 @@ def test_what_runs_is_let_through_and_an_unknown_scale_is_not(nvidia_smi: Path) 
     machine.require("tiny", None, SCALES)
     with pytest.raises(ConfigError, match="expected one of tiny, gpu, node"):
         machine.require("huge", None, SCALES)
+
+
+def test_a_package_that_a_run_does_without_is_not_needed(nvidia_smi: Path) -> None:
+    nvidia_smi.write_text("NVIDIA H100, 81559\n" * 8)
+    with pytest.raises(EngineError, match="vllm_that_is_not_there is not installed"):
+        machine.require("node", None, SCALES)
+    machine.require("node", None, SCALES, unused=("vllm_that_is_not_there",))
+
+
+def test_training_and_transformers_need_no_vllm(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi.write_text("NVIDIA H100, 81559\n")
+    there = machine.installed
+    monkeypatch.setattr(machine, "installed", lambda module: module != "vllm" and there(module))
+    for stage, engine in (("sft", "vllm"), ("rl", "hf")):
+        stages.require_machine(Job(stage, {"scale": "gpu", "engine": {"name": engine}}, {}))
+    for engine in ("vllm", "vllm_server"):
+        with pytest.raises(EngineError, match="vllm is not installed"):
+            stages.require_machine(Job("rl", {"scale": "gpu", "engine": {"name": engine}}, {}))
 
 
 def test_looking_for_a_package_does_not_import_it() -> None:

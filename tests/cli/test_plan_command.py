@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from vtcli.cli import cost
 from vtcli.cli.main import app
 from vtcli.engines import calibrate
-from vtcli.errors import ConfigError, InputError, VtcliError
+from vtcli.errors import ConfigError, EngineError, InputError, VtcliError
 from vtcli.plan.constants import ON_ANY_DEVICE, SOURCES, Constants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,6 +202,16 @@ def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None
     )
     assert found.constants.matmul_efficiency > 0  # how large it is depends on what else this machine does
     assert found.arch.text.layers == sizes["layers"]
+
+
+def test_a_disturbed_measurement_is_refused_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = {"matmul_efficiency": -0.85, "decode_overhead_s": 0.01}
+    monkeypatch.setattr(calibrate, "measure", lambda *_: {"kind": "CPU", "constants": constants, "gpu": None})
+    with pytest.raises(EngineError, match=r"matmul_efficiency=-0\.85, and every constant is above 0"):
+        calibrate.write(tmp_path / "plan.json", "qwen2_5_vl", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fit_prints_overrides_to_paste(tmp_path: Path) -> None:

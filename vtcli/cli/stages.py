@@ -103,7 +103,7 @@ def _with_inputs(plan: CommandPlan, argv: list[str]) -> CommandPlan:
     if not pipeline.leaves_out(plan):
         return plan
     job = next(compose.jobs(plan))
-    _require_machine(job)
+    require_machine(job)
     request = pipeline.CommandRequest.of(plan, argv, job.values)
     if request is None or not request.unnamed:
         return plan
@@ -150,7 +150,7 @@ def _check(plan: CommandPlan) -> None:
     from vtcli.runs.run import RunSettings
 
     for job in compose.jobs(plan):
-        _require_machine(job)
+        require_machine(job)
         compose.build(stage_parts(plan.stage)[0], job)
         compose.located(job, partial(RunSettings.of, job.values, plan.stage))
         if plan.stage in IN_RANKS:
@@ -183,11 +183,15 @@ def stage_parts(stage: str) -> tuple[type[Any], Callable[[Any], Any]]:
     return module.Config, module.run
 
 
-def _require_machine(job: Job) -> None:
+def require_machine(job: Job) -> None:
+    """Refuses a job whose scale this machine cannot run. Training alone and the engine ``hf`` need no vLLM."""
     from vtcli.config import compose, machine
 
     if job.stage in ON_ACCELERATOR and (job.values.get(job.stage) or {}).get("policy") != "endpoint":
-        machine.require(str(job.values["scale"]), _model_of(job), compose.scales())
+        named = str((job.values.get("engine") or {}).get("name"))
+        generates = job.stage != "sft" and named.startswith("vllm")
+        unused = () if generates else ("vllm",)
+        machine.require(str(job.values["scale"]), _model_of(job), compose.scales(), unused=unused)
 
 
 def _first_rank() -> bool:

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,8 +98,9 @@ def choose_scale() -> tuple[str, str]:
     return chosen, f"scale=auto: {len(devices)} × {names} found, so scale={chosen}"
 
 
-def require(scale: str, model: str | None, scales: Mapping[str, Needs]) -> None:
-    """Refuse a scale that this machine cannot run, before anything is loaded.
+def require(scale: str, model: str | None, scales: Mapping[str, Needs], *, unused: Collection[str] = ()) -> None:
+    """Refuse a scale that this machine cannot run, before anything is loaded. ``unused``: packages that a scale names
+    and this run does without.
 
     Raises:
         EngineError: lists everything that is missing and names the largest scale that would run here.
@@ -107,10 +108,10 @@ def require(scale: str, model: str | None, scales: Mapping[str, Needs]) -> None:
     needs = scales.get(scale)
     if needs is None:
         raise ConfigError(f"scale={scale}: expected one of {', '.join(scales)}.")
-    missing = lacking(needs)
+    missing = lacking(needs, unused)
     if not missing:
         return
-    runs = [name for name, other in scales.items() if not lacking(other)]
+    runs = [name for name, other in scales.items() if not lacking(other, unused)]
     what = f" with model {model}" if model else ""
     hint = f"What would run here: scale={runs[-1]}." if runs else "No scale runs here: see `vtcli doctor`."
     raise EngineError(
@@ -120,8 +121,8 @@ def require(scale: str, model: str | None, scales: Mapping[str, Needs]) -> None:
     )
 
 
-def lacking(needs: Needs) -> list[str]:
-    """The unmet needs, a line each."""
+def lacking(needs: Needs, unused: Collection[str] = ()) -> list[str]:
+    """The unmet needs, a line each; without packages that are ``unused``."""
     devices, missing = gpus(), list[str]()
     wanted = f"{needs.gpus} CUDA device{'s' if needs.gpus > 1 else ''} of {needs.gpu_memory_gib:g} GiB memory or more"
     if needs.gpus and not devices:
@@ -131,7 +132,7 @@ def lacking(needs: Needs) -> list[str]:
     small = [d for d in devices if d.memory_gib < needs.gpu_memory_gib]
     if needs.gpus and small:
         missing.append(f"{small[0].name} has {small[0].memory_gib:g} GiB memory; it needs {wanted}")
-    missing += [_package_advice(p) for p in needs.packages if not installed(p)]
+    missing += [_package_advice(p) for p in needs.packages if p not in unused and not installed(p)]
     return missing
 
 

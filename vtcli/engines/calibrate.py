@@ -57,8 +57,18 @@ class _Bench:
 
 
 def write(path: Path, family: str, sizes: Mapping[str, Any]) -> None:
-    """Measure everything and write it to ``path``; ``sizes`` are those of the family's tiny model."""
+    """Measure everything and write it to ``path``; ``sizes`` are those of the family's tiny model.
+
+    Raises:
+        EngineError: a value makes no sense, as other programs took the machine meanwhile. Nothing is written.
+    """
     found = measure(family, sizes)
+    wrong = [f"{name}={value:.3g}" for name, value in found["constants"].items() if not value > 0]
+    if wrong:
+        raise EngineError(
+            f"measured {', '.join(wrong)}, and every constant is above 0: other programs took the machine meanwhile. "
+            f"Nothing was written to {path}. Measure again when it is idle."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(found, indent=2) + "\n")
