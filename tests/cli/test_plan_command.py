@@ -204,9 +204,7 @@ def test_what_is_measured_here_plans_the_tiny_model_here(tmp_path: Path) -> None
     assert found.arch.text.layers == sizes["layers"]
 
 
-def test_a_disturbed_measurement_is_refused_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disturbed_measurement_is_refused_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     constants = {"matmul_efficiency": -0.85, "decode_overhead_s": 0.01}
     monkeypatch.setattr(calibrate, "measure", lambda *_: {"kind": "CPU", "constants": constants, "gpu": None})
     with pytest.raises(EngineError, match=r"matmul_efficiency=-0\.85, and every constant is above 0"):
