@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -264,8 +264,8 @@ class _Rollouts:
         """Scored trajectories in the order of the questions, and the continuations of the probe.
 
         Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
-        unless it broke; what its judge left without a verdict is measured again. The reward comes last: it is
-        arithmetic on the signals of whole groups.
+        unless it broke; what its judge left without a verdict is measured again. A group is rewarded as soon as it is
+        whole: a reward that asks what the rows do not say ends the run at the first.
         """
         config, path = self.config, self.stage.work / "trajectories.jsonl"
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
@@ -281,11 +281,23 @@ class _Rollouts:
         unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
         unjudged += [trajectory for name, trajectory in made.items() if name not in found]
         left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
+        groups_of, rewarded = {r.id: group for group in groups for r in group.members}, dict[int, Sequence[Scored]]()
 
-        def keep(trajectory: Trajectory, signals: Signals) -> None:
+        async def reward(group: GroupRequest) -> None:
+            members = [found[request.id] for request in group.members]
+            # A reward may ask what rows of benchmarks and of others do not say.
+            if not (self.imported or group.sample.task in config.benchmark):
+                given = [(member.trajectory, member.signals) for member in members]
+                scored = await self.claims.rewarded(config.rewards[group.sample.form], given)
+                members = sorted(scored, key=lambda s: s.trajectory.id)
+            rewarded[id(group)] = members
+
+        async def keep(trajectory: Trajectory, signals: Signals) -> None:
             scored = portable(Scored(trajectory, signals, None))
             journal.add(scored)
             found[trajectory.id] = scored
+            if all(member.id in found for member in groups_of[trajectory.id].members):
+                await reward(groups_of[trajectory.id])
 
         try:
             if unjudged or left or probing:
@@ -301,13 +313,13 @@ class _Rollouts:
             for begin in range(0, len(unjudged), MEASURED):
                 some = unjudged[begin : begin + MEASURED]
                 for trajectory, signals in zip(some, await self.measure(some), strict=True):
-                    keep(trajectory, signals)
+                    await keep(trajectory, signals)
             async with AsyncExitStack() as opened:  # the model, once for trajectories and continuations
                 stream = await opened.enter_async_context(self._stream(left)) if left else None
                 if stream is not None:
                     await self._draw("eval", stream, left, keep, list(found.values()))
-                scored = await asyncio.gather(*(self._rewarded(group, found) for group in groups))
-                members = [member for group in scored for member in group]
+                await asyncio.gather(*(reward(group) for group in groups if id(group) not in rewarded))
+                members = [member for group in groups for member in rewarded[id(group)]]
                 _check(members, config, self.stage, self.measure)
                 return members, await self._continue(opened, stream, samples, members) if probing else None
         finally:
@@ -355,7 +367,8 @@ class _Rollouts:
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        measure = self.measure if other is None else self._measured_as_texts
+        # An endpoint's ids stand for texts only.
+        measure = self.measure if other is None else lambda some: self.measure([without_tokens(t) for t in some])
         parts = (policy, chat, self.worlds, config.limits, measure)
         try:
             yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
@@ -366,16 +379,12 @@ class _Rollouts:
                 await other.endpoint.close()
                 sys.stderr.write(f"{config.model}: {other.cost}\n")
 
-    async def _measured_as_texts(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
-        """Signals of trajectories of an endpoint, whose ids stand for texts only."""
-        return await self.measure([without_tokens(trajectory) for trajectory in trajectories])
-
     async def _draw(
         self,
         title: str,
         stream: Stream,
         requests: Sequence[RolloutRequest],
-        keep: Callable[[Trajectory, Signals], None],
+        keep: Callable[[Trajectory, Signals], Awaitable[None]],
         earlier: Sequence[Scored] = (),
     ) -> None:
         """Rolls out and measures, with a bar for each task; ``earlier`` was finished before."""
@@ -384,19 +393,11 @@ class _Rollouts:
             for scored in earlier:
                 bars.add(scored.trajectory.sample.task, score_so_far(scored.trajectory, scored.signals))
 
-            def finished(trajectory: Trajectory, signals: Signals) -> None:
-                keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
+            async def finished(trajectory: Trajectory, signals: Signals) -> None:
+                await keep(without_tokens(trajectory) if self.family is None else trajectory, signals)
                 bars.advance(trajectory.sample.task, score_so_far(trajectory, signals))
 
             await stream.each(requests, finished, self.config.concurrency)
-
-    async def _rewarded(self, group: GroupRequest, found: Mapping[str, Scored]) -> list[Scored]:
-        """The group's trajectories with their verdicts, by id."""
-        if self.imported or group.sample.task in self.config.benchmark:  # a reward may ask what their rows do not say
-            return [found[request.id] for request in group.members]
-        members = [(found[request.id].trajectory, found[request.id].signals) for request in group.members]
-        scored = await self.claims.rewarded(self.config.rewards[group.sample.form], members)
-        return sorted(scored, key=lambda s: s.trajectory.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,24 +426,23 @@ def _benchmark_results(
     config: Config, found: Sequence[Scored], label: str, judge: str
 ) -> dict[str, results.BenchmarkResult]:
     """Figures of each benchmark, from the stored trajectories alone."""
-    measured: dict[str, results.BenchmarkResult] = {}
-    for name, benchmark in config.benchmark.items():
+
+    def setting(name: str) -> results.RunSetting:
         decoding = Drawing(*config.asked(name)).words(config.limits.max_turns, config.frames)
-        setting = results.RunSetting(label, judge, decoding)
-        if one := results.result(name, benchmark, found, setting, seed=config.seed):
-            measured[name] = one
-    return measured
+        return results.RunSetting(label, judge, decoding)
+
+    return results.of_each(config.benchmark, found, setting, seed=config.seed)
 
 
 def _facts(config: Config, model: str, parents: Mapping[str, Artifact]) -> dict[str, str]:
     """The report's header."""
     if config.policy == "imported":
         return {"model": model, "policy": "imported", "files": str(config.imported.path)}
-    env = {"environment": read_card(config.env).name}
+    header = {"model": model, "environment": read_card(config.env).name}
     chosen = {k.replace("_", " "): str(getattr(config, k)) for k in FACTS}
     calls = {"calls": config.endpoint.calls} if config.policy == "endpoint" else {}
     calls |= {"frames of a video": str(config.frames)} if config.frames is not None else {}
-    return {k: p.ref for k, p in parents.items()} | {"model": model} | env | chosen | calls
+    return {k: p.ref for k, p in parents.items()} | header | chosen | calls
 
 
 def _finish(config: Config, stage: StageRun, model: str, parents: Mapping[str, Artifact], rolled: _Results) -> Artifact:

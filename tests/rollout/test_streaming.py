@@ -334,7 +334,7 @@ def test_each_trajectory_is_told_while_another_is_at_work_and_no_more_than_wante
     first = asyncio.Event()
     worlds = Worlds(slow=lambda sample, turn: first.wait() if sample == "slow" else asyncio.sleep(0))
 
-    def finished(trajectory: Trajectory, signals: Signals) -> None:
+    async def finished(trajectory: Trajectory, signals: Signals) -> None:
         told.append(trajectory.sample.id)
         most.append(worlds.open)
         first.set()  # whoever waits for the slow one before the others are told never ends

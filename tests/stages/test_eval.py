@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,19 @@ def test_a_recipes_own_reward_sees_all_rollouts_of_a_question(home: Path) -> Non
     found = [s for s in scored(made) if s.verdict]
     assert sorted(s.reward for s in found) == [30, 30, 31, 31, 32, 32]
     assert made.manifest.summary["answer.all.reward"] == 31.0
+
+
+def test_a_reward_that_asks_what_the_rows_do_not_say_ends_the_run_at_once(home: Path) -> None:
+    def asks(signals_G: Sequence[Signals]) -> list[Verdict | None]:
+        raise ConfigError("the truth does not say if there is something to search")
+
+    given = config(home, "asks", policy="oracle", concurrency=1, rewards={"tool": asks, "answer": asks})
+    before = set(home.glob(".work/eval-*/trajectories.jsonl"))
+    with pytest.raises(ConfigError, match="something to search"):
+        stage.run(given)
+    (log,) = set(home.glob(".work/eval-*/trajectories.jsonl")) - before
+    assert len(list(records.read(log, Scored))) == 1  # of 24 questions
+    shutil.rmtree(log.parent)  # other tests look for their own
 
 
 def test_the_same_command_again_finds_its_report(home: Path) -> None:

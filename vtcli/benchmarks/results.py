@@ -95,6 +95,14 @@ def result(
     )
 
 
+def of_each(
+    benchmarks: Mapping[str, Benchmark], found: Sequence[Scored], setting: Callable[[str], RunSetting], *, seed: int
+) -> dict[str, BenchmarkResult]:
+    """``result`` of each benchmark that was asked, by its name; ``setting`` is told the name."""
+    every = {name: result(name, one, found, setting(name), seed=seed) for name, one in benchmarks.items()}
+    return {name: one for name, one in every.items() if one is not None}
+
+
 def answered(name: str, found: Sequence[Scored]) -> list[Scored]:
     """The trajectories of one benchmark that did not break."""
     return [s for s in found if s.trajectory.sample.task == name and s.trajectory.stop is not Stop.BROKEN]

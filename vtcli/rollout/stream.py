@@ -92,10 +92,13 @@ class Stream:
         return StreamResult(dict(sorted(run.done.items())), cancelled, seconds)
 
     async def each(
-        self, requests: Sequence[RolloutRequest], finished: Callable[[Trajectory, Signals], None], concurrency: int
+        self,
+        requests: Sequence[RolloutRequest],
+        finished: Callable[[Trajectory, Signals], Awaitable[None]],
+        concurrency: int,
     ) -> None:
         """Rolls out and measures trajectories, at most ``concurrency`` at a time. ``finished`` is told each one as soon
-        as it is measured.
+        as it is measured; an error of it ends the others.
 
         Raises:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
@@ -104,7 +107,7 @@ class Stream:
 
         async def one(request: RolloutRequest) -> None:
             async with room:
-                finished(*await run.member(request))
+                await finished(*await run.member(request))
 
         async with _mendable(), asyncio.TaskGroup() as tasks:
             for request in requests:
