@@ -265,7 +265,7 @@ class _Rollouts:
 
         Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
         unless it broke; what its judge left without a verdict is measured again. A group is rewarded as soon as it is
-        whole: a reward that asks what the rows do not say ends the run at the first.
+        whole. So a reward that asks what rows do not say ends the run early.
         """
         config, path = self.config, self.stage.work / "trajectories.jsonl"
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
@@ -277,8 +277,7 @@ class _Rollouts:
         journal, merged = Journal(path), config.merge is not None
         probing = config.probe is not None and not config.shard
         found = {name: s for name, s in stored.items() if merged or s.trajectory.stop is not Stop.BROKEN}
-        again = [] if merged else found.values()  # a shard has done that
-        unjudged = [s.trajectory for s in again if s.signals.values.get("unjudged")]
+        unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged") and not merged]
         unjudged += [trajectory for name, trajectory in made.items() if name not in found]
         left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
         groups_of, rewarded = {r.id: group for group in groups for r in group.members}, dict[int, Sequence[Scored]]()
@@ -367,8 +366,9 @@ class _Rollouts:
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        # An endpoint's ids stand for texts only.
-        measure = self.measure if other is None else lambda some: self.measure([without_tokens(t) for t in some])
+        measure = self.measure if other is None else (  # its ids stand for texts only
+            lambda trajectories: self.measure([without_tokens(trajectory) for trajectory in trajectories])
+        )
         parts = (policy, chat, self.worlds, config.limits, measure)
         try:
             yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
