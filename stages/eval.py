@@ -366,10 +366,7 @@ class _Rollouts:
             )
         clock, room = (opened.clock, opened.cache_tokens) if opened else (None, None)
         places = None if room is None else Admission(room, config.limits.max_tokens)
-        measure = self.measure if other is None else (  # its ids stand for texts only
-            lambda trajectories: self.measure([without_tokens(trajectory) for trajectory in trajectories])
-        )
-        parts = (policy, chat, self.worlds, config.limits, measure)
+        parts = (policy, chat, self.worlds, config.limits, self._measure_texts if other else self.measure)
         try:
             yield Stream(*parts, clock=clock, claims=self.claims, admission=places)
         finally:
@@ -378,6 +375,9 @@ class _Rollouts:
             if other is not None:
                 await other.endpoint.close()
                 sys.stderr.write(f"{config.model}: {other.cost}\n")
+
+    async def _measure_texts(self, trajectories: Sequence[Trajectory]) -> list[Signals]:
+        return await self.measure([without_tokens(t) for t in trajectories])  # an endpoint's ids stand for texts only
 
     async def _draw(
         self,

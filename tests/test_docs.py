@@ -121,6 +121,7 @@ def composable() -> list[str]:
     return sorted(c for c in found if c.split()[1] in STAGES and "--config-dir" not in c and "recipe=R" not in c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", composable())
 def test_commands_compose(command: str) -> None:
     """The stage accepts every key and choice that the page names. What stands for a value of the user's is left out."""

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import forked
 import pytest
 
 HEAVY = ("torch", "transformers", "deepspeed", "mlflow", "hydra", "numpy", "pyarrow", "rich", "yaml")
@@ -29,9 +30,7 @@ RARELY_USED = (
 
 
 def vtcli(*argv: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vtcli", *argv]
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **env}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    return forked.done("vtcli", [*argv], cwd, **env)
 
 
 def test_help_lists_what_works_and_nothing_else(tmp_path: Path) -> None:
@@ -290,6 +289,7 @@ with store.draft("base", "model", parents=[data], config={}, seed=12, fingerprin
     assert "data.bin" in done.stderr
 
 
+@pytest.mark.slow
 def test_recipes_are_validated_at_every_scale_for_every_stage(tmp_path: Path) -> None:
     """One recipe with a variant; tests/config/test_recipes.py composes and binds all."""
     done = vtcli("config", "validate", "codedance", cwd=tmp_path)

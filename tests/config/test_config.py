@@ -176,6 +176,7 @@ def test_every_recipe_composes_at_every_scale_and_its_plug_points_bind(recipe: s
     assert compose.check_plug_points(job) >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "group", ["model", "tracker", "advantage", "loss", "optim", "prompt", "data", "signals", "env"]
 )

@@ -136,6 +136,7 @@ def test_a_recipe_brings_its_environment(recipe: str, env: str, code_env: str) -
     ] == ("codedance")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "variant"), VARIANTS)
 def test_every_variant_composes_binds_and_says_what_it_is(recipe: str, variant: str) -> None:
     tiny, paper = (

@@ -57,6 +57,7 @@ def client(home: Path):
     return MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
 
 
+@pytest.mark.slow
 def test_two_processes_may_start_on_a_fresh_database(started) -> None:
     home, said = started
     for output, errors in said:
@@ -251,6 +252,7 @@ tracker.close()
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_told_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=120)
     lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -47,6 +47,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_killed_template_loses_its_episodes_and_the_pool_recovers(world: World) -> None:
     async def go() -> None:
         pool = world.pool

@@ -48,6 +48,7 @@ ok 1 []
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("starter", "tiers"),
     [

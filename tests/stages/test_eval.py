@@ -364,6 +364,7 @@ def contents(report: Artifact) -> dict[str, bytes]:
     return {name: re.sub(rb'"wall_s": [0-9.e-]+', b"", data) for name, data in files.items()}
 
 
+@pytest.mark.slow
 def test_shards_are_put_together_to_what_one_run_gives(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {"samples_per_question": 2, "temperature": 1.0, "max_samples": 5, "label": "policy"}
     drawn["concurrency"] = 1  # what is computed beside a rollout moves the last bit of its log-probabilities

@@ -213,6 +213,7 @@ def matrix(home: Path) -> Artifact:
     return stage.run(compose.build(stage.Config, job))
 
 
+@pytest.mark.slow
 def test_the_matrix_has_every_recipe_with_its_totals_or_the_reason(matrix: Artifact) -> None:
     columns = pq.read_table(matrix.path / "matrix.parquet").to_pydict()
     found = json.loads((matrix.path / "matrix.json").read_text())

@@ -94,7 +94,8 @@ def sizes(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1])
 def test_images_on_disk_stop_growing_and_a_resumed_run_is_the_same(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -186,6 +186,7 @@ def _die_at(step: int, root: Path) -> None:
     sys.addaudithook(hook)
 
 
+@pytest.mark.slow
 def test_kill_9_before_every_single_step_leaves_a_whole_version_or_none(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     made = []

@@ -10,7 +10,9 @@ import multiprocessing.connection
 import os
 import runpy
 import socket
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from multiprocessing.process import BaseProcess
@@ -24,11 +26,19 @@ IMPORTED = (
 )
 
 
-def start(program: str, words: list[str], env: Mapping[str, str], folder: Path, output: Path) -> BaseProcess:
-    """``python -m program words``, or ``python program`` where it ends with ``.py``; both streams go to ``output``."""
+def start(
+    program: str,
+    words: list[str],
+    env: Mapping[str, str],
+    folder: Path,
+    output: Path,
+    errors: Path | None = None,
+) -> BaseProcess:
+    """``python -m program words``, or ``python program`` where it ends with ``.py``. Both streams go to ``output``, or
+    standard error to ``errors``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED])
-    process = context.Process(target=_run, args=(program, words, dict(env), str(folder), str(output)))
+    process = context.Process(target=_run, args=(program, words, dict(env), str(folder), str(output), errors))
     before = dict(os.environ)
     os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # with the first, the server is started
     try:
@@ -67,10 +77,27 @@ def two_ranks(
             rank.join()
 
 
-def _run(program: str, words: list[str], env: dict[str, str], folder: str, output: str) -> None:
+def done(program: str, words: list[str], folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """The same to its end, within two minutes, with its streams apart."""
+    with tempfile.TemporaryDirectory() as name:
+        output, errors = Path(name) / "output", Path(name) / "errors"
+        process = start(program, words, {**os.environ, "CUDA_VISIBLE_DEVICES": "", **env}, folder, output, errors)
+        process.join(120)
+        code = process.exitcode
+        process.kill()
+        assert code is not None, f"{program} {words} has not ended: {errors.read_text()[-2000:]}"
+        return subprocess.CompletedProcess([program, *words], code, output.read_text(), errors.read_text())
+
+
+def _run(
+    program: str, words: list[str], env: dict[str, str], folder: str, output: str, errors: Path | None = None
+) -> None:
     with Path(output).open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    if errors is not None:
+        with errors.open("wb") as file:
+            os.dup2(file.fileno(), 2)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)

@@ -56,6 +56,7 @@ def test_frozen_parameters_and_the_reference_leave_too():
         assert sleeper.step(rows, loss) == plain.step(rows, loss)
 
 
+@pytest.mark.slow
 def test_every_tensor_of_the_states_is_elsewhere_while_it_sleeps():
     """Without a GPU both places are host memory: that a tensor has moved shows in its address."""
     trained = learner(zero_stage=2)
@@ -68,6 +69,7 @@ def test_every_tensor_of_the_states_is_elsewhere_while_it_sleeps():
     assert {state.value for state in zero.offloaded_states} == {"hp_params", "lp_params", "lp_grads", "optim_states"}
 
 
+@pytest.mark.slow
 def test_a_sleeping_learner_refuses_work(tmp_path):
     trained = learner(zero_stage=2)
     trained.sleep(weights=False)

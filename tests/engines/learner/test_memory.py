@@ -41,6 +41,7 @@ def parts(found: fake_step.Pass) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_a_step_of_the_7b_model_fits_on_eight_gpus(found) -> None:
     table = parts(found)
     for name, size in [*table.items(), ("together", sum(table.values())), ("usable", USABLE_GIB)]:

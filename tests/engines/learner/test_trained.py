@@ -108,6 +108,7 @@ def test_merged_weights_are_pefts_own():
     same(found, plain, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 3])
 def test_adapters_go_on_from_a_checkpoint_bit_for_bit(tmp_path, stage):
     pytest.importorskip("peft")
