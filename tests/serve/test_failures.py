@@ -147,6 +147,6 @@ def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_
             (choice,) = (reply[-1] if stream else reply)["vtcli"]["choices"]
             assert [call["status"] for step in choice["steps"] for call in step["calls"]] == ["ok"]
         assert pool.stats.templates == 3 and server.agent.rolling == 0
-        await until(lambda: pool.stats.live == 0, 1)
+        await until(lambda: pool.stats.live == 0)
 
     served(tmp_path, Script(slow, DONE), work, card=env_card("codev"))

@@ -75,9 +75,9 @@ def evaluate(home: Path, name: str, model: Path, killed_at: int | None = None) -
     asked: list[Request] = []
     keep, count = ProbeRun.keep, 0
 
-    def deadly(self: ProbeRun, *given: Any) -> None:
+    async def deadly(self: ProbeRun, *given: Any) -> None:
         nonlocal count
-        keep(self, *given)
+        await keep(self, *given)
         count += 1
         if count == killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
