@@ -190,7 +190,6 @@ def test_a_host_that_others_reach_needs_a_key(monkeypatch: pytest.MonkeyPatch) -
         compose.build(stage.Config, compose.load("serve", words))
 
 
-@pytest.mark.slow
 def test_sigterm_ends_it_well(server: Server) -> None:
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0
