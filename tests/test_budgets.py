@@ -6,6 +6,7 @@ A budget is a reason to think, not to split a thought in two: what is over it st
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,12 @@ def test_no_two_types_share_a_name() -> None:
                 found.setdefault(node.name, []).append(place)
     found[STAGE_CONFIG] = [place for place in found[STAGE_CONFIG] if not place.startswith("stages/")]
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_a_bench_finds_what_it_takes_from_the_tests() -> None:
+    """A bench is run by hand, where ``tests/support`` is not on the path."""
+    names = "|".join(path.stem for path in (ROOT / "tests" / "support").glob("*.py"))
+    takes = re.compile(rf"^(?:import|from) (?:{names})\b", re.MULTILINE)
+    benches = {path.name: path.read_text() for path in (ROOT / "tests" / "bench").glob("*.py")}
+    lost = [name for name, text in benches.items() if takes.search(text) and "import _support" not in text]
+    assert not lost and sum(bool(takes.search(text)) for text in benches.values()) >= 8

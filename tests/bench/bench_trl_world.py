@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _support  # noqa: F401  # its path
 import numpy as np
 from qwen_views import sizing
 
