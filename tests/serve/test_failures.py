@@ -135,6 +135,7 @@ def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_
         assert pool is not None
         for stream in (False, True):
             server.agent.policy = Script(slow, DONE)
+            await until(lambda: pool.stats.live == 0)  # the one before has closed
             asked = asyncio.create_task(server.post(stream=stream))
             await until(lambda: pool.stats.live == 1)
             await asyncio.sleep(0.2)
