@@ -264,8 +264,7 @@ class _Rollouts:
         """Scored trajectories in the order of the questions, and the continuations of the probe.
 
         Every trajectory is stored as soon as it is measured, and what an earlier attempt stored is not done again,
-        unless it broke; what its judge left without a verdict is measured again. A group is rewarded as soon as it is
-        whole. So a reward that asks what rows do not say ends the run early.
+        unless it broke; what its judge left without a verdict is measured again. Whole groups are rewarded at once.
         """
         config, path = self.config, self.stage.work / "trajectories.jsonl"
         asked = [(sample, config.asked(sample.task)) for sample in samples.values()]
@@ -280,23 +279,24 @@ class _Rollouts:
         unjudged = [s.trajectory for s in found.values() if s.signals.values.get("unjudged") and not merged]
         unjudged += [trajectory for name, trajectory in made.items() if name not in found]
         left = [r for group in groups for r in group.members if r.id not in found and r.id not in made]
-        groups_of, rewarded = {r.id: group for group in groups for r in group.members}, dict[int, Sequence[Scored]]()
+        place_of = {r.id: place for place, group in enumerate(groups) for r in group.members}
+        rewarded: dict[int, Sequence[Scored]] = {}  # by the group's place
 
-        async def reward(group: GroupRequest) -> None:
-            members = [found[request.id] for request in group.members]
+        async def reward(place: int) -> None:
+            sample, members = groups[place].sample, [found[request.id] for request in groups[place].members]
             # A reward may ask what rows of benchmarks and of others do not say.
-            if not (self.imported or group.sample.task in config.benchmark):
+            if not (self.imported or sample.task in config.benchmark):
                 given = [(member.trajectory, member.signals) for member in members]
-                scored = await self.claims.rewarded(config.rewards[group.sample.form], given)
+                scored = await self.claims.rewarded(config.rewards[sample.form], given)
                 members = sorted(scored, key=lambda s: s.trajectory.id)
-            rewarded[id(group)] = members
+            rewarded[place] = members
 
         async def keep(trajectory: Trajectory, signals: Signals) -> None:
             scored = portable(Scored(trajectory, signals, None))
             journal.add(scored)
             found[trajectory.id] = scored
-            if all(member.id in found for member in groups_of[trajectory.id].members):
-                await reward(groups_of[trajectory.id])
+            if all(member.id in found for member in groups[place_of[trajectory.id]].members):
+                await reward(place_of[trajectory.id])
 
         try:
             if unjudged or left or probing:
@@ -317,8 +317,8 @@ class _Rollouts:
                 stream = await opened.enter_async_context(self._stream(left)) if left else None
                 if stream is not None:
                     await self._draw("eval", stream, left, keep, list(found.values()))
-                await asyncio.gather(*(reward(group) for group in groups if id(group) not in rewarded))
-                members = [member for group in groups for member in rewarded[id(group)]]
+                await asyncio.gather(*(reward(place) for place in range(len(groups)) if place not in rewarded))
+                members = [member for place in range(len(groups)) for member in rewarded[place]]
                 _check(members, config, self.stage, self.measure)
                 return members, await self._continue(opened, stream, samples, members) if probing else None
         finally:

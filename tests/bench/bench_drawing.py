@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import tiny_model
 
 from vtcli.engines.policies import Engine, Placement

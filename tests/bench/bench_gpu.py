@@ -1,8 +1,7 @@
 """The learner's step on this GPU: seconds, MFU and peak memory, each beside what ``vtcli plan`` computes.
 
 python -m vtcli.engines.trials.model start qwen2_5_vl like_3b
-python tests/bench/bench_gpu.py start           # a table; about a minute a line on an H100
-python tests/bench/bench_gpu.py start 4096 3    # rows of so many tokens instead, with so many images
+python tests/bench/bench_gpu.py start           # a table; one to four minutes a line on an H100
 
 Weights are random and so are the pictures; neither changes what a step costs. Each line is a process of its own, so
 that its peak is its own.
@@ -14,9 +13,9 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,16 +23,15 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.learner.throughput import peak_memory
-from vtcli.engines.probes import probe, probing
-from vtcli.engines.trials.learner import nothing
-from vtcli.families.family import Family
+from vtcli.engines.probes import probing
+from vtcli.engines.trials.device import data_sheet
+from vtcli.engines.trials.learner import nothing, row
 from vtcli.families.table import in_environment, open_family
 from vtcli.plan import memory, steptime
 from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.constants import Constants
-from vtcli.plan.hardware import GPUS, Cluster
+from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Lengths, Workload, shape
-from vtcli.schema import TrainRow
 
 STEPS = 3
 IMAGE = (1008, 756)
@@ -48,7 +46,7 @@ class Case:
     images: int
     trained: int  # tokens of a row that the policy wrote
     micro: int  # tokens of a micro-batch
-    offload: str = "optimizer"
+    offload: Literal["none", "optimizer"] = "optimizer"
     checkpointing: bool = True
     freeze_vision: bool = False
 
@@ -64,17 +62,13 @@ SMALL = (Case(2, 2048, 1, 64, 4096, offload="none"),)
 """Without a GPU: that the program runs, no more."""
 
 
-def main(folder: str, *given: str) -> None:
+def main(folder: str) -> None:
     cuda = torch.cuda.is_available()
-    cases = CASES if cuda else SMALL
-    if given:
-        tokens, images = map(int, given)
-        cases = tuple(replace(case, tokens=tokens, images=images, trained=tokens // 4) for case in cases)
     sys.stdout.write(f"{torch.cuda.get_device_name() if cuda else 'CPU'}, torch {torch.__version__}, {folder}\n\n")
     head = "rows × tokens, images | micro-batch | offload | checkpointing | vision | s a step | plan's | tokens/s"
     sys.stdout.write(f"| {head} | MFU | peak GiB | plan's |\n|---|--:|---|---|---|--:|--:|--:|--:|--:|--:|\n")
     sys.stdout.flush()
-    for case in cases:
+    for case in CASES if cuda else SMALL:
         argv = [sys.executable, "-W", "ignore", __file__, folder, "--case", json.dumps(asdict(case))]
         done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
         lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
@@ -90,7 +84,7 @@ def measure(folder: Path, case: Case) -> None:
         zero_stage=2 if cuda else 0,
         dtype="bfloat16" if cuda else "float32",
         batch_tokens=case.micro,
-        offload=case.offload,  # type: ignore[arg-type]  # one of its names
+        offload=case.offload,
         activation_checkpointing=case.checkpointing,
     )
     optim = Optim(freeze_vision=case.freeze_vision)
@@ -99,7 +93,7 @@ def measure(folder: Path, case: Case) -> None:
     _say(f"model loaded in {time.perf_counter() - start:.1f} s")
     learner = DeepSpeedLearner(model, family, view, optim=optim, backend=backend, total_steps=10)
     _say(f"learner ready after {time.perf_counter() - start:.1f} s")
-    rows = [_row(family, nth, case) for nth in range(case.rows)]
+    rows = [row(family, nth, (case.tokens, case.trained), IMAGE, case.images) for nth in range(case.rows)]
     times: list[float] = []
     if cuda:
         torch.cuda.empty_cache()  # what the start has left is not the step's
@@ -119,18 +113,6 @@ def measure(folder: Path, case: Case) -> None:
 
 def _say(what: str) -> None:
     sys.stderr.write(f"{what}\n")
-
-
-def _row(family: Family, nth: int, case: Case) -> TrainRow:
-    pictures = [probe(nth * case.images + at, family, IMAGE) for at in range(case.images)]
-    prompt = family.chat.prompt("Look closely.", "<image>" * case.images + "What is it?", pictures)
-    (word, *_) = family.chat.encode_turn("it")
-    ids = (*prompt, *[word] * (case.tokens - len(prompt)))
-    if len(ids) != case.tokens or len(prompt) + case.trained > case.tokens:
-        raise SystemExit(f"{case.images} images of {IMAGE} and {case.trained} tokens are more than {case.tokens}")
-    mask = tuple(int(i >= len(ids) - case.trained) for i in range(len(ids)))
-    advantages = tuple((1.0 if nth % 2 else -1.0) * m for m in mask)
-    return TrainRow(str(nth), ids, mask, tuple(pictures), tuple(-1.0 * m for m in mask), advantages)
 
 
 def _print(arch: Architecture, case: Case, backend: Backend, seconds: float, peak: float) -> None:
@@ -166,8 +148,7 @@ def _print(arch: Architecture, case: Case, backend: Backend, seconds: float, pea
     cells: list[Any] = [f"{case.rows} × {case.tokens}, {case.images}", case.micro, case.offload]
     cells += ["on" if case.checkpointing else "off", "frozen" if case.freeze_vision else "trained", f"{seconds:.2f}"]
     rate = case.rows * case.tokens / seconds
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    gpu = next((gpu for kind, gpu in GPUS.items() if kind.split("-")[0] in name), None) if name else None
+    gpu = data_sheet() if torch.cuda.is_available() else None
     if gpu is None:
         cells += ["", f"{rate:,.0f}", "", "", ""]
     else:
@@ -185,4 +166,4 @@ if __name__ == "__main__":
     if sys.argv[2:3] == ["--case"]:
         measure(Path(sys.argv[1]), Case(**json.loads(sys.argv[3])))
     else:
-        main(*sys.argv[1:])
+        main(sys.argv[1])

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 from fakes import make_sample, make_trajectory
 
 from vtcli.schema import Completion, Scored, Signals, Trajectory

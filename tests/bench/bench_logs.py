@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import numpy as np
 from fakes import make_sample, make_scored, make_trajectory
 

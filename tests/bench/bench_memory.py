@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import tiny_model
 
 from vtcli.families.qwen2_5_vl import tiny

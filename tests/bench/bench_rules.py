@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 from benchmark_copies import shipped
 from benchmark_rows import MINIATURES, Miniature
 from fakes import make_trajectory

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import numpy as np
 import tiny_model
 from fakes import make_sample

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import numpy as np
 from fakes import make_sample, open_native
 from PIL import Image

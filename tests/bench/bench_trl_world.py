@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import _support  # noqa: F401  # its path
+import _support  # noqa: F401  # for tests/support
 import numpy as np
 from qwen_views import sizing
 

@@ -85,6 +85,7 @@ def done(program: str, words: list[str], folder: Path, **env: str) -> subprocess
         process.join(120)
         code = process.exitcode
         process.kill()
+        process.join()
         assert code is not None, f"{program} {words} has not ended: {errors.read_text()[-2000:]}"
         return subprocess.CompletedProcess([program, *words], code, output.read_text(), errors.read_text())
 
