@@ -244,6 +244,24 @@ def test_two_requests_to_end_at_once_are_one(tmp_path: Path) -> None:
         assert process.returncode == 143
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_to_end_while_python_closes_changes_nothing(number: int, tmp_path: Path) -> None:
+    """As srun tells a rank that has failed already, and is about to leave."""
+    closing = "print('closing', flush=True, file=sys.stderr), time.sleep(0.5), print('closed', file=sys.stderr)"
+    body = f"import atexit; atexit.register(lambda: ({closing}));"
+    body += "from vtcli.errors import InputError; raise InputError('no such image')"
+    command = stage_program(body, tmp_path)
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
+        assert process.stderr
+        assert "no such image" in process.stderr.readline()
+        assert process.stderr.readline() == "closing\n"
+        process.send_signal(number)
+        assert process.stderr.read() == "closed\n"
+        assert process.wait(timeout=30) == 2
+
+
 def test_what_a_stage_made_is_printed_for_scripts(tmp_path: Path) -> None:
     body = "return types.SimpleNamespace(ref=f'charts:v{config.seed}', path='artifacts/charts/v4')"
     command = [*stage_program(body, tmp_path), "seed=4"]

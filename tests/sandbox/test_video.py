@@ -266,6 +266,17 @@ def test_a_frame_that_is_missing_is_an_error_and_its_neighbours_are_not(tmp_path
     assert [number(f) for f in reader.get_batch([23, 36, 59])] == [23, 36, 59]
 
 
+def test_a_damaged_table_of_key_frames_costs_no_frame(tmp_path: Path) -> None:
+    """FFmpeg refuses to seek by it, with "Operation not permitted"; the frames are read from the start."""
+    content = bytearray(make(tmp_path / "v.avi", codec="mpeg4").read_bytes())
+    entries = content.rfind(b"idx1") + 8
+    for key in (0, 12, 24):
+        content[entries + 16 * key + 4] ^= 0xFF  # the flag "a key frame"
+    (tmp_path / "damaged.avi").write_bytes(content)
+    reader = VideoReader(str(tmp_path / "damaged.avi"))
+    assert [number(reader[i]) for i in range(len(reader))] == list(range(FRAMES))
+
+
 def test_damaged_bytes_never_crash_the_process(tmp_path: Path, clip: Path) -> None:
     """Random damage, read in a process that may die; only errors that can be read may come out."""
     code = textwrap.dedent("""

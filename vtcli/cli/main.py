@@ -52,6 +52,10 @@ def main() -> None:
     except SystemExit as end:
         code.append(end.code if isinstance(end.code, int) else bool(end.code))
         raise
+    finally:  # what closes at the end of Python is not cut off; an exception there would be a traceback
+        for number, own in ((signal.SIGTERM, _terminate), (signal.SIGINT, signal.default_int_handler)):
+            if signal.getsignal(number) is own:
+                _end_only_later(number)
 
 
 def _leave(code: list[int]) -> None:
@@ -83,8 +87,14 @@ def _run() -> None:
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
-    """A second one ends at once, unless it comes at once: Slurm tells the processes of a step, and so does its srun."""
-    del number, frame
+    del frame
+    _end_only_later(number)
+    raise SystemExit(TERMINATED)
+
+
+def _end_only_later(number: int) -> None:
+    """From now on, where the process ends already, this signal ends it at once, but not within two seconds: Slurm tells
+    the processes of a step to end, and so does its srun."""
     first = time.monotonic()
 
     def again(number: int, frame: object) -> None:
@@ -93,8 +103,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, again)
-    raise SystemExit(TERMINATED)
+    signal.signal(number, again)
 
 
 @app.callback(invoke_without_command=True)

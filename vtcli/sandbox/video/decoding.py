@@ -207,12 +207,17 @@ class Decoder:
     def start(self, index: Index, target: int, back: int) -> None:
         """Goes to the last key frame at or before ``target``, or ``back`` key frames before that."""
         key = int(np.searchsorted(index.keys, index.pts[target], side="right")) - 1 - back
-        if not index.counted and key >= 0:
-            self.container.seek(int(index.keys[key]), stream=self.stream, backward=True)
-        else:
+        if index.counted or key < 0 or not self._seek(int(index.keys[key])):
             self._open()  # not every container can go back to its start
         self.faults = []
         self.frames, self.position = _decoded(self.container, self.stream, self.faults), 0 if index.counted else -1
+
+    def _seek(self, stamp: int) -> bool:
+        try:
+            self.container.seek(stamp, stream=self.stream, backward=True)
+        except FFmpegError:  # its table of key frames is damaged
+            return False
+        return True
 
     def find(self, index: Index, target: int) -> VideoFrame | None:
         """Decodes on to frame ``target``; None when the stream is past it or ends without it."""
