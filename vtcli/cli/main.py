@@ -93,8 +93,10 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 
 def _end_only_later(number: int) -> None:
-    """From now on, where the process ends already, this signal ends it at once, but not within two seconds: Slurm tells
-    the processes of a step to end, and so does its srun."""
+    """Lets this signal end the process at once, but not within two seconds from now: it is ending already.
+
+    Slurm tells the processes of a step to end, and so does its srun.
+    """
     first = time.monotonic()
 
     def again(number: int, frame: object) -> None:
