@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vtcli.config import compose
@@ -191,6 +193,19 @@ def test_openais_messages_in_a_row_are_one_question(tmp_path: Path) -> None:
     talk[2] = {"role": "assistant", "content": [{"type": "tool_use", "name": "zoom", "input": ZOOM["arguments"]}]}
     with pytest.raises(RowProblem, match="a part of a message has the type 'tool_use'"):
         dialogue(tmp_path, {"messages": talk}, "openai")
+
+
+def test_calls_that_are_no_json_are_a_bad_row(tmp_path: Path) -> None:
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+    talk[1]["tool_calls"] = 1
+    with pytest.raises(RowProblem, match="tool_calls are '1'; expected a list"):
+        dialogue(tmp_path, {"messages": talk}, "openai")
+    path = tmp_path / "rows.parquet"
+    for value, words in ((b"x", "bytes is not JSON"), (float("nan"), "not JSON compliant")):
+        talk[1]["tool_calls"] = [{"name": "zoom", "arguments": {"level": value}}]
+        pq.write_table(pa.Table.from_pylist([{"messages": talk}]), path)
+        with pytest.raises(RowProblem, match=f"the arguments of zoom are no JSON: .*{words}"):
+            generate(0, 0, "demo-train", path=str(path), name="own", preset="openai")
 
 
 def test_an_assistant_that_says_nothing_is_a_bad_row(tmp_path: Path) -> None:

@@ -295,6 +295,8 @@ def test_several_answers_options_and_letters(tmp_path: Path) -> None:
     item = read(jsonl(tmp_path, [row]), preset="problem_solution")
     assert item.question == "Which?\n(A) red\n(B) blue" and item.answer == "B"
     assert item.truth["choices"] == ["A", "B"] and item.truth["rule"] == "choices"
+    with pytest.raises(RowProblem, match="60 options; there are letters for 26"):
+        read(jsonl(tmp_path, [row | {"options": [str(n) for n in range(60)]}]), preset="problem_solution")
 
 
 def test_an_image_is_told_by_its_value(tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ def test_a_row_may_say_what_its_answer_needs(tmp_path: Path) -> None:
         ({"required": ["crop", "spin"]}, "required has 'spin'; expected a list of .*crop"),
         ({"required": "crop"}, "required has 'crop'; expected a list"),
         ({"search": "yes"}, "search is 'yes'; expected true or false"),
+        ({"rule": "choices", "choices": ["0"], "tolerance": 10**400}, "expected a number"),
+        ({"boxes": [{"label": "x", "box": [1, 2, 3, 10**400]}]}, "needs a label and four numbers"),
     ],
 )
 def test_what_a_row_says_wrongly_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:

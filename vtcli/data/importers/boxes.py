@@ -13,6 +13,7 @@ SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0
 """Units of an image's side."""
 
 _BOX = ("box", "bbox", "bbox_2d", "vertices", "polygon")
+_LARGEST = 1e9
 _LABEL = ("label", "name", "category", "text")
 
 
@@ -108,7 +109,9 @@ def _corners(given: Any, order: str) -> list[float] | None:
 
 
 def _numbers(given: Any) -> list[float] | None:
-    """A list of numbers, or None."""
+    """A list of numbers that a picture can have, or None."""
     values: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, list | tuple) else []
-    plain: list[float] = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    plain: list[float] = [
+        v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < _LARGEST
+    ]
     return plain if values and len(plain) == len(values) else None

@@ -182,7 +182,10 @@ def _calls(message: texts.Message) -> Iterator[str]:
         arguments = parsed(function.get("arguments") or {})
         if not isinstance(arguments, dict):
             raise ValueError(f"the arguments of {function['name']} are {str(arguments)[:80]!r}; expected an object")
-        yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
+        try:
+            yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
+        except (TypeError, ValueError) as problem:  # bytes of Parquet, NaN
+            raise ValueError(f"the arguments of {function['name']} are no JSON: {problem}") from None
 
 
 def _matched(

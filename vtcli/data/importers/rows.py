@@ -404,6 +404,8 @@ def _truth(
             )
         truth["choices"] = given
     if (options := parsed(first(row, columns.options))) is not None and isinstance(options, list | tuple):
+        if len(options) > 26:
+            raise place_problem(place, "too many options", f" has {len(options)} options; there are letters for 26.")
         lines, letter = texts.lettered([str(option) for option in options], answers[0])
         if not letter:
             raise place_problem(
@@ -457,7 +459,7 @@ def _ways(row: Mapping[str, Any], columns: RowMapping, place: Place) -> dict[str
 def _number(answer: Any, place: Place) -> float:
     try:
         number = float(answer)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise place_problem(

@@ -84,10 +84,12 @@ def _message(entry: Mapping[str, Any]) -> Message:
     if speaker not in ROLES:
         raise ValueError(f"a message is of {speaker!r}; known are {', '.join(sorted(ROLES))}")
     content: Any = next((entry[key] for key in ("content", "value", "text") if entry.get(key) is not None), "")
-    calls = cast("Sequence[Mapping[str, Any]]", parsed(entry.get("tool_calls")) or ())
+    calls = parsed(entry.get("tool_calls")) or ()
+    if not isinstance(calls, list | tuple):
+        raise ValueError(f"a message's tool_calls are {str(calls)[:80]!r}; expected a list")
     learn = entry.get("weight") != 0 and entry.get("loss") is not False
     text, own = (content, ()) if isinstance(content, str) else _parts(content)
-    return Message(ROLES[speaker], text, own, tuple(calls), learn)
+    return Message(ROLES[speaker], text, own, tuple(cast("Sequence[Mapping[str, Any]]", calls)), learn)
 
 
 def _parts(content: Any) -> tuple[str, tuple[Any, ...]]:
