@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from foreign_runs import (
     ASKED,
     ELSEWHERE,
     RED,
+    call,
     deepeyes,
     hrbench,
     inspect_log,
@@ -215,6 +217,29 @@ def test_a_damaged_log_of_inspect_costs_its_sample_or_is_one_error(tmp_path: Pat
         runs.read(store, tmp_path, "error", 0)
     path.write_bytes(data[:200])
     with pytest.raises(InputError, match=r"log\.eval is no log of inspect-ai, or it is damaged or cut off"):
+        runs.read(store, tmp_path, "error", 0)
+
+
+def test_a_row_that_cannot_be_read_is_named_and_costs_no_other(tmp_path: Path) -> None:
+    talk = [("human", "Q?"), ("gpt", call(RED)), ("observation", "<image>"), ("gpt", "red")]
+    bare = {"conversations": [{"from": who, "value": said} for who, said in talk], "images": [uri(picture())]}
+    whole = copy.deepcopy(bare) | {"images": [uri(picture())] * 2}
+    whole["conversations"][0]["value"] = "<image>Q?"
+    store = ImageStore(tmp_path / "images", baseline.sizing(ImageLimits(16, 10**6)))
+    runs = ImportedRuns(path=str(lines(tmp_path / "r.jsonl", [bare, whole])), preset="sharegpt")
+    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 1
+    with pytest.raises(InputError, match=r"row 0 of .* its first picture stands in a later turn"):
+        runs.read(store, tmp_path, "error", 0)
+    row = {"prompt": [{"role": "user", "content": "<image>Q?"}], "images": [{"bytes": png(picture()), "path": None}]}
+    row |= {"data_source": "x", "reward_model": {"ground_truth": "red"}}
+    asked = QuestionSet(
+        str(parquet(tmp_path / "set.parquet", [row, row | {"prompt": [{"role": "x", "content": "Q?"}]}]))
+    )
+    odd = verl("Q?", None, "red") | {"input": [{"role": 5, "content": "Q?"}]}
+    path = lines(tmp_path / "3.jsonl", [odd, verl("Q?", None, "red")])
+    runs = ImportedRuns(path=str(path), preset="verl_rollouts", questions=replace(asked, preset="verl"))
+    assert len(runs.read(store, tmp_path, "skip", 0).trajectories) == 1
+    with pytest.raises(InputError, match=r"row 0 of .*3\.jsonl: a message is of '5'"):
         runs.read(store, tmp_path, "error", 0)
 
 

@@ -12,6 +12,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -166,16 +167,20 @@ class _Index:
         self._numbers: dict[str, list[int]] = defaultdict(list)
         columns = [name.split(".", 1)[0] for name in self._opened.mapping.question]
         for number, row in enumerate(self._opened.source.texts(list(dict.fromkeys(columns)))):
-            if (question := _question(row, self._opened.mapping, ())) is not None:
-                self._numbers[_key(question, strip)].append(number)
+            with suppress(ValueError):  # a question that cannot be read is nobody's
+                if (question := _question(row, self._opened.mapping, ())) is not None:
+                    self._numbers[_key(question, strip)].append(number)
 
     def item(self, row: Mapping[str, Any], mapping: RowMapping, place: Place, name: str) -> Item:
         """The row of the set whose question this trajectory answers.
 
         Raises:
-            RowProblem: none has this question, or several about different pictures.
+            RowProblem: none has this question, or several about different pictures, or it cannot be read.
         """
-        question, of = _question(row, mapping, ()), self._set
+        try:
+            question, of = _question(row, mapping, ()), self._set
+        except ValueError as error:
+            raise RowProblem(place, "unreadable messages", f"{place}: {error}.") from error
         looked_for = question if of.column is None else first(row, [of.column])
         numbers = self._numbers.get(_key(str(looked_for or ""), self._strip), [])
         items = (
@@ -240,6 +245,12 @@ def _read(item: Item, dialogue: Dialogue, mapping: RowMapping, images: ImageStor
             )
         if mapping.crops == "cut":
             made = [] if _FAILED.search(text) else [cut for call in calls if (cut := _cut(call, shown, mapping))]
+        elif text.count(IMAGE) > len(left):
+            raise RowProblem(
+                dialogue.place,
+                "a question without a picture",
+                f"{dialogue.place}: its first picture stands in a later turn, and the question has none.",
+            )
         else:
             made = [_placed(calls, shown, left.pop(0)) for _ in range(text.count(IMAGE))]
         new = [images.add(pixels, parent, _transform(refs, parent, box)) for pixels, parent, box in made]
