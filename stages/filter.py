@@ -13,9 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.progress import Progress
-
 from vtcli import judging
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.config.bounds import shares
@@ -45,6 +42,7 @@ from vtcli.filters.reading import TAUGHT_FILE, messages_of, samples_of, taught_o
 from vtcli.filters.references import ReferenceReader
 from vtcli.filters.rolling import PassRateMeter, Player, Rollouts, StoredRates
 from vtcli.judging import oracle
+from vtcli.progress import RowBars
 from vtcli.protocols import Signal
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
@@ -240,9 +238,10 @@ def _rows(config: Config, tables: Mapping[str, parquet.ParquetTable]) -> list[Ro
     """The facts of all rows, or of the shard's part of each file."""
     parts = {name: shards.part(len(table.ids), config.shard, "filter.shard") for name, table in tables.items()}
     found: list[RowFacts] = []
-    with Progress(console=Console(stderr=True)) as bar:
+    with RowBars() as bars:
         for name, table in tables.items():
-            found += bar.track(facts_of(table, parts[name]), total=len(parts[name]), description=name)
+            bars.begin(name, len(parts[name]))
+            found += bars.track(name, facts_of(table, parts[name]))
     return found
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vtcli import judging
 from vtcli.config.bounds import at_least
@@ -59,6 +57,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call
 from vtcli.families.family import Family
 from vtcli.families.table import find_family, open_family
+from vtcli.progress import RowBars
 from vtcli.protocols import Pixels, Signal
 from vtcli.report import accounts
 from vtcli.report.printing import print_all
@@ -197,23 +196,22 @@ def _make(config: Config, parts: Sequence[ParquetPart], parents: Sequence[Artifa
     write = partial(writes, as_they_came=config.keep_images != "png")
     held_out: dict[str, str] = {}
     dropped: dict[str, dict[str, str]] = {}
-    columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with RowBars() as bars:
         for part in parts:
             path = folder / f"{part.name}.parquet"
-            shown = bar.add_task(part.name, total=part.rows)
             left_out = stage.work / f"{part.name}.dropped.json"  # written last: with it a part is finished
-            if not (path.exists() and left_out.exists()):
+            known = path.exists() and left_out.exists()
+            bars.begin(part.name, part.rows, part.rows if known else 0)
+            if not known:
                 bad = BadRows(part.name, config.bad_rows, stage.work / f"{part.name}.bad.jsonl")
                 made = _generated(part, config.workers or os.cpu_count() or 1, bad)
-                rows = bar.track(_merged(part, parents, bad) if parents else made, total=part.rows, task_id=shown)
+                rows = bars.track(part.name, _merged(part, parents, bad) if parents else made)
                 seen: dict[str, str] = {}
                 # Sets of others say which turns are not to be imitated.
                 column = {"unlearnt": True} if any(chunk.kind == IMPORTED for chunk in part.chunks) else {}
                 write(path, rows if part.held_out else unseen(rows, held_out, seen), **column)
                 bad.finish()
                 disk.write_atomic(left_out, json.dumps(seen).encode())
-            bar.update(shown, completed=part.rows)
             dropped[part.name] = json.loads(left_out.read_text())
             if part.held_out:
                 held_out |= first_media(path)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
 from vtcli.filters.facts import RowFacts
 from vtcli.filters.image_hash import BITS, image_hash
+from vtcli.progress import RowBars
 from vtcli.protocols import Pixels
 from vtcli.store import disk, images
 
@@ -62,8 +60,8 @@ class HashMeter:
         found = self._stored.read(sha for row in rows for sha in _shas(row))
         todo = [row for row in rows if not all(sha in found for sha in _shas(row))]
         if todo:
-            with Progress(console=Console(stderr=True)) as bar, ThreadPoolExecutor() as pool:
-                shown = bar.add_task("image hashes", total=len(rows), completed=len(rows) - len(todo))
+            with RowBars() as bars, ThreadPoolExecutor() as pool:
+                bars.begin("image hashes", len(rows), len(rows) - len(todo))
                 for start in range(0, len(todo), AT_ONCE):
                     part = todo[start : start + AT_ONCE]
                     new: dict[str, tuple[bytes, str]] = {}
@@ -77,7 +75,7 @@ class HashMeter:
                     fresh = dict(zip(new, values, strict=True))
                     self._stored.put(fresh)
                     found |= fresh
-                    bar.advance(shown, len(part))
+                    bars.advance("image hashes", len(part))
         return found
 
 

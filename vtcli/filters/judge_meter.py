@@ -9,13 +9,11 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rich.console import Console
-from rich.progress import Progress
-
 from vtcli.errors import ConfigError, EngineError
 from vtcli.filters.applying import MEASURED, Decided, needs
 from vtcli.filters.facts import RowFacts, Rule
 from vtcli.filters.judged import Judged, Scores
+from vtcli.progress import RowBars
 from vtcli.protocols import Case, Judge
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Sample, Stop, Trajectory
@@ -137,8 +135,9 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
             for judge in self._judges:
                 await judge.start(self._rubrics, eager=False)
         waiting, found = iter(rows), dict[tuple[str, str], Scores]()
-        with Progress(console=Console(stderr=True)) as bar:
-            shown = bar.add_task(f"judges: {rubric}", total=len(rows))
+        title = f"judges: {rubric}"
+        with RowBars() as bars:
+            bars.begin(title, len(rows))
 
             async def worker() -> None:
                 for row in waiting:  # shared: each takes the next one
@@ -146,7 +145,7 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
                     found[row.key] = tuple(
                         await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges))
                     )
-                    bar.advance(shown)
+                    bars.advance(title)
 
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(min(self._concurrency, len(rows))):

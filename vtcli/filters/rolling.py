@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
 from vtcli.config.bounds import at_least, within
 from vtcli.errors import ConfigError
 from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
+from vtcli.progress import RowBars
 from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
@@ -129,9 +127,9 @@ class PassRateMeter:
         todo = [row for row in asked if self._missing(row, decided)]
         if todo:
             player = await self.start()
-            with Progress(console=Console(stderr=True)) as bar:
-                shown = bar.add_task("pass rates", total=len(asked), completed=len(asked) - len(todo))
-                await self._all(iter(todo), player, decided, lambda: bar.advance(shown))
+            with RowBars() as bars:
+                bars.begin("pass rates", len(asked), len(asked) - len(todo))
+                await self._all(iter(todo), player, decided, lambda: bars.advance("pass rates"))
         return {row.key: self._rate(row) for row in asked}
 
     def _rate(self, row: RowFacts) -> PassRate:

@@ -12,12 +12,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vtcli.progress import LINE_EVERY_S
 from vtcli.protocols import Sampling, Tracker
 from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
-
-LINE_EVERY_S = 30.0
-"""Interval of the progress lines without a terminal."""
 
 
 class StepBar:

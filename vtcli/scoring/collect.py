@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vtcli.envs.claims import Claims
+from vtcli.progress import RowBars
 from vtcli.protocols import Signal
 from vtcli.sandbox.host.pool import LazyPool, PoolConfig
 from vtcli.schema import Signals, Trajectory
@@ -101,7 +102,9 @@ async def _read(
 
     async def one(completer: Completer, each: tuple[Facts, Signals, Trajectory | None]) -> Signals:
         async with limit:
-            return await completer.complete(*each)
+            signals = await completer.complete(*each)
+        bars.advance("measured")
+        return signals
 
     async def measure() -> None:
         for completer, kept in zip(completers, found, strict=True):
@@ -111,10 +114,12 @@ async def _read(
             kept.extend(next(measured) if each[0].id in ids else each[1] for each in waiting)
         waiting.clear()
 
-    for record in stored.read(source):
-        facts.append(record[0])
-        waiting.append(record)
-        if len(waiting) == CHUNK:
-            await measure()
-    await measure()
+    with RowBars() as bars:
+        bars.begin("measured", None)
+        for record in stored.read(source):
+            facts.append(record[0])
+            waiting.append(record)
+            if len(waiting) == CHUNK:
+                await measure()
+        await measure()
     return facts, found

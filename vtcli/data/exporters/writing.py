@@ -12,12 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vtcli.data.exporters.data_card import card
 from vtcli.data.exporters.layouts import DATASET, DEMOS, RowLayout, source
 from vtcli.errors import InputError
+from vtcli.progress import RowBars
 from vtcli.store import disk, encoded, images, parquet
 from vtcli.store.artifacts import ArtifactStore
 
@@ -47,10 +46,9 @@ def export(
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         try:
-            columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*columns, console=Console(stderr=True)) as bar:
+            with RowBars() as bars:
                 files = sorted(artifact.path.glob("*.parquet"))
-                counts = {path.stem: found for path in files if (found := _write(path, draft, layouts[to], bar))}
+                counts = {path.stem: found for path in files if (found := _write(path, draft, layouts[to], bars))}
             if layouts[to].ending == "json":
                 _describe(draft, counts)
             page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
@@ -64,12 +62,12 @@ def export(
     return counts
 
 
-def _write(path: Path, folder: Path, layout: RowLayout, bar: Progress) -> dict[str, int]:
+def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> dict[str, int]:
     """One Parquet file of the artifact as a file of the format, if it has rows; returns the rows by source."""
     counts: Counter[str] = Counter()
 
     read = pq.ParquetFile(path)
-    shown = bar.add_task(path.stem, total=read.metadata.num_rows)
+    bars.begin(path.stem, read.metadata.num_rows)
 
     def rows() -> Iterator[dict[str, Any]]:
         for batch in read.iter_batches(BATCH):
@@ -79,7 +77,7 @@ def _write(path: Path, folder: Path, layout: RowLayout, bar: Progress) -> dict[s
                 row = encoded.filled(row, str(path))  # noqa: PLW2901
                 counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
                 yield layout.row(row)
-            bar.advance(shown, batch.num_rows)
+            bars.advance(path.stem, batch.num_rows)
 
     file = folder / f"{path.stem}.{layout.ending}"
     if layout.schema is None:

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.progress import Progress
-
 from vtcli.config.bounds import above, at_least, shares, within
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger, TokenUsage
 from vtcli.engines.teachers.card import OpenTeacher
@@ -24,6 +21,7 @@ from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
 from vtcli.errors import ConfigError
 from vtcli.filters.demonstrations import DemoType, Keep, demo_type, in_shares, quality, require_types, why_dropped
+from vtcli.progress import RowBars
 from vtcli.protocols import DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, derive_seed, rollout
 from vtcli.schema import EnvTurn, ImageRef, Observation, Sample, Signals, Stop, Trajectory
@@ -157,9 +155,9 @@ class Distiller:
             return
         teacher = await open_teacher()
         try:
-            with Progress(console=Console(stderr=True)) as bar:
-                shown = bar.add_task("rows", total=len(samples), completed=len(samples) - len(todo))
-                await self._all(iter(todo), teacher, lambda: bar.advance(shown))
+            with RowBars() as bars:
+                bars.begin("rows", len(samples), len(samples) - len(todo))
+                await self._all(iter(todo), teacher, lambda: bars.advance("rows"))
         finally:
             await teacher.close()
 

@@ -1,0 +1,77 @@
+"""Progress over rows: a bar on a terminal; on a pipe or in a job's log file, a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+LINE_EVERY_S = 30.0
+"""Interval of the progress lines without a terminal."""
+
+T = TypeVar("T")
+
+
+class RowBars:
+    """A bar for each set of rows that ``begin`` names; one without rows is not shown."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self._tasks: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
+        self._total: dict[str, int | None] = {}
+        self._last = time.monotonic()
+
+    def __enter__(self) -> RowBars:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def begin(self, title: str, total: int | None, done: int = 0) -> None:
+        """Starts a set of rows, of which an earlier attempt finished ``done``. ``total`` is None where it is not known."""
+        if total != 0:
+            self._done[title], self._total[title] = done, total
+            self._tasks[title] = self._bar.add_task(title, total=total, completed=done)
+
+    def advance(self, title: str, rows: int = 1) -> None:
+        """So many more rows of a set that has begun are done."""
+        if title not in self._done:
+            return
+        self._done[title] += rows
+        done, total = self._done[title], self._total[title]
+        self._bar.update(self._tasks[title], completed=done)
+        now = time.monotonic()
+        if self._bar.disable and (now - self._last > LINE_EVERY_S or done == total):
+            self._last = now
+            sys.stderr.write(f"{title} {done}{f'/{total}' if total else ''}\n")
+
+    def track(self, title: str, rows: Iterable[T]) -> Iterator[T]:
+        """The rows, each counted when the next one is asked for. Rows that are left out count at the end."""
+        for row in rows:
+            yield row
+            self.advance(title)
+        total = self._total.get(title)
+        if total and self._done[title] < total:
+            self.advance(title, total - self._done[title])
