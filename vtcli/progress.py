@@ -50,7 +50,7 @@ class RowBars:
         self._bar.stop()
 
     def begin(self, title: str, total: int | None, done: int = 0) -> None:
-        """Starts a set of rows, of which an earlier attempt finished ``done``. ``total`` is None where it is not known."""
+        """Starts a set of rows, of which an earlier attempt finished ``done``. ``total`` None: it is not known."""
         if total != 0:
             self._done[title], self._total[title] = done, total
             self._tasks[title] = self._bar.add_task(title, total=total, completed=done)

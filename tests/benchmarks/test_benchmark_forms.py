@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import shutil
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -12,8 +14,9 @@ import pytest
 from benchmark_copies import png, shipped
 from benchmark_rows import MINIATURES, Miniature
 from fakes import make_trajectory
+from odd_values import ODD, odd_versions
 
-from vtcli.benchmarks import results
+from vtcli.benchmarks import files, results
 from vtcli.benchmarks.benchmark import Generation, generation_of
 from vtcli.benchmarks.samples import RowChoice, check, load
 from vtcli.config import compose
@@ -62,6 +65,34 @@ def test_every_form_of_every_benchmark_has_a_miniature() -> None:
         and not any(m.name == name and (fnmatch(m.path, form.files) or m.path == form.files) for m in EVERY)
     ]
     assert not missing
+
+
+def test_lines_of_json_end_where_the_file_says(tmp_path: Path) -> None:
+    """A text may hold a line separator of Unicode; a file that holds no rows is one error."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "One\u2028two?"}, ensure_ascii=False) + "\n")
+    assert [row["question"] for row in files.rows(path)] == ["One\u2028two?"]
+    (tmp_path / "rows.json").write_text("5")
+    with pytest.raises(InputError, match=r"rows\.json cannot be read as json: expected a list of rows"):
+        list(files.rows(tmp_path / "rows.json"))
+
+
+@pytest.mark.parametrize("mini", MINIATURES, ids=str)
+def test_rows_with_odd_values_are_asked_or_named(
+    mini: Miniature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, benchmark = tmp_path / mini.name, shipped()[mini.name]
+    first, *others = files.rows(mini.write(folder))
+    odd_ones = ["", "[1, 2", "x", "1e400", *map(str, ODD)] if mini.path.endswith((".tsv", ".csv")) else ODD
+    for odd in odd_versions(dict(first), random.Random(str(mini)), 25, odd_ones):
+        monkeypatch.setattr(files, "rows", lambda path, odd=odd: iter([odd, *others]))
+        named = [
+            said for said in check(tmp_path, mini.name, benchmark).problems if "the whole benchmark has" not in said
+        ]
+        try:
+            list(load(tmp_path, mini.name, benchmark, ImageStore(tmp_path / "store")))
+        except InputError:
+            assert named, "vtcli benchmarks check has not told it"
 
 
 @pytest.mark.parametrize("mini", EVERY, ids=str)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odd_values import odd_versions
 
 from vtcli.data.generators import canvas
 from vtcli.data.importers import rows
@@ -53,47 +53,6 @@ KINDS: dict[str, tuple[str | None, str, dict[str, Any]]] = {
     "messages": ("openai", "train", {"messages": TALK, "tools": "[]"}),
     "demonstrations": ("openai", "demo-train", {"messages": TALK, "tools": "[]"}),
 }
-ODD: list[Any] = [
-    *(
-        None,
-        "",
-        "x",
-        0,
-        -1,
-        True,
-        0.5,
-        float("nan"),
-        float("inf"),
-        10**400,
-        [],
-        {},
-        [[]],
-        [None],
-        [{}],
-        {"a": 1},
-        b"\xff",
-    ),
-    *("<image><image>", "\ud800", "[1, 2", "no.png", "/", [1, 2, 3, 4], [["a"] * 4], [str(n) for n in range(60)]),
-    *({"bytes": b"", "path": None}, {"bytes": None, "path": "no.png"}, {"type": "text"}, [{"role": "user"}]),
-    *([{"role": "user", "content": None}], [{"role": 5, "content": "x"}], [{"from": "gpt", "value": 3}]),
-]
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values in a row."""
-    if at:
-        yield at
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*at, key))
-
-
-def changed(value: Any, at: tuple[Any, ...], new: Any) -> Any:
-    if not at:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[at[0]] = changed(copy[at[0]], at[1:], new)
-    return copy
 
 
 class OneRow:
@@ -116,14 +75,8 @@ def test_a_row_is_an_item_or_a_bad_row(kind: str, tmp_path: Path, monkeypatch: p
     pq.write_table(pa.table({"text": [json.dumps(sorted(row))]}), path)
     opened = rows.open_rows(str(path), split, preset, None)
     how: dict[str, Any] = {"path": str(path), "name": "own", "preset": preset}
-    dice, paths, bad = random.Random(kind), list(places(row)), 0
-    for nth in range(400):
-        odd = row
-        for at in dice.sample(paths, dice.choice((1, 1, 2)) if nth else 0):  # the first is as it should be
-            try:
-                odd = changed(odd, at, dice.choice(ODD))
-            except (KeyError, IndexError, TypeError, ValueError):
-                continue  # the first change has taken this place away
+    bad = 0
+    for nth, odd in enumerate(odd_versions(row, random.Random(kind), 400)):
         monkeypatch.setattr(rows, "open_rows", lambda *_, odd=odd: replace(opened, source=OneRow(opened.source, odd)))
         try:
             generate(0, 0, split, **how)

@@ -89,11 +89,14 @@ def _table_rows(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
-    whole: Any = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
+    # A text in a row may hold a line separator of Unicode, which ends no line of the file.
+    whole: Any = [json.loads(line) for line in text.split("\n") if line.strip()] if path.suffix == ".jsonl" else None
     if whole is None:
         read: Any = json.loads(text)
         whole = _objects(cast("Mapping[str, Any]", read)) if isinstance(read, dict) else read
-    for row in whole:
+    if not isinstance(whole, list):
+        raise ValueError("expected a list of rows, or an object")
+    for row in cast("list[Any]", whole):
         if not isinstance(row, dict):
             raise ValueError("expected an object for each row")
         yield cast("Mapping[str, Any]", row)
@@ -135,8 +138,8 @@ def pictures(value: Any, folder: Path, where: str) -> list[bytes]:
         value = given.get("bytes") or given.get("path")
     if isinstance(value, bytes):
         return [value]
-    if isinstance(value, list) or (isinstance(value, str) and value.startswith("[")):
-        return [one for item in listed(value) for one in pictures(item, folder, where)]
+    if (items := listed(value)) != [value]:
+        return [one for item in items for one in pictures(item, folder, where)]
     for place in (folder, folder.parent) if isinstance(value, str) and _is_below(value) else ():
         if os.path.isfile(place / value):  # noqa: PTH113  base64 may be too long for a name, which is no error
             return [(place / value).read_bytes()]  # a few name the folder of the file: VisualProbe_Hard/data/1.jpg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ TURN_NAMES = {
     "vflip": "flipped vertically",
 }
 """Options of a question that asks how a picture was turned. Rotations are as ``TRANSFORMS`` does them."""
+
+LETTERS = 26
+"""Options that have a letter each."""
 
 _OWN_LETTER = r"^\s*\(?{}[).:]\s*"
 
@@ -161,7 +165,12 @@ def changed(data: Sequence[bytes], change: Change | None, turn: str, where: str)
 
 def _spread(paths: Sequence[Path], form: Format, choice: RowChoice) -> tuple[set[int], set[str]]:
     """Numbers of the rows that are asked, evenly spread, and ids of the rows whose images they show."""
-    pointers = [pointer_of(row, form) for path in paths for raw in files.rows(path) for row in _rows(raw, form, path)]
+    pointers = [
+        pointer_of(row, form)
+        for path in paths
+        for at, raw in enumerate(files.rows(path))
+        for row in _rows(raw, form, path, at)
+    ]
     count = len(pointers) if choice.limit is None else min(choice.limit, len(pointers))
     chosen = {i * len(pointers) // count for i in range(choice.part.first, count, choice.part.step)}
     return chosen, {pointer for k in chosen if (pointer := pointers[k]) is not None}
@@ -171,12 +180,16 @@ def _wanted(row: Mapping[str, Any], form: Format) -> bool:
     return all(str(row.get(column)) in values for column, values in form.only.items())
 
 
-def _rows(raw: Mapping[str, Any], form: Format, path: Path) -> list[Mapping[str, Any]]:
-    """The wanted rows that a row of the file holds."""
+def _rows(raw: Mapping[str, Any], form: Format, path: Path, at: int) -> list[Mapping[str, Any]]:
+    """The wanted rows that row ``at`` of the file holds."""
     try:
         rows = [raw] if form.reads is None else form.reads({**raw, FILE: str(path)})
     except KeyError as error:
-        raise InputError(f"A row of {path} has no column {error}; its columns are {', '.join(raw)}.") from error
+        raise InputError(f"row {at} of {path} has no column {error}; its columns are {', '.join(raw)}.") from error
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"row {at} of {path} is not as the benchmark publishes it ({error}). Fetch it again."
+        ) from error
     return [row for row in rows if _wanted(row, form)]
 
 
@@ -187,7 +200,7 @@ def walk(
     number = 0
     for path in paths:
         for at, raw in enumerate(files.rows(path)):
-            for part, row in enumerate(rows := _rows(raw, form, path)):
+            for part, row in enumerate(rows := _rows(raw, form, path, at)):
                 where = f"row {at} of {path}" if len(rows) == 1 else f"row {at} of {path}, question {part + 1}"
                 yield where, path, {**row, ROW: number}, chosen is None or number in chosen
                 number += 1
@@ -198,10 +211,14 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     _require_columns(row, form, where, answered=benchmark.change is not None and benchmark.change.asked)
     key = str(row[form.id])
     options = _options(row, form)
+    if len(options) > LETTERS:
+        raise BrokenRow(f"{where} has {len(options)} options; there are letters for {LETTERS}.")
     if benchmark.change is not None and benchmark.change.asked:
         options = [TURN_NAMES[turn] for turn in benchmark.change.turns]
         row = {**row, form.answer: TURN_NAMES[drawn_turn(benchmark.change, key, seed)]}
     given = [str(answer) for answer in _references(row[form.answer], form) if not files.empty(answer)]
+    if form.last and not isinstance(row[form.question], list | tuple):
+        raise BrokenRow(f"{where}: its question is {str(row[form.question])[:80]!r}; expected a list of turns.")
     turns = [str(turn).strip() for turn in row[form.question]] if form.last else [str(row[form.question])]
     question = _conversation(turns, given) if turns else ""
     given = given[-1:] if form.last else given
@@ -268,7 +285,7 @@ def _options(row: Mapping[str, Any], form: Format) -> list[str]:
     columns = [row.get(column) for column in form.options]
     found = files.listed(columns[0]) if len(form.options) == 1 else columns
     texts = [str(text).strip() for text in found if not files.empty(text)]
-    own = [re.match(_OWN_LETTER.format(letters.letter(k)), text) for k, text in enumerate(texts)]
+    own = [re.match(_OWN_LETTER.format(re.escape(letters.letter(k))), text) for k, text in enumerate(texts)]
     if texts and all(own):
         return [text[match.end() :].strip() for text, match in zip(texts, own, strict=True) if match]
     return texts
@@ -298,7 +315,7 @@ def _videos(row: Mapping[str, Any], form: Format, folder: Path, where: str) -> t
     if form.video is None:
         return ()
     path = folder / form.video.format_map(dict(row))
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113  too long for a name is no error
         return ()
     return (Footage.read(path.read_bytes(), path.name, f"the video of {where}").ref(str(path.resolve())),)
 
@@ -339,15 +356,17 @@ def check(folder: Path, name: str, benchmark: Benchmark) -> Copy:
             count += 1
             try:
                 text = read_row(row, form, benchmark, where)
+                known = text.pointer in ids
                 ids[text.key] += 1
                 if text.pointer is None:
                     _check_pictures(row, form, at.parent, where)
-                elif text.pointer not in ids:
+                elif not known:
                     problems.append(
                         f"{where}: its image is that of row {text.pointer!r}, which does not come before it"
                     )
                 if form.video and not any(
-                    (place / form.video.format_map(dict(row))).is_file() for place in (folder / name, folder)
+                    os.path.isfile(place / form.video.format_map(dict(row)))  # noqa: PTH113
+                    for place in (folder / name, folder)
                 ):
                     problems.append(f"{where}: there is no video {form.video.format_map(dict(row))}")
             except BrokenRow as problem:
