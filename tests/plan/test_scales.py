@@ -1,4 +1,7 @@
-"""Every recipe at every scale that is shipped fits its own cluster, with a model of 3B and of 7B. Loads no model."""
+"""Every recipe at every scale that is shipped fits its own cluster, with a model of 3B and of 7B. Loads no model.
+
+``gpu`` is for 3B. A larger model on one GPU fits with what the plan advises: DeepSpeed sums gradients in fp32 there.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,17 @@ def plans(recipe: str, scale: str) -> list[Plan]:
     return [cost.plan({**values, "plan": {**values["plan"], "model": model}}, nowhere) for model in MODELS]
 
 
+def assert_fits_as_advised(found: Plan) -> None:
+    assert found.memory.fits or (found.then is not None and found.then.memory.fits), found.advice
+
+
 @pytest.mark.parametrize("scale", CLUSTERS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_fits_at_a_scale(recipe: str, scale: str) -> None:
     for found in plans(recipe, scale):
+        if scale == "gpu" and "7B" in found.arch.name:
+            assert_fits_as_advised(found)
+            continue
         m = found.memory
         phases = [round(x / GIB, 1) for x in (m.generating, m.syncing, m.learning, m.usable)]
         assert m.fits, (found.arch.name, phases, found.advice)
@@ -50,7 +60,10 @@ def test_codevision_fits_with_qwen3_vl(model: str, scale: str) -> None:
     argv = ["+recipe=codevision", f"scale={scale}", f"model={model}", f"cluster={CLUSTERS[scale]}"]
     found = cost.run(argv, None)
     assert found.arch.vision.factor == 32
-    assert found.memory.fits, found.advice
+    if (model, scale) == ("qwen3_vl_8b", "gpu"):
+        assert_fits_as_advised(found)
+    else:
+        assert found.memory.fits, found.advice
 
 
 def test_recipes_of_the_tiny_world_have_no_rl_at_other_scales() -> None:
@@ -63,4 +76,5 @@ def test_what_one_gpu_cannot_hold_is_refused_with_what_would_help() -> None:
     found = cost.run([*argv, "cluster=1x1xH100"])
     assert not found.memory.fits
     assert found.advice
-    assert "rl.backend.offload=optimizer" in found.advice
+    assert "rl.backend.offload=weights" in found.advice
+    assert cost.run([*argv[:-1], *found.advice, "cluster=1x1xH100"]).memory.fits

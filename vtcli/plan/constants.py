@@ -21,8 +21,8 @@ class Constants:
     decode_overhead_s: float = 0.005  # seconds per decoding step
     image_mpixels_per_s: float = 29.0  # megapixels per second and engine process
     tool_latency_s: float = 0.02  # seconds per call of a native tool
-    code_latency_s: float = 0.029  # seconds per run of code
-    code_cpu_s: float = 0.029  # core-seconds per run of code
+    code_latency_s: float = 0.031  # seconds per run of code
+    code_cpu_s: float = 0.032  # core-seconds per run of code
     host_cores: float = 112.0  # cores of a machine
     usable_memory: float = 0.95  # share of a GPU's memory
     context_gib: float = 2.0  # GiB of CUDA's context, NCCL's buffers and libraries' workspaces

@@ -119,6 +119,9 @@ def states(
     ``engines/learner/zero.py``). DeepSpeed's ``estimate_zero2_model_states_mem_needs`` counts the gradients in bf16
     beside them. In fp32 there are both moments, and from stage 1 on a master copy of the weights as well. A bucket of
     gradients is held twice in the model's dtype (``overlap_comm``), and once in fp32 to be reduced.
+
+    With the optimiser on the host, stage 2 in bf16 still sums the shard's gradients on the device (DeepSpeed 0.19.8,
+    ``_build_compact_grad_partition_buffer``). Stage 3 sums them on the host.
     """
     size, stage = layout.bytes, layout.zero_stage
     learnt = parameters if learnt is None else learnt
@@ -133,7 +136,10 @@ def states(
     host = optimizer + 4 * shard
     if layout.offload == "weights":
         return gathered, bucket, 0.0, host + weights
-    return weights + gathered, bucket, 0.0, host
+    if stage == 2:
+        host += size * shard  # the new weights, on their way back
+    summed = gradients if stage == 2 and layout.dtype == "bfloat16" else 0.0
+    return weights + gathered, summed + bucket, 0.0, host
 
 
 def layer_values(arch: Architecture, layout: Layout) -> float:
