@@ -115,6 +115,16 @@ def test_a_missing_image_one_of_another_size_and_a_foreign_file_are_named(tmp_pa
     with pytest.raises(RowProblem, match=r"its image .*i1\.jpg cannot be read"):
         generate(0, 0, "test", **where)
     other = tmp_path / "coco.json"
+    entry = {"image_id": "i", "image_width": 0, "image_height": HIGH, "paragraphs": PAGE}
+    for strange in (
+        {"id": 1, "bbox": [1, 2, 3, 4]},
+        entry,
+        entry | {"image_width": 9, "paragraphs": [paragraph(PAGE[0])]},
+    ):
+        own = tmp_path / f"{len(json.dumps(strange))}.json"
+        own.write_text(json.dumps({"annotations": [strange]}))
+        with pytest.raises(InputError, match="is no annotation of HierText"):
+            survey("test", path=str(own))
     other.write_text(json.dumps({"annotations": [{"id": 1, "bbox": [1, 2, 3, 4]}]}))
     with pytest.raises(InputError, match="is no annotation of HierText"):
         generate(0, 0, "test", **where | {"path": str(other)})

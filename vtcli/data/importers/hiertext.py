@@ -159,9 +159,11 @@ def _pictures(path: str, split: str, largest: tuple[tuple[str, float], ...]) -> 
         try:
             entry = source.read(row)
             width, height = int(entry["image_width"]), int(entry["image_height"])
+            if min(width, height) <= 0:
+                raise ValueError(f"an image of {width} x {height} pixels")
             asked = tuple(questions(entry["paragraphs"], width * height, dict(largest)))
             name = str(entry["image_id"])
-        except (RowProblem, KeyError, TypeError, ValueError) as error:
+        except (RowProblem, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(
                 f"{source.place(row)} is no annotation of HierText ({error}). Fetch {path} again."
             ) from error
