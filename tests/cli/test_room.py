@@ -95,8 +95,9 @@ def test_a_user_may_know_better() -> None:
 def test_what_the_machines_memory_cannot_hold_is_refused_with_keys_that_help(
     stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7B on one GPU: 139 GiB (sft: 92) are offloaded or asleep, and a checkpoint's copy takes 108 GiB."""
-    argv = ["scale=gpu", "+recipe=codev", *(["rl.data=x:v1"] if stage == "rl" else [])]
+    """7B on one GPU: 124 GiB (sft: 128) are offloaded or asleep, and a checkpoint's copy takes 108 GiB (sft: 101)."""
+    layout = ["rl.data=x:v1", "rl.backend.zero_stage=3", "rl.backend.sleep=false", "engine.gpu_memory=0.45"]
+    argv = ["scale=gpu", "+recipe=codev", *(layout if stage == "rl" else [])]
     require_room(stage, values(stage, *argv))
     monkeypatch.setattr(machine, "memory_gib", lambda: 200.0)
     with pytest.raises(ConfigError, match=r"GiB of each machine's memory: .* 10\d\.\d copy of a ch") as caught:
