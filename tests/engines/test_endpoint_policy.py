@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from judge_server import JudgeServer, Reaction
 
-from vtcli.engines.openai.chat import END, TextChat
+from vtcli.engines.openai.chat import END, TextChat, unpack
 from vtcli.engines.openai.ledger import Budget, BudgetSpentError, Ledger
 from vtcli.engines.openai.policy import EndpointPolicy, EndpointSettings
 from vtcli.engines.openai.replies import open_replies
+from vtcli.families.calls import parse_calls
 from vtcli.judging.endpoint import Endpoint, Patience
 from vtcli.protocols import Request, Sampling
 from vtcli.schema import Completion
@@ -79,6 +80,14 @@ def test_schemas_of_tools_are_part_of_the_estimate(tmp_path: Path) -> None:
     ledger = Ledger(budget=Budget(tokens=len(IDS) + 50 + 100))
     found = ask(tmp_path, said("K"), request(), ledger=ledger, tools=lambda _: [{"name": "zoom" * 200}])
     assert isinstance(found[0], BudgetSpentError)
+
+
+def test_a_call_with_a_number_that_json_does_not_have_is_a_turn_that_the_environment_refuses(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "zoom", "arguments": '{"level": NaN}'}}
+    (turn,) = ask(tmp_path, said(None, "tool_calls", tool_calls=[call]), request())
+    assert isinstance(turn, Completion)
+    (found,) = parse_calls(unpack(turn.token_ids))
+    assert found.name is None and "NaN" in str(found.problem)
 
 
 def test_a_status_that_is_an_error_costs_nothing(tmp_path: Path) -> None:

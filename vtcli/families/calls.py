@@ -40,11 +40,8 @@ def parse_answer(text: str) -> str | None:
 
 
 def format_call(name: str, arguments: dict[str, Json]) -> str:
-    """The text of one call, as demonstrations write it; ``parse_calls`` reads it back.
-
-    Raises ``ValueError`` for NaN and infinity, which JSON does not have.
-    """
-    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False, allow_nan=False)
+    """The text of one call, as demonstrations write it; ``parse_calls`` reads it back."""
+    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>{body}</tool_call>"
 
 

@@ -13,7 +13,7 @@ SHARES: Mapping[str, float] = {"unit": 1.0, "percent": 100.0, "thousand": 1000.0
 """Units of an image's side."""
 
 _BOX = ("box", "bbox", "bbox_2d", "vertices", "polygon")
-_LARGEST = 1e9
+_LARGEST = 1e9  # in pixels or any other unit: no picture has it
 _LABEL = ("label", "name", "category", "text")
 
 

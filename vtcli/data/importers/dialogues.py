@@ -7,6 +7,7 @@ field in TRL's and OpenAI's. Here a call is text of an assistant's turn, and an 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -183,9 +184,10 @@ def _calls(message: texts.Message) -> Iterator[str]:
         if not isinstance(arguments, dict):
             raise ValueError(f"the arguments of {function['name']} are {str(arguments)[:80]!r}; expected an object")
         try:
-            yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
+            json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError) as problem:  # bytes of Parquet, NaN
             raise ValueError(f"the arguments of {function['name']} are no JSON: {problem}") from None
+        yield format_call(str(function["name"]), cast("dict[str, Json]", arguments))
 
 
 def _matched(
