@@ -30,6 +30,7 @@ def test_of_two_requests_for_the_last_room_one_is_told_to_come_again(tmp_path: P
         agent, post = server.agent, server.post
         for stream in (False, True):
             both = [asyncio.create_task(post(stream=stream)) for _ in range(2)]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)  # the rollout waits at the gate
             gate.open.release()
             found = sorted(await asyncio.gather(*both), key=lambda reply: reply[0])
             assert [status for status, *_ in found] == [200, 429]
