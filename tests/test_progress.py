@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,8 @@ from vtcli.progress import RowBars
 def test_a_log_file_has_a_line_now_and_then_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = iter([0.0, 10.0, 31.0, 40.0, 45.0, 46.0, 80.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    seconds = iter([0.0, 10.0, 31.0, 40.0, 45.0, 46.0, 80.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     with RowBars() as bars:
         bars.begin("rows", 4, 1)
         bars.begin("none", 0)

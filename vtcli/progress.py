@@ -13,6 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -25,22 +26,38 @@ LINE_EVERY_S = 30.0
 T = TypeVar("T")
 
 
+def progress_bar(*more: ProgressColumn, quiet: bool = False) -> Progress:
+    """A bar on standard error, ``disable``d where that is no terminal. ``more`` columns stand before the times."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *more)
+    shown = sys.stderr.isatty() and not quiet
+    return Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), disable=not shown
+    )
+
+
+class LinePace:
+    """The pace of progress lines: one every ``LINE_EVERY_S`` seconds, and one at the end."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def due(self, *, finished: bool) -> bool:
+        """Returns True where a line is to be written now."""
+        now = time.monotonic()
+        if not finished and now - self._last <= LINE_EVERY_S:
+            return False
+        self._last = now
+        return True
+
+
 class RowBars:
     """A bar for each set of rows that ``begin`` names; one without rows is not shown."""
 
     def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self._bar, self._pace = progress_bar(), LinePace()
         self._tasks: dict[str, TaskID] = {}
         self._done: dict[str, int] = {}
         self._total: dict[str, int | None] = {}
-        self._last = time.monotonic()
 
     def __enter__(self) -> RowBars:
         self._bar.start()
@@ -56,15 +73,13 @@ class RowBars:
             self._tasks[title] = self._bar.add_task(title, total=total, completed=done)
 
     def advance(self, title: str, rows: int = 1) -> None:
-        """So many more rows of a set that has begun are done."""
+        """Counts ``rows`` more of a set that has begun."""
         if title not in self._done:
             return
         self._done[title] += rows
         done, total = self._done[title], self._total[title]
         self._bar.update(self._tasks[title], completed=done)
-        now = time.monotonic()
-        if self._bar.disable and (now - self._last > LINE_EVERY_S or done == total):
-            self._last = now
+        if self._bar.disable and self._pace.due(finished=done == total):
             sys.stderr.write(f"{title} {done}{f'/{total}' if total else ''}\n")
 
     def track(self, title: str, rows: Iterable[T]) -> Iterator[T]:

@@ -37,9 +37,6 @@ TURN_NAMES = {
 }
 """Options of a question that asks how a picture was turned. Rotations are as ``TRANSFORMS`` does them."""
 
-LETTERS = 26
-"""Options that have a letter each."""
-
 _OWN_LETTER = r"^\s*\(?{}[).:]\s*"
 
 
@@ -188,7 +185,8 @@ def _rows(raw: Mapping[str, Any], form: Format, path: Path, at: int) -> list[Map
         raise InputError(f"row {at} of {path} has no column {error}; its columns are {', '.join(raw)}.") from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         raise InputError(
-            f"row {at} of {path} is not as the benchmark publishes it ({error}). Fetch it again."
+            f"row {at} of {path} is not as the benchmark publishes it ({type(error).__name__}: {error}). "
+            "Fetch it again."
         ) from error
     return [row for row in rows if _wanted(row, form)]
 
@@ -211,8 +209,8 @@ def read_row(row: Mapping[str, Any], form: Format, benchmark: Benchmark, where: 
     _require_columns(row, form, where, answered=benchmark.change is not None and benchmark.change.asked)
     key = str(row[form.id])
     options = _options(row, form)
-    if len(options) > LETTERS:
-        raise BrokenRow(f"{where} has {len(options)} options; there are letters for {LETTERS}.")
+    if len(options) > letters.MAX_OPTIONS:
+        raise BrokenRow(f"{where} has {len(options)} options; there are letters for {letters.MAX_OPTIONS}.")
     if benchmark.change is not None and benchmark.change.asked:
         options = [TURN_NAMES[turn] for turn in benchmark.change.turns]
         row = {**row, form.answer: TURN_NAMES[drawn_turn(benchmark.change, key, seed)]}

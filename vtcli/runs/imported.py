@@ -167,7 +167,7 @@ class _Index:
         self._numbers: dict[str, list[int]] = defaultdict(list)
         columns = [name.split(".", 1)[0] for name in self._opened.mapping.question]
         for number, row in enumerate(self._opened.source.texts(list(dict.fromkeys(columns)))):
-            with suppress(ValueError):  # a question that cannot be read is nobody's
+            with suppress(ValueError):  # what cannot be read is no question that a trajectory answers
                 if (question := _question(row, self._opened.mapping, ())) is not None:
                     self._numbers[_key(question, strip)].append(number)
 

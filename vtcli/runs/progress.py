@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
-from vtcli.progress import LINE_EVERY_S
+from vtcli.progress import LinePace, progress_bar
 from vtcli.protocols import Sampling, Tracker
 from vtcli.schema import Signals, Stop, Trajectory
 from vtcli.store import disk
@@ -23,15 +21,7 @@ class StepBar:
 
     def __init__(self, title: str, total: int, done: int, quiet: bool = False) -> None:
         self._total, self._done, self._quiet, self._title = total, done, quiet, title
-        self._last = time.monotonic()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=Console(stderr=True), disable=quiet or not sys.stderr.isatty())
+        self._bar, self._pace = progress_bar(quiet=quiet), LinePace()
         self._task = self._bar.add_task(title, total=total, completed=done)
 
     def __enter__(self) -> StepBar:
@@ -47,9 +37,7 @@ class StepBar:
         """One more step is done."""
         self._done += 1
         self._bar.update(self._task, completed=self._done, description=f"{self._title} {note}")
-        now = time.monotonic()
-        if now - self._last > LINE_EVERY_S or self._done == self._total:
-            self._last = now
+        if self._pace.due(finished=self._done == self._total):
             self._line(note)
 
     def _line(self, note: str) -> None:
@@ -67,17 +55,7 @@ class ScoreBars:
         self._title, self._totals = title, totals
         self._done = dict.fromkeys(totals, 0)
         self._scores: dict[str, list[float]] = {task: [0.0, 0.0] for task in totals}  # sum and number
-        self._last = time.monotonic()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[score]}"),
-        )
-        console = Console(stderr=True)
-        self._bar = Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()
-        )
+        self._bar, self._pace = progress_bar(TextColumn("{task.fields[score]}")), LinePace()
         self._tasks = {task: self._bar.add_task(f"{title} {task}", total=n, score="") for task, n in totals.items()}
 
     def __enter__(self) -> ScoreBars:
@@ -98,9 +76,7 @@ class ScoreBars:
     def advance(self, task: str, score: float | None) -> None:
         """One more rollout is finished."""
         self.add(task, score)
-        now = time.monotonic()
-        if self._bar.disable and (now - self._last > LINE_EVERY_S or self._done == self._totals):
-            self._last = now
+        if self._bar.disable and self._pace.due(finished=self._done == self._totals):
             parts = [f"{task} {done}/{self._totals[task]} {self._score(task)}" for task, done in self._done.items()]
             whole = f"{sum(self._done.values())}/{sum(self._totals.values())}"
             sys.stderr.write(f"{self._title} {whole}: {', '.join(part.strip() for part in parts)}\n")

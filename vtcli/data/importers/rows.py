@@ -43,6 +43,7 @@ from vtcli.protocols import Pixels
 from vtcli.schema import Json
 from vtcli.signals.code import REQUIRABLE
 from vtcli.signals.rules import RULES
+from vtcli.signals.scorers.letters import MAX_OPTIONS
 from vtcli.store.parquet import CHAT_MARKER
 
 NEEDED: Mapping[str, set[str]] = {"choices": {"choices"}, "mra": {"number"}, "values": {"axis"}, "counts": {"total"}}
@@ -404,8 +405,9 @@ def _truth(
             )
         truth["choices"] = given
     if (options := parsed(first(row, columns.options))) is not None and isinstance(options, list | tuple):
-        if len(options) > 26:
-            raise place_problem(place, "too many options", f" has {len(options)} options; there are letters for 26.")
+        if len(options) > MAX_OPTIONS:
+            said = f" has {len(options)} options; there are letters for {MAX_OPTIONS}."
+            raise place_problem(place, "too many options", said)
         lines, letter = texts.lettered([str(option) for option in options], answers[0])
         if not letter:
             raise place_problem(
