@@ -16,7 +16,7 @@ from benchmark_rows import MINIATURES, Miniature
 from fakes import make_trajectory
 from odd_values import ODD, odd_versions
 
-from vtcli.benchmarks import files, results
+from vtcli.benchmarks import files, questions, results
 from vtcli.benchmarks.benchmark import Generation, generation_of
 from vtcli.benchmarks.samples import RowChoice, check, load
 from vtcli.config import compose
@@ -193,6 +193,12 @@ def test_the_orientation_of_a_picture_is_asked(tmp_path: Path) -> None:
     assert samples[0].question.count("\n") == 6 and "E. flipped vertically" in samples[0].question
     other = list(load(tmp_path, "orientation", benchmark, ImageStore(tmp_path / "store"), RowChoice(seed=1)))
     assert [s.answer for s in other] != [s.answer for s in samples]
+    for seed, asked in ((0, samples), (1, other)):  # a dataset of it has the same questions
+        given = {"benchmark": {"orientation": benchmark}, "path": str(tmp_path), "name": "orientation"}
+        items = [questions.generate(seed, number, "train", **given) for number in range(30)]
+        assert [(i.question, i.answer, i.truth["transform"]) for i in items] == [
+            (s.question, s.answer, s.truth["transform"]) for s in asked
+        ]
 
 
 def test_a_column_that_a_form_reads_is_named(tmp_path: Path) -> None:

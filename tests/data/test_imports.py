@@ -24,7 +24,7 @@ from vtcli.data.generators.item import Item
 from vtcli.data.importers import media, sources, texts
 from vtcli.data.importers.mapping import presets, read_mapping
 from vtcli.data.importers.problems import Place, RowProblem
-from vtcli.data.importers.rows import generate, reads, survey
+from vtcli.data.importers.rows import generate, open_rows, reads, survey
 from vtcli.errors import ConfigError, InputError
 
 PICTURES = [np.full((20, 30, 3), shade, np.uint8) for shade in (10, 20, 30)]
@@ -233,6 +233,11 @@ def test_hugging_face_sets_are_read_from_a_folder_and_as_a_stream(scheme: str, t
     items = [generate(0, i, "train", path=path, name="own") for i in (0, 2, 1)]
     assert [item.answer for item in items] == ["0", "2", "1"] and np.array_equal(items[1].pixels, PICTURES[2])
     assert survey("train", path=path).rows == (None if scheme == "stream:" else 3)
+    rest = {"take": {"train": [1, None]}}
+    assert survey("train", path=path, mapping=rest).rows == (None if scheme == "stream:" else 2)
+    told = open_rows(path, "train", None, rest).source.texts(["question"])
+    assert len(list(told)) == (0 if scheme == "stream:" else 2)  # a stream names no files beside it
+    assert generate(0, 1, "train", path=path, name="own", mapping=rest).answer == "2"
     with pytest.raises(InputError, match="has 3 rows, and row 3 is asked for"):
         generate(0, 3, "train", path=path, name="own")
     if not scheme:

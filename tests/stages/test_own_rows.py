@@ -224,8 +224,11 @@ def test_trajectories_of_others_become_demonstrations_that_sft_takes(tmp_path: P
             whole.crop((0, 0, 56, 56)).save(data / f"crop{number}.png")
         images = [f"{number}.png", f"crop{number}.png"]
         lines.append(json.dumps({"conversations": talk, "images": images, "system": "Tools."}))
-    (data / "cold.jsonl").write_text("\n".join(lines))
-    source = f"path:'{data}/cold.jsonl',name:cold,preset:sharegpt"
+    (data / "train").mkdir()  # held-out rows are of this file, too
+    (data / "train" / "cold.jsonl").write_text("\n".join(lines))
+    for image in data.glob("*.png"):
+        image.rename(data / "train" / image.name)
+    source = f"path:'{data}/{{split}}/cold.jsonl',name:cold,preset:sharegpt"
     task = f"{{generate:{{_target_:vtcli.data.importers.rows.generate,{source}}}}}"
     words = [
         "scale=tiny",

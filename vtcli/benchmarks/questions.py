@@ -54,8 +54,8 @@ class RowCursor:
                 self.asked.append(number)
         self.held = {key: [] for key in pointed}
 
-    def read(self, number: int) -> tuple[samples.RowText, str, Sequence[bytes]]:
-        """Text, place and encoded images of a row. Raises ``InputError`` for one that cannot be asked."""
+    def read(self, number: int, seed: int) -> tuple[samples.RowText, str, Sequence[bytes]]:
+        """Text, place and encoded images of a row, as ``vtcli eval`` asks it with the same seed. Raises ``InputError`` for one that cannot be asked."""
         form, paths = files.locate(self.folder, self.name, self.benchmark)
         if self._rows is None or number < self._next:
             self._rows, self._next = samples.walk(paths, form, None), 0
@@ -66,7 +66,7 @@ class RowCursor:
             if own and key in self.held and not (self.held[key] or last):
                 self.held[key] = samples.pictures(row, form, at.parent, where)
             if last:
-                text = samples.read_row(row, form, self.benchmark, where)
+                text = samples.read_row(row, form, self.benchmark, where, seed)
                 pictures = samples.pictures(row, form, at.parent, where) if own else self.held.get(text.pointer or "")
                 if not pictures:
                     raise InputError(f"{where}: its image is that of row {text.pointer!r}, which is not before it.")
@@ -123,7 +123,7 @@ def generate(
     place = Place(f"{path} ({name})", cursor.asked[item])
     change = cursor.benchmark.change
     try:
-        text, where, data = cursor.read(cursor.asked[item])
+        text, where, data = cursor.read(cursor.asked[item], seed)
         turn = samples.drawn_turn(change, text.pointer or text.key, seed)
         pixels: tuple[Pixels, ...] = samples.changed(data, change, turn, where)
     except samples.BrokenRow as problem:

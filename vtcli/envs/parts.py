@@ -188,7 +188,7 @@ def demo_parts(
                     mine = shards.part(len(here), shard)
                     for items in _pieces(here[mine.start : mine.stop]):
                         generate = data.tasks[task].generate
-                        chunks.append(Chunk(generate, task, f"demo-{name}", kind, items, seed, setting))
+                        chunks.append(Chunk(generate, task, "demo-train", kind, items, seed, setting))
                     continue
                 mine = shards.part(round(count * share), shard)
                 for items in _pieces(range(start + mine.start, start + mine.stop)):

@@ -81,7 +81,7 @@ def survey(
     if rows.mapping.strict:
         _refuse_slips(columns, rows.source.name, rows.mapping)
     unread = tuple(name for name in columns if name not in used and not any("*" in path for path in used))
-    known = rows.source.rows if rows.source.rows < hub.ENDLESS else None
+    known = rows.source.rows if rows.source.rows < hub.ENDLESS // 2 else None  # the rest of a stream has no end either
     return Survey(rows.source.name, known, unread)
 
 
@@ -166,7 +166,7 @@ def reads(
     """The files of rows, and the images and videos beside them that the first ``items`` rows name. What cannot be read
     is left to ``generate``, which says what is wrong."""
     found = sources.files(path, split)
-    yield from found or hub.saved_files(path.replace("{split}", split.removeprefix("demo-")))
+    yield from found or hub.saved_files(sources.located(path, split))
     if all(file.is_file() for file in found):
         try:
             rows = open_rows(path, split, preset, mapping)
@@ -189,8 +189,8 @@ def open_rows(path: str, split: str, preset: str | None, own: Mapping[str, Any] 
     mapping = read_mapping(preset, own)
     source = sources.open_source(path, split, mapping.rows, mapping.parts)
     if mapping.take is not None or mapping.split:
-        source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), split.removeprefix("demo-"))
-    base = Path(path.replace("{split}", split)).parent
+        source = _chosen(source, preset, json.dumps(own or {}, sort_keys=True), sources.rows_split(split))
+    base = Path(sources.located(path, split)).parent
     return Rows(source, mapping, media.Finder((base, *map(Path, mapping.root)), mapping.prefix, mapping.file))
 
 

@@ -54,10 +54,20 @@ class Source(Protocol):
         ...
 
 
+def rows_split(split: str) -> str:
+    """The split of the rows that demonstrations of ``demo-train`` are made from: ``train``."""
+    return split.removeprefix("demo-")
+
+
+def located(path: str, split: str) -> str:
+    """``path`` with the split in place of ``{split}``."""
+    return path.replace("{split}", rows_split(split))
+
+
 def files(path: str, split: str) -> list[Path]:
-    """The files that ``path`` names: ``{split}`` is replaced, and ``*`` stands for any text in a file's name. Empty for
-    a set of the Hugging Face hub and for a saved folder."""
-    place = path.replace("{split}", split.removeprefix("demo-"))
+    """The files that ``path`` names for a split; ``*`` stands for any text in a file's name. Empty for a set of the
+    Hugging Face hub and for a saved folder."""
+    place = located(path, split)
     if hub.is_hub(place) or Path(place).is_dir():
         return []
     if "*" not in place:
@@ -98,7 +108,7 @@ def open_source(path: str, split: str, rows: str | None = None, parts: str = "al
     """
     found = files(path, split)
     if not found:
-        return hub.open_set(path.replace("{split}", split.removeprefix("demo-")), split.removeprefix("demo-"))
+        return hub.open_set(located(path, split), rows_split(split))
     if "*" in path and parts == "all" and (lacks := missing(found)):
         raise InputError(
             f"{path}: of its files {', '.join(lacks[:5])}{' …' if len(lacks) > 5 else ''} "
@@ -282,7 +292,7 @@ class SourceSubset:
 
     def texts(self, columns: Sequence[str]) -> Iterator[Row]:
         """In the source's order, as far as the last chosen row: for the names of files, which are chosen later."""
-        wanted = set(self._rows)
+        wanted = self._rows if isinstance(self._rows, range) else set(self._rows)  # a stream's range has no end
         for number, row in enumerate(self._source.texts(columns)):
             if number in wanted:
                 yield row
