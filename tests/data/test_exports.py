@@ -145,14 +145,27 @@ def test_llama_factory_finds_every_file(store: ArtifactStore, tmp_path: Path) ->
     assert [turn["from"] for turn in first["conversations"]] == ["human", "gpt", "observation", "gpt"]
     assert first["system"] == "Tools." and all((tmp_path / "out" / name).is_file() for name in first["images"])
     assert len(list((tmp_path / "out" / "images").iterdir())) == 4  # equal images are one file
+    assert set(info["train"]["columns"]) == {"messages", "images", "system", "tools"}
+    export(store, "dataset@latest", "sharegpt", tmp_path / "data")  # its loader reads each column that is named
+    for entry in json.loads((tmp_path / "data" / "dataset_info.json").read_text()).values():
+        rows = json.loads((tmp_path / "data" / entry["file_name"]).read_text())
+        assert entry["columns"] and all(set(entry["columns"].values()) <= row.keys() for row in rows)
 
 
-def test_what_cannot_be_exported_is_said_and_leaves_nothing(store: ArtifactStore, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_said_and_leaves_nothing(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
     for folder, to, told in (("full", "verl", "is there already"), ("out", "verb", "expected one of verl")):
         with pytest.raises(InputError, match=told):
             export(store, "dataset@latest", to, tmp_path / folder)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match=r"where this command was given.* Give a folder in it"):
+        export(store, "dataset@latest", "verl", Path())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").rmdir()
     damaged = tmp_path / "home"
     for folder in ("dataset",):
         commit(damaged, folder, lambda path: (path / "answer-train.parquet").write_bytes(b"PAR1"))

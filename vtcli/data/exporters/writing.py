@@ -41,6 +41,8 @@ def export(
         raise InputError(f"--to {to}: expected one of {', '.join(layouts)}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already. Give a folder that does not exist, or an empty one.")
+    if folder.absolute() == Path.cwd():
+        raise InputError(f"{folder} is where this command was given, and would be replaced. Give a folder in it.")
     draft = folder.with_name(f".{folder.name}{disk.LEFTOVER}")
     with disk.checked(folder):
         shutil.rmtree(draft, ignore_errors=True)
@@ -48,9 +50,10 @@ def export(
         try:
             with RowBars() as bars:
                 files = sorted(artifact.path.glob("*.parquet"))
-                counts = {path.stem: found for path in files if (found := _write(path, draft, layouts[to], bars))}
+                written = {path.stem: _write(path, draft, layouts[to], bars) for path in files}
+            counts = {name: dict(found) for name, (found, _) in written.items() if found}
             if layouts[to].ending == "json":
-                _describe(draft, counts)
+                _describe(draft, {name: written[name][1] for name in counts})
             page = card(artifact, store.lineage(ref), to, layouts[to], counts, licence)
             disk.write_atomic(draft / "README.md", page.encode())
             if folder.exists():
@@ -62,9 +65,10 @@ def export(
     return counts
 
 
-def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> dict[str, int]:
-    """One Parquet file of the artifact as a file of the format, if it has rows; returns the rows by source."""
-    counts: Counter[str] = Counter()
+def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> tuple[Counter[str], set[str]]:
+    """One Parquet file of the artifact as a file of the format, if it has rows. Returns the number of rows by source,
+    and the keys of the rows."""
+    counts, keys = Counter[str](), set[str]()
 
     read = pq.ParquetFile(path)
     bars.begin(path.stem, read.metadata.num_rows)
@@ -76,7 +80,9 @@ def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> dict[s
                     raise InputError(f"{row['id']} has a video, which this format does not hold. Copy the artifact.")
                 row = encoded.filled(row, str(path))  # noqa: PLW2901
                 counts[source(row) if "extra_info" in row else row["id"].partition("-")[0]] += 1
-                yield layout.row(row)
+                made = layout.row(row)
+                keys.update(made)
+                yield made
             bars.advance(path.stem, batch.num_rows)
 
     file = folder / f"{path.stem}.{layout.ending}"
@@ -86,7 +92,7 @@ def _write(path: Path, folder: Path, layout: RowLayout, bars: RowBars) -> dict[s
         _write_parquet(file, layout.schema, rows())
     if not counts:  # an empty file has no columns that a reader could find
         file.unlink()
-    return dict(counts)
+    return counts, keys
 
 
 def _write_parquet(path: Path, schema: pa.Schema, rows: Iterator[dict[str, Any]]) -> None:
@@ -126,13 +132,18 @@ def _image(folder: Path, data: bytes) -> str:
     return name
 
 
-def _describe(folder: Path, counts: Mapping[str, Any]) -> None:
-    """LLaMA-Factory's ``dataset_info.json``, which names every file."""
+def _describe(folder: Path, keys: Mapping[str, set[str]]) -> None:
+    """LLaMA-Factory's ``dataset_info.json``, which names every file, and of its columns those that its rows have."""
     columns = {"messages": "conversations", "images": "images", "system": "system", "tools": "tools"}
     tags = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt"}
     tags |= {"observation_tag": "observation", "function_tag": "function_call", "system_tag": "system"}
     info = {
-        name: {"file_name": f"{name}.json", "formatting": "sharegpt", "columns": columns, "tags": tags}
-        for name in counts
+        name: {
+            "file_name": f"{name}.json",
+            "formatting": "sharegpt",
+            "columns": {ours: theirs for ours, theirs in columns.items() if theirs in found},
+            "tags": tags,
+        }
+        for name, found in keys.items()
     }
     disk.write_atomic(folder / "dataset_info.json", json.dumps(info, indent=2).encode())

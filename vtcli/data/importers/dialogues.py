@@ -130,7 +130,7 @@ def _messages(row: Mapping[str, Any], mapping: RowMapping) -> list[texts.Message
     if response is not None:
         chat += texts.messages(response) if texts.is_chat(response) else [texts.Message("assistant", str(response))]
     system = first(row, mapping.system)
-    return [texts.Message("system", str(system)), *chat] if system is not None else chat
+    return [texts.Message("system", str(system)), *chat] if system else chat  # LLaMA-Factory writes "" for none
 
 
 _DECODED = re.compile(r"\s*^(?:user|tool)\n(.*?)\s*^assistant\n", re.DOTALL | re.MULTILINE)
