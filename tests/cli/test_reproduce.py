@@ -7,6 +7,9 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import judge_server
@@ -299,6 +302,33 @@ def test_a_command_that_fails_ends_the_run_with_its_code(capfd: pytest.CaptureFi
     said = capfd.readouterr().err
     assert "step 1 of 2: vtcli synth +recipe=toolsrl" in said and "there is no key 'sed'" in said
     assert "step 1 of 2 has failed. What is finished stays" in said and "step 2 of 2" not in said
+
+
+def test_a_command_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """After kill -9, so that the next attempt does not find its work taken."""
+    words = ("+recipe=toolsrl", "scale=tiny", "tracker=none", f"home={tmp_path}")
+    text = f"""
+from vtcli.cli.reproduction import graph, runs
+runs.here([graph.PaperCommand("x", "synth", {words}, {{}}, 0)])
+"""
+
+    def alive() -> list[str]:
+        """Processes with this home, the one that starts them left out: it has no such argument."""
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        return [line for line in listed.splitlines() if f" home={tmp_path}" in line]
+
+    def until(true: Callable[[], bool]) -> None:
+        limit = time.monotonic() + 60
+        while not true():
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+
+    with subprocess.Popen([sys.executable, "-c", text], stderr=subprocess.DEVNULL) as parent:
+        try:
+            until(lambda: bool(alive()) and any(tmp_path.rglob("identity.json")))
+        finally:
+            parent.kill()
+    until(lambda: not alive())
 
 
 def documented() -> list[tuple[str, str, dict[str, str]]]:

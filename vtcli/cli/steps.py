@@ -10,14 +10,16 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 
-def run(argv: list[str]) -> tuple[int, str]:
-    """Runs ``vtcli ARGV`` to its end. Returns its exit code and the reference of the artifact that it printed.
+def run(argv: Sequence[str], launcher: Sequence[str] = ()) -> tuple[int, str]:
+    """Runs ``vtcli ARGV`` to its end, in the ranks of ``launcher`` (``-m torch.distributed.run …``) if one is given.
+    Returns its exit code and the reference of the artifact that it printed.
 
     Ctrl-C and SIGTERM are passed on; the child gets each once, as it has a session of its own.
     """
-    command = [sys.executable, "-m", "vtcli.cli.steps", *argv]
+    command = [sys.executable, *launcher, "-m", "vtcli.cli.steps", *argv]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
         try:

@@ -6,13 +6,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vtcli.cli.console import say
 from vtcli.cli.reproduction.graph import PaperCommand
 from vtcli.cli.stages import IN_RANKS
+from vtcli.cli.steps import run
 from vtcli.config import machine
 from vtcli.errors import ConfigError
 
@@ -32,13 +32,10 @@ def here(steps: Sequence[PaperCommand]) -> dict[str, str]:
         say(f"step {number} of {len(steps)}: {step.line(made)}")
         ranks = len(machine.gpus()) if step.stage in IN_RANKS else 1
         launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}") if ranks > 1 else ()
-        line = [sys.executable, *launcher, "-m", "vtcli", step.stage, *step.argv(made)]
-        done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
-        printed = done.stdout.splitlines()
-        if done.returncode or not printed:
+        code, made[step.makes] = run([step.stage, *step.argv(made)], launcher)
+        if code or not made[step.makes]:
             say(f"step {number} of {len(steps)} has failed. What is finished stays: the same command goes on there.")
-            raise SystemExit(done.returncode or 1)
-        made[step.makes] = printed[-1].partition("\t")[0]
+            raise SystemExit(code or 1)
     return made
 
 
