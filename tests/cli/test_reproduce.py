@@ -314,7 +314,7 @@ runs.here([graph.PaperCommand("x", "synth", {words}, {{}}, 0)])
 
     def alive() -> list[str]:
         """Processes with this home, the one that starts them left out: it has no such argument."""
-        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout
         return [line for line in listed.splitlines() if f" home={tmp_path}" in line]
 
     def until(true: Callable[[], bool]) -> None:
