@@ -237,7 +237,7 @@ def _samples(config: Config, data: Artifact | None, images: ImageStore, worlds: 
     if data is not None:
         asked = DatasetQuestions(data, forms, config.split, config.max_samples, config.bad_rows)
     found = asked.load(images, eval_shards.part(config.shard))
-    shown = video_frames.shown(found, config.frames, images, config.limits.max_images)
+    shown = video_frames.shown(found, config.frames, images, config.limits.max_images, whole=not config.shard)
     samples = {(sample.form, sample.id): worlds.offer(sample) for sample in shown}
     eval_shards.require_some(samples, asked.where, config.shard)
     return samples

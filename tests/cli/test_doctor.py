@@ -47,7 +47,9 @@ def test_devices_are_what_nvidia_smi_lists(nvidia_smi: Path) -> None:
     )  # 143771 / 1024 = 140.4
 
 
-@pytest.mark.parametrize(("visible", "count"), [("", 0), ("0", 1), ("1,0", 2), ("5", 0), ("GPU-8f2c,GPU-77aa", 2)])
+@pytest.mark.parametrize(
+    ("visible", "count"), [("", 0), ("0", 1), ("1,0", 2), ("5", 0), ("-1", 0), ("0,-1,1", 1), ("GPU-8f2c,GPU-77aa", 2)]
+)
 def test_cuda_visible_devices_narrows_them(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, count: int
 ) -> None:

@@ -103,13 +103,18 @@ def test_every_command_of_every_map_composes_and_binds(name: str) -> None:
         ({"axes": dict.fromkeys("abc", FRAMED)}, "axes: a, b, c are too many; a figure shows two"),
         ({"axes": {"a": {**FRAMED, "words": {"train": []}}}}, "axes.a: train is no step"),
         ({"axes": {"a": {**FRAMED, "cases": {"0.5": {"data": []}}}}}, "cases: 0.5 is no value; expected of"),
+        ({"axes": {"a": {**FRAMED, "paper": "often"}}}, "paper: often is no value; expected of"),
     ],
 )
-def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str) -> None:
+def test_a_slip_in_a_map_is_named(values: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         made(**values)
     with pytest.raises(ConfigError, match=r"map 'codve': expected one of .*codev"):
         grid.load("codve")
+    (tmp_path / "map").mkdir()
+    (tmp_path / "map" / "own.yaml").write_text("title: [x\narms:")
+    with pytest.raises(ConfigError, match=r"map 'own': .*own\.yaml is no YAML: while parsing"):
+        grid.load("own", tmp_path)
 
 
 def rows(accuracy: list[int], calls: float, difficulty: str | None = None) -> tuple[Row, ...]:

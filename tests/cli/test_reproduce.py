@@ -251,6 +251,10 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
             made[f"codev-tiny-{name}"] = draft.commit().ref
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
+    unfinished = made | {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}
+    assert tables.markdown(asked, tables.lines(asked, unfinished, tmp_path)) == text
+    with pytest.raises(InputError, match=r"has no report of codev-tiny: the same command without --table"):
+        tables.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)
 
 
 def test_the_table_says_how_a_printed_number_was_scored(tmp_path: Path) -> None:

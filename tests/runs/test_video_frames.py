@@ -65,6 +65,7 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
         UniformFrames("2fps", images, 10)(sample)
     with pytest.raises(InputError, match=r"eval\.frames=4: none of the questions has a video"):
         list(shown([replace(sample, videos=())], 4, images, 16))
+    assert len(list(shown([replace(sample, videos=())], 4, images, 16, whole=False))) == 1  # a shard without one
     Path(sample.videos[0].path).write_bytes(b"no video")
     with pytest.raises(InputError, match=r"clip\.mkv of the question zoom-test-000000 cannot be read"):
         UniformFrames(4, images, 16)(sample)

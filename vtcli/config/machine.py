@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
@@ -50,7 +51,7 @@ def gpus() -> tuple[CudaDevice, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return tuple(found)
-    wanted = [v.strip() for v in visible.split(",") if v.strip()]
+    wanted = list(itertools.takewhile(lambda v: v != "-1", (v.strip() for v in visible.split(",") if v.strip())))
     if wanted and not all(v.isdigit() for v in wanted):  # UUIDs or MIG slices: their number is what counts
         return tuple(found[: len(wanted)])
     return tuple(found[int(v)] for v in wanted if int(v) < len(found))

@@ -125,12 +125,15 @@ class UniformFrames:
         return self._known[video.path]
 
 
-def shown(samples: Iterable[Sample], value: int | str | None, images: ImageStore, max_images: int) -> Iterator[Sample]:
-    """Each of the samples with frames; as they are for None. Raises ``InputError`` at the end if none had a video."""
+def shown(
+    samples: Iterable[Sample], value: int | str | None, images: ImageStore, max_images: int, *, whole: bool = True
+) -> Iterator[Sample]:
+    """Each of the samples with frames; as they are for None. Raises ``InputError`` at the end if none of a ``whole``
+    evaluation had a video; a shard may have none."""
     if value is None:
         yield from samples
         return
     frames = UniformFrames(value, images, max_images)
     yield from map(frames, samples)
-    if not frames.videos:
+    if whole and not frames.videos:
         raise InputError(f"eval.frames={value}: none of the questions has a video. Leave it out.")

@@ -52,6 +52,8 @@ class Axis:
     def __post_init__(self) -> None:
         if unknown := self.cases.keys() - set(map(str, self.values)):
             raise ConfigError(f"cases: {', '.join(sorted(unknown))} is no value; expected of {self.values}")
+        if isinstance(self.paper, str) and self.paper not in self.values:  # a number may lie between two values
+            raise ConfigError(f"paper: {self.paper} is no value; expected of {self.values}")
 
     @property
     def steps(self) -> set[str]:
@@ -132,7 +134,11 @@ def load(name: str, own: Path | None = None) -> Map:
     if name not in known:
         raise ConfigError(f"map '{name}': expected one of {', '.join(known)}")
     folder = own if own and (own / "map" / f"{name}.yaml").is_file() else compose.folder()
-    return convert(yaml.safe_load((folder / "map" / f"{name}.yaml").read_text()), Map, f"map.{name}")
+    path = folder / "map" / f"{name}.yaml"
+    try:
+        return convert(yaml.safe_load(path.read_text()), Map, f"map.{name}")
+    except yaml.YAMLError as error:
+        raise ConfigError(f"map '{name}': {path} is no YAML: {error}") from error
 
 
 def plan(name: str, asked: Map, seeds: tuple[int, ...], more: tuple[str, ...] = ()) -> MapPlan:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vtcli.benchmarks.benchmark import NOT_STATED
 from vtcli.cli.reproduction.graph import PAPERS, Reproduction
+from vtcli.errors import InputError
 from vtcli.store.artifacts import Artifact, ArtifactStore
 
 BENCHMARKS = "benchmarks.json"
@@ -33,11 +34,11 @@ class Line:
 
 
 def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line]:
-    """The lines of all reports that are there, in order."""
+    """The lines of all reports that are there, in order. Raises ``InputError`` where none is."""
     store, found = ArtifactStore(home), dict[str, Line]()
     for makes, ref in made.items():
         kind, _, seed = makes.removeprefix(f"{asked.prefix}-").partition("-s")
-        if kind not in ("before", "report"):
+        if kind not in ("before", "report") or not (home / makes).is_dir():
             continue
         for name, value, printed in _figures(store.resolve(ref, "report", verify=False), PAPERS.get(asked.recipe)):
             line = found.setdefault(name, Line(name, printed, [], {}))
@@ -45,6 +46,8 @@ def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line
                 line.before.append(value)
             else:
                 line.after[int(seed)] = value
+    if not found:
+        raise InputError(f"{home} has no report of {asked.prefix}: the same command without --table makes them")
     return list(found.values())
 
 
