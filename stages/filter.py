@@ -154,11 +154,8 @@ class Config:
                 f"filter.rules.{comparing[0]} needs what has to stay unseen: give benchmark=[vstar,…] with "
                 "filter.benchmarks_in=FOLDER, or filter.against=[NAME:vN]"
             )
-        if comparing and self.benchmark and not self.benchmarks_in:
-            raise ConfigError(
-                "filter.benchmarks_in needs a value: the folder with local copies of the benchmarks' files, also as "
-                "the environment variable VTCLI_BENCHMARKS. vtcli benchmarks show NAME says which files."
-            )
+        if comparing:
+            BenchmarkQuestions(self.benchmark, self.benchmarks_in).require_folder("filter.benchmarks_in")
 
 
 def run(config: Config) -> Artifact:

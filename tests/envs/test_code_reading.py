@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vtcli.config.binding import bind
 from vtcli.envs.code_protocol import Reading
-from vtcli.envs.code_reading import boxed, read, unfenced
+from vtcli.envs.code_reading import boxed_answer, read, unfenced
 from vtcli.errors import ConfigError
 
 TAGGED = ("codev", "codedance", "pyvision_image", "pyvision_video", "thyme")
@@ -143,7 +143,7 @@ def test_calls_that_cannot_be_run(name):
     ],
 )
 def test_what_is_boxed(answer, inside):
-    assert boxed(answer) == inside
+    assert boxed_answer(answer) == inside
     assert read(code_card("pyvision_image").reading, f"<answer>{answer}</answer>").answer == inside
     assert read(code_card("pyvision_image").reading, f"<answer>{answer}</answer>").calls == ()
 

@@ -10,7 +10,8 @@ from vtcli.benchmarks.aggregates import Aggregate, mean
 from vtcli.config.bounds import at_least, shares
 from vtcli.errors import ConfigError
 from vtcli.schema import Sample
-from vtcli.signals.scorers.grade import Grade, Scorer
+from vtcli.signals.rules import ScorerRule
+from vtcli.signals.scorers.grade import Scorer
 from vtcli.signals.scorers.table import SCORERS
 
 ROW = "__row__"
@@ -147,7 +148,7 @@ class Benchmark:
 
 def own_rules(benchmarks: Mapping[str, Benchmark]) -> dict[str, Callable[[Sample, str], tuple[float, int]]]:
     """Scorers from outside, as rules for the signals."""
-    return {name: _Pair(scorer) for b in benchmarks.values() for name, scorer in b.own.items()}
+    return {name: ScorerRule(scorer) for b in benchmarks.values() for name, scorer in b.own.items()}
 
 
 OTHERS = "others"
@@ -161,15 +162,6 @@ def generation_of(
     if task is None or task not in benchmarks:
         return Generation()
     return by_recipe.get(task) or by_recipe.get(OTHERS) or benchmarks[task].generation
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    scorer: Scorer
-
-    def __call__(self, sample: Sample, text: str) -> tuple[float, int]:
-        grade: Grade = self.scorer(sample, text)
-        return grade.score, grade.correct
 
 
 def named(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:

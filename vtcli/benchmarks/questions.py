@@ -55,7 +55,8 @@ class RowCursor:
         self.held = {key: [] for key in pointed}
 
     def read(self, number: int, seed: int) -> tuple[samples.RowText, str, Sequence[bytes]]:
-        """Text, place and encoded images of a row, as ``vtcli eval`` asks it with the same seed. Raises ``InputError`` for one that cannot be asked."""
+        """Text, place and encoded images of a row, as ``vtcli eval`` asks it with the same seed. Raises ``InputError``
+        for one that cannot be asked."""
         form, paths = files.locate(self.folder, self.name, self.benchmark)
         if self._rows is None or number < self._next:
             self._rows, self._next = samples.walk(paths, form, None), 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from vtcli.errors import InputError
+from vtcli.runs import environment
 from vtcli.store import codec
 from vtcli.store.artifacts import Artifact, ArtifactStore, Kind
 
@@ -68,7 +69,7 @@ def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
         return f"it was made at scale={made.config.get('scale')}"
     if wanted.seed is not None and made.seed != wanted.seed:
         return f"it was made with seed={made.seed}"
-    config = {**_environment(artifact), **made.config}
+    config = {**environment.stored(artifact), **made.config}
     model = cast("Mapping[str, Any]", config.get("model") or {})
     family = config.get("family") or model.get("family")
     if wanted.family is not None and family != wanted.family:
@@ -78,12 +79,6 @@ def _difference(artifact: Artifact, wanted: Criteria) -> str | None:
             shown = json.dumps(found) if not isinstance(found, dict | list) else "another"
             return f"{key} is {shown} there"
     return None
-
-
-def _environment(artifact: Artifact) -> Mapping[str, Any]:
-    """The environment that a model's manifest records (``vtcli.runs.environment``)."""
-    text = artifact.manifest.summary.get("environment")
-    return json.loads(text) if isinstance(text, str) else {}
 
 
 def at(values: Mapping[str, Any], key: str) -> Any:

@@ -9,6 +9,7 @@ from vtcli.envs.code_protocol import Reading
 from vtcli.families.calls import parse_answer, parse_calls
 from vtcli.protocols import DecodedTurn
 from vtcli.schema import Call
+from vtcli.signals.scorers.texts import boxed
 
 FENCE = "```"
 EMPTY = "the code is empty"
@@ -27,7 +28,7 @@ def read(reading: Reading, text: str) -> DecodedTurn:
         fenced, rest = split(text, f"{FENCE}python", FENCE)
         calls = [_block(reading, block) for block in fenced]
     written = parse_answer(rest)
-    answer = boxed(written) if reading.boxed and written is not None else written
+    answer = boxed_answer(written) if reading.boxed and written is not None else written
     if written is not None and (reading.both == "answer" or not calls):
         return DecodedTurn(text, (), answer)
     if not calls:
@@ -70,23 +71,15 @@ def unfenced(block: str) -> str:
     return body.rstrip().removesuffix(FENCE).rstrip()
 
 
-def boxed(answer: str) -> str | None:
-    r"""Returns the content of the last ``\boxed{…}``, braces balanced and quotes removed; None without one.
+def boxed_answer(answer: str) -> str | None:
+    r"""Returns the content of the last ``\boxed{…}`` with quotes removed; None without one.
 
-    >>> boxed(r"\boxed{\frac{1}{2}}"), boxed("B")
-    ('\\frac{1}{2}', None)
+    >>> boxed_answer(r"\boxed{\frac{1}{2}}"), boxed_answer(r"\boxed{'B'}"), boxed_answer("B")
+    ('\\frac{1}{2}', 'B', None)
     """
-    begin = answer.rfind("\\boxed{")
-    if begin < 0:
-        return None
-    inside, depth = begin + len("\\boxed{"), 1
-    for at in range(inside, len(answer)):
-        depth += {"{": 1, "}": -1}.get(answer[at], 0)
-        if depth == 0:
-            found = answer[inside:at].strip()
-            quoted = len(found) > 1 and found[0] == found[-1] and found[0] in "\"'"
-            return found[1:-1].strip() if quoted else found
-    return None
+    found = boxed(answer)
+    quoted = found is not None and len(found) > 1 and found[0] == found[-1] and found[0] in "\"'"
+    return found[1:-1].strip() if found and quoted else found
 
 
 def _block(reading: Reading, block: str) -> Call:

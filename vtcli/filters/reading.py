@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from vtcli.filters.facts import DemoMessage, DemoSignals, RowFacts
 from vtcli.schema import Sample
@@ -57,18 +56,6 @@ def samples_of(tables: Mapping[str, ParquetTable], rows: Sequence[RowFacts]) -> 
     """``samples``: questions with their truth, without images and videos."""
 
     def read(row: RowFacts) -> Sample:
-        found: Mapping[str, Any] = tables[row.file].row(row.index, "ability", "extra_info")
-        info = found["extra_info"]
-        return Sample(
-            id=row.id,
-            task=found["ability"],
-            form=info["form"],
-            split=info["split"],
-            question=info["question"],
-            answer=info["answer"],
-            images=(),
-            tools=tuple(info["tools"] or ()),
-            truth=json.loads(info["truth"]),
-        )
+        return records.sample_of(tables[row.file].row(row.index, "id", "ability", "extra_info"))
 
     return StoredRows([row for row in rows if row.form != "demo"], read)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import resources
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from vtcli.algo.metrics import Estimate, bootstrap
+from vtcli.report import templates
 from vtcli.report.cells import EMPTY, estimate_cell, number
 from vtcli.report.printing import Cell, Table
 from vtcli.scoring.agreement import JudgeComparison, SignalAgreement
@@ -189,9 +186,4 @@ def _estimate(found: Estimate | None) -> Cell:
 
 def page(title: str, facts: Mapping[str, str], tables: Sequence[Table]) -> str:
     """One self-contained HTML page of tables; everything in them is escaped."""
-    assets = resources.files("vtcli.report") / "page"
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
-        (assets / "tables.html.j2").read_text(encoding="utf-8")
-    )
-    style = Markup((assets / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
-    return template.render(title=title, facts=facts, tables=tables, style=style)
+    return templates.render("tables.html.j2", title=title, facts=facts, tables=tables)

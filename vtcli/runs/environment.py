@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from vtcli.config.binding import TARGET, nodes
 from vtcli.errors import InputError
+from vtcli.runs.identity import targets
 from vtcli.store import codec
 from vtcli.store.artifacts import Artifact
 
@@ -37,7 +37,7 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
     Raises:
         InputError: the model's manifest has none, or one that is not of this package.
     """
-    found = _read(model)
+    found = stored(model)
     if "env" not in parts:  # it was given, and the rest has defaults
         parts = [part for part in parts if found.get(part)]
     missing = [part for part in parts if not found.get(part)]
@@ -46,20 +46,13 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
         why = "its manifest does not name" if model else "it is no artifact of vtcli, so nothing names"
         raise InputError(f"{named}: {why} the environment that it was trained in ({', '.join(missing)}). {remedy}")
     chosen = {part: found[part] for part in parts}
-    foreign = [path for path in _targets(chosen) if not path.startswith(KNOWN)]
+    foreign = [path for path in targets(chosen) if not path.startswith(KNOWN)]
     if foreign:
         raise InputError(f"{named}: its environment is code from outside ({', '.join(foreign)}). {remedy}")
     return chosen
 
 
-def _read(model: Artifact | None) -> Mapping[str, Any]:
+def stored(model: Artifact | None) -> Mapping[str, Any]:
+    """The environment that a model's manifest records; empty without one."""
     text = model.manifest.summary.get("environment") if model else None
     return json.loads(text) if isinstance(text, str) else {}
-
-
-def _targets(values: Any) -> list[str]:
-    """Every function that a configuration names, also within another one."""
-    found: list[str] = []
-    for _, node in nodes(values):
-        found += [str(node[TARGET]), *_targets({key: value for key, value in node.items() if key != TARGET})]
-    return found

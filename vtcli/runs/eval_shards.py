@@ -6,12 +6,10 @@ one. It then does what that run would: rewards, tables and pages are made once, 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from vtcli.benchmarks.samples import Part
@@ -23,6 +21,7 @@ from vtcli.schema import Scored
 from vtcli.store import disk, shards
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.images import ImageStore
+from vtcli.store.retention import link
 
 TRAJECTORIES = "trajectories.jsonl"
 
@@ -101,7 +100,7 @@ def put(parts: Sequence[Artifact], stage: StageRun, images: ImageStore) -> None:
             )
     for each in parts:
         for source in sorted((each.path / "images").rglob("*.png")):
-            _link(source, images.root / source.relative_to(each.path / "images"))
+            link(source, images.root / source.relative_to(each.path / "images"))
     with disk.checked(stage.work, "put the shards together in"):
         whole = b"".join((each.path / TRAJECTORIES).read_bytes() for each in parts)
     disk.write_atomic(stage.work / TRAJECTORIES, whole)
@@ -122,15 +121,3 @@ def command_of_whole(command: str | None) -> list[str]:
     ['vtcli eval model=policy@latest data=data@latest']
     """
     return [re.sub(r" eval\.merge=\S+", "", command)] if command else []
-
-
-def _link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file system has none; nothing if the target exists."""
-    if target.exists():
-        return
-    with disk.checked(target, "keep an image as"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from vtcli.errors import InputError
@@ -119,16 +120,19 @@ def mra(sample: Sample, text: str) -> Score:
     return accuracy, int(accuracy >= 0.5)
 
 
-def _pair(scorer: Scorer) -> Rule:
-    def rule(sample: Sample, text: str) -> Score:
-        grade = scorer(sample, text)
-        return grade.score, grade.correct
+@dataclass(frozen=True, slots=True)
+class ScorerRule:
+    """A benchmark's scorer as a rule; it can be sent to another process."""
 
-    return rule
+    scorer: Scorer
+
+    def __call__(self, sample: Sample, text: str) -> Score:
+        grade = self.scorer(sample, text)
+        return grade.score, grade.correct
 
 
 RULES: Mapping[str, Rule] = {
-    **{name: _pair(scorer) for name, scorer in SCORERS.items()},
+    **{name: ScorerRule(scorer) for name, scorer in SCORERS.items()},
     "numeric": numeric,
     "values": values,
     "counts": counts,

@@ -68,8 +68,9 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}{LEFTOVER}")
 
 
-def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
-    """Write ``data`` so that ``path`` has all of it or is untouched, whenever the process is killed.
+@contextmanager
+def replaced(path: Path, durable: bool = True) -> Generator[Path]:
+    """A name beside ``path`` to write to. ``path`` then has all of it, or is untouched whenever the process is killed.
 
     ``durable`` also survives a power cut (fsync of file and folder). Raises ``InputError`` for any disk trouble.
     """
@@ -77,17 +78,21 @@ def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
     with checked(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temp.open("wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
+            yield temp
+            if durable:
+                fsync_file(temp)
             temp.replace(path)
         except BaseException:
             temp.unlink(missing_ok=True)
             raise
         if durable:
             fsync_dir(path.parent)
+
+
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Writes ``data`` as ``replaced`` has it."""
+    with replaced(path, durable) as temp:
+        temp.write_bytes(data)
 
 
 @contextmanager

@@ -112,24 +112,18 @@ def write(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
     Raises:
         InputError: an unusable row, a repeated id, or disk trouble.
     """
-    temp = disk.temporary(path)
     schema = with_features(schema)
     seen: set[str] = set()
-    with disk.checked(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                for batch in _row_groups(rows, _image_bytes, _group_rows(schema)):
-                    for row in batch:
-                        _require_row(row, seen, schema, path)
-                    writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=len(batch))
-            disk.fsync_file(temp)
-            temp.replace(path)
-        except BaseException:
-            temp.unlink(missing_ok=True)
-            raise
-        disk.fsync_dir(path.parent)
+    with disk.replaced(path) as temp, _writer(temp, schema) as writer:
+        for batch in _row_groups(rows, _image_bytes, _group_rows(schema)):
+            for row in batch:
+                _require_row(row, seen, schema, path)
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema), row_group_size=len(batch))
     return len(seen)
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, version="2.6", compression="zstd", use_dictionary=False)
 
 
 def _require_row(row: Mapping[str, Any], seen: set[str], schema: pa.Schema, path: Path) -> None:
@@ -325,19 +319,10 @@ class ParquetTable:
         by_group: dict[int, list[int]] = {}
         for index in sorted(set(indices)):  # rows are numbered in the file's order
             by_group.setdefault(self._groups[index], []).append(self._offsets[index])
-        schema, temp = self._file.schema_arrow, disk.temporary(path)
-        with disk.checked(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with pq.ParquetWriter(temp, schema, version="2.6", compression="zstd", use_dictionary=False) as writer:
-                    for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes, _group_rows(schema)):
-                        writer.write_table(pa.concat_tables(batch), row_group_size=len(batch))
-                disk.fsync_file(temp)
-                temp.replace(path)
-            except BaseException:
-                temp.unlink(missing_ok=True)
-                raise
-            disk.fsync_dir(path.parent)
+        schema = self._file.schema_arrow
+        with disk.replaced(path) as temp, _writer(temp, schema) as writer:
+            for batch in _row_groups(self._rows(by_group), lambda row: row.nbytes, _group_rows(schema)):
+                writer.write_table(pa.concat_tables(batch), row_group_size=len(batch))
 
     def _rows(self, by_group: Mapping[int, Sequence[int]]) -> Iterator[pa.Table]:
         """Tables of one row each."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 from vtcli.errors import InputError
 from vtcli.protocols import ALONE, Ranks
-from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample
+from vtcli.schema import SCHEMA_VERSION, ImageRef, Sample, VideoRef
 from vtcli.store import codec, compressed, disk, encoded, parquet, videos
 from vtcli.store.encoded import EncodedImage
 from vtcli.store.images import ImageStore
@@ -270,19 +270,8 @@ class SampleSet:
 
     def _load_row(self, index: int) -> Sample:
         row = self._table.row(index)
-        info = row["extra_info"]
-        return Sample(
-            id=row["id"],
-            task=row["ability"],
-            form=info["form"],
-            split=info["split"],
-            question=info["question"],
-            answer=info["answer"],
-            images=_store_images(row, self._store, self._table),
-            tools=tuple(info["tools"]),
-            truth=json.loads(info["truth"]),
-            videos=videos.load(self._table.path.parent, row.get("videos")),
-        )
+        images = _store_images(row, self._store, self._table)
+        return sample_of(row, images, videos.load(self._table.path.parent, row.get("videos")))
 
 
 class DemoSet:
@@ -322,17 +311,35 @@ class DemoSet:
         """As ``load``, with the sizes of its images alone: nothing is decoded or stored."""
         if encoded.COLUMN not in self._table.columns:
             row = self._table.row(index)
-            return _demo(row, _each_image(row, self._store.outline, self._table))
+            return demo_of(row, _each_image(row, self._store.outline, self._table))
         row = self._table.row(index, *(name for name in self._table.columns if name != "images"))  # no file is read
         sides = [(image["width"], image["height"]) for image in row[encoded.COLUMN] or ()]
-        return _demo(row, tuple(self._store.outline_of(*each) for each in sides))
+        return demo_of(row, tuple(self._store.outline_of(*each) for each in sides))
 
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)
-        return _demo(row, _store_images(row, self._store, self._table))
+        return demo_of(row, _store_images(row, self._store, self._table))
 
 
-def _demo(row: Mapping[str, Any], images: tuple[ImageRef, ...]) -> Demo:
+def sample_of(row: Mapping[str, Any], images: tuple[ImageRef, ...] = (), clips: tuple[VideoRef, ...] = ()) -> Sample:
+    """The question of a dataset's row."""
+    info = row["extra_info"]
+    return Sample(
+        id=row["id"],
+        task=row["ability"],
+        form=info["form"],
+        split=info["split"],
+        question=info["question"],
+        answer=info["answer"],
+        images=images,
+        tools=tuple(info["tools"] or ()),
+        truth=json.loads(info["truth"]),
+        videos=clips,
+    )
+
+
+def demo_of(row: Mapping[str, Any], images: tuple[ImageRef, ...] = ()) -> Demo:
+    """The demonstration of a row."""
     unlearnt = tuple(row.get("unlearnt") or ())
     return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), images, unlearnt)
 

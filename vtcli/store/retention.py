@@ -160,7 +160,7 @@ class Retention:
         mine = [own[place].members[n].trajectory for place, n in chosen(everyone, count, step) if place in own]
         found = [KeptImages(trajectory.id, step, shas(trajectory)) for trajectory in mine]
         for sha in {sha for each in found for sha in each.images}:
-            _link(self.folders.find(sha), image_file(self.work / "images", sha))
+            link(self.folders.find(sha), image_file(self.work / "images", sha))
         records.append(self.log(rank), found)
         if rank == 0:
             self.folders.drop(step, self._needed())
@@ -208,7 +208,7 @@ def shas(trajectory: Trajectory) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sha for ref in trajectory.images for sha in (ref.full, ref.view)))
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
     """A hard link, or a copy where the file system has none; nothing if the target exists."""
     if target.exists():
         return

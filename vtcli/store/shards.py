@@ -13,7 +13,7 @@ from vtcli.errors import ConfigError, InputError
 from vtcli.schema import Sample, VideoRef
 from vtcli.store import encoded
 from vtcli.store.artifacts import Artifact, ArtifactStore
-from vtcli.store.records import Demo, Media
+from vtcli.store.records import Demo, Media, demo_of, sample_of
 
 
 def name_of(whole: str, shard: str) -> str:
@@ -138,19 +138,7 @@ def rows(paths: Sequence[Path], groups: Sequence[tuple[str, str]]) -> Iterator[t
 
 def _read(row: Mapping[str, Any]) -> Sample | Demo:
     if "messages" in row:
-        unlearnt = tuple(row.get("unlearnt") or ())
-        return Demo(row["id"], tuple(row["messages"]), tuple(json.loads(row["tools"])), unlearnt=unlearnt)
-    info = row["extra_info"]
-    text = {key: info[key] for key in ("form", "split", "question", "answer")}
-    return Sample(
-        id=row["id"],
-        task=row["ability"],
-        images=(),
-        tools=tuple(info["tools"]),
-        truth=json.loads(info["truth"]),
-        videos=tuple(
-            VideoRef(v["video"], v["width"], v["height"], v["frames"], v["frames_per_s"])
-            for v in row.get("videos") or ()
-        ),
-        **text,
-    )
+        return demo_of(row)
+    given = row.get("videos") or ()
+    clips = (VideoRef(v["video"], v["width"], v["height"], v["frames"], v["frames_per_s"]) for v in given)
+    return sample_of(row, clips=tuple(clips))

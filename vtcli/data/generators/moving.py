@@ -51,7 +51,8 @@ class MovingSize:
     lighting: float = 0.0  # see ``canvas.light``
 
     def __post_init__(self) -> None:
-        at_least(1, self, "width", "height", "frames_per_s", "side")
+        at_least(1, self, "width", "height", "frames_per_s", "side", "shapes")
+        at_least(2, self, "seconds")
         at_least(0, self, "sway", "lighting")
         ordered(self, "shapes", "side")
         among(("place", "colour"), self, "kinds")
@@ -184,11 +185,6 @@ def _require(size: MovingSize) -> None:
         raise ConfigError(
             f"moving: grid={size.grid}, side={list(size.side)}, sway={size.sway} do not fit on {size.width} x "
             f"{size.height} pixels; expected a grid of {' or '.join(map(str, PLACES))} and shapes within its cells"
-        )
-    if not set(size.kinds) <= {"place", "colour"} or size.seconds < 2 or not 1 <= size.shapes[0] <= size.shapes[1]:
-        raise ConfigError(
-            f"moving: kinds={list(size.kinds)}, seconds={size.seconds}, shapes={list(size.shapes)}; expected kinds of "
-            f"place and colour, at least 2 seconds, at least 1 shape"
         )
     if size.shapes[1] > min(len(size.colours), len(SHAPES)):
         raise ConfigError(f"moving: shapes={list(size.shapes)}: a shape or colour would occur twice; lower it")

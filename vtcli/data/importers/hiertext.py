@@ -37,7 +37,6 @@ LARGEST: Mapping[str, float] = {"word": 1e-4, "line": 5e-4, "paragraph": 2e-3}
 TURNS = tuple(TRANSFORMS)[1:]
 
 Node = Mapping[str, Any]
-Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from vtcli.data.importers.mapping import parsed, whole_text
 from vtcli.families.calls import parse_answer
+from vtcli.signals.scorers.texts import boxed
 
 MARKER = re.compile(
     r"<image_clue_\d+>\s*<image>\s*</image_clue_\d+>|<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|<image>"
@@ -193,14 +194,8 @@ def unwrapped(text: str) -> str:
     """
     inside = parse_answer(text)
     text = text if inside is None else inside
-    begin = text.rfind("\\boxed{")
-    if begin >= 0:
-        depth = 0
-        for at in range(begin + 6, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return text[begin + 7 : at].strip()
-    return text.strip()
+    found = boxed(text)
+    return text.strip() if found is None else found
 
 
 def lettered(options: Sequence[str], answer: str) -> tuple[list[str], str]:

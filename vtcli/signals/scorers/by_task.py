@@ -20,7 +20,6 @@ _UNITS = (
 )
 _UNIT = re.compile(rf"\b(?:{'|'.join(_UNITS)})s?\b")
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "%": Fraction(1, 100)}
-MAX_CHOICE = "J"
 
 
 def vlmblind(sample: Sample, text: str) -> Grade:
