@@ -132,7 +132,7 @@ def test_cfg_job_is_hydras(tmp_path: Path) -> None:
     assert "lr: 1.0e-06" in done.stdout
 
 
-STUB = """
+STUB = '''
 import dataclasses, sys, time, types
 
 @dataclasses.dataclass
@@ -140,8 +140,10 @@ class Config:
     seed: int
     name: str | None = None
 
-def run(config):
+# Code of no file, as that of a file that is not of vtcli is taken for a user's own.
+exec(compile("""def run(config):
     BODY
+""", "<stage>", "exec"))
 
 module = types.ModuleType("stages.synth")
 module.Config, module.run = Config, run
@@ -149,7 +151,7 @@ sys.modules["stages.synth"] = module
 sys.argv = ["vtcli", "synth", "synth=null", "scale=tiny", *sys.argv[1:]]
 from vtcli.cli.main import main
 main()
-"""
+'''
 
 
 def stage_program(body: str, folder: Path) -> list[str]:
@@ -164,6 +166,15 @@ def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "KeyError: 'pixels'" in done.stderr
     assert "this is a defect" in done.stderr
+
+
+def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def rewarded(group):\n    return 1 / 0\n")
+    command = stage_program("import own; own.rewarded([])", tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "defect" not in done.stderr
+    assert f'File "{tmp_path}/own.py", line 2, in rewarded' in done.stderr and "vtcli/cli" not in done.stderr
+    assert f"error: rewarded in {tmp_path}/own.py raised ZeroDivisionError: division by zero" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,22 @@ def test_an_edited_reward_of_ones_own_makes_another_artifact(
     assert "the module mine.terms" in caplog.text and "changed since this command made charts:v1" in caplog.text
 
 
+def test_code_is_mended_where_an_attempt_has_no_result_yet(mine: Path, tmp_path: Path) -> None:
+    """It left the file that its first result would have gone to."""
+
+    def failed() -> None:
+        with open_run(settings(tmp_path), "rl", "model", {"rl": {"reward": NODE}}, []) as run:
+            (run.work / "rollouts").mkdir()
+            (run.work / "trajectories.jsonl").touch()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failed()
+    (mine / "rewards.py").write_text("total = max\n")
+    with open_run(settings(tmp_path), "rl", "model", {"rl": {"reward": NODE}}, []) as run:
+        assert not (run.work / "rollouts").exists()
+
+
 def test_code_that_changes_in_the_midst_of_an_interrupted_run_is_refused(mine: Path, tmp_path: Path) -> None:
     config = {"rl": {"reward": NODE}}
 

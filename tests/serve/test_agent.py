@@ -88,6 +88,29 @@ def test_each_rollout_gives_its_own_room_back(tmp_path: Path) -> None:
     served(tmp_path, gate, work, bounds=Bounds(active=3, queue=0))
 
 
+def test_the_servers_own_temperature_may_be_written_out(tmp_path: Path) -> None:
+    """With a seed the tokens are the same: what is drawn goes by the question and how it is sampled."""
+    script = Script(DONE)
+
+    async def work(server: Served) -> None:
+        for more in ({}, {"temperature": 1.0}, {"temperature": 0.5}):
+            assert (await server.post(seed=1, **more))[0] == 200
+        own, written, other = (request.seed for request in script.prompts)
+        assert own == written != other
+
+    served(tmp_path, script, work)
+
+
+def test_a_question_beyond_the_context_is_refused(tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        server.agent.limits = replace(server.agent.limits, max_tokens=20)
+        status, told, _ = await server.post()
+        assert status == 400 and told["error"]["code"] == "context_length_exceeded"
+        assert "max_model_len=20 tokens" in told["error"]["message"]
+
+    served(tmp_path, Script(DONE), work)
+
+
 def test_a_thinking_models_answer_is_what_follows_its_thought(tmp_path: Path) -> None:
     """Its turn begins inside the thought, without a tag; ``max_tokens`` counts the answer alone."""
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -23,6 +25,7 @@ from vtcli.config import compose
 from vtcli.data.generators import canvas
 from vtcli.data.held_out import unseen
 from vtcli.errors import ConfigError, InputError
+from vtcli.store import parquet
 from vtcli.store.artifacts import Artifact
 from vtcli.store.images import ImageStore
 from vtcli.store.records import Demo, DemoSet, SampleSet
@@ -115,6 +118,15 @@ def test_datasets_loads_each_form_by_its_name(whole: Artifact, tmp_path: Path) -
 def test_datasets_loads_demonstrations_without_a_name(demos: Artifact, tmp_path: Path) -> None:
     loaded: Any = datasets.load_dataset(str(demos.path), cache_dir=str(tmp_path))
     assert {split: len(loaded[split]) for split in loaded} == {"train": 24, "validation": 12}
+
+
+def test_datasets_loads_what_has_no_rows_held_out(tmp_path: Path) -> None:
+    for name, count in (("train", 2), ("validation", 0)):
+        rows = [{"id": f"a-{k}", "messages": [], "images": [], "tools": "[]"} for k in range(count)]
+        pq.write_table(pa.Table.from_pylist(rows, parquet.DEMO_SCHEMA), tmp_path / f"{name}.parquet")
+    parquet.write_card(tmp_path)
+    loaded: Any = datasets.load_dataset(str(tmp_path), "default", cache_dir=str(tmp_path / "cache"))
+    assert {split: len(loaded[split]) for split in loaded} == {"train": 2}
 
 
 def test_demonstrations_load_with_their_images(demos: Artifact, tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import signal
 import sys
+import sysconfig
 import time
 import traceback
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -180,6 +183,16 @@ def _lost_rank(error: Exception) -> str | None:
     )
 
 
+def _frames_from_outside(error: Exception) -> list[traceback.FrameSummary]:
+    """The frames of a user's own tool, reward or rule, and what it called; none where only vtcli and libraries ran."""
+    ours = Path(__file__).parents[2]
+    known = (str(ours / "vtcli"), str(ours / "stages"), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "<")
+    frames = itertools.dropwhile(
+        lambda f: not f.filename.startswith(known[0]), traceback.extract_tb(error.__traceback__)
+    )
+    return list(itertools.dropwhile(lambda frame: frame.filename.startswith(known), frames))
+
+
 def _unexpected(error: Exception) -> NoReturn:
     reason = _memory_problem(error)
     if reason is not None:
@@ -189,6 +202,12 @@ def _unexpected(error: Exception) -> NoReturn:
         if (os.environ.get("VTCLI_NODE_RANK") or os.environ.get("LOCAL_RANK", "0")) == "0":  # one line a node
             say(lost)
         sys.exit(1)
+    if own := _frames_from_outside(error):
+        sys.stderr.writelines(traceback.format_list(own))
+        _fail(
+            f"{own[0].name} in {own[0].filename} raised {type(error).__name__}: {error}\nThis is no code of vtcli. "
+            "Mend it and give the same command again."
+        )
     traceback.print_exc()
     say(
         "this is a defect, not a mistake of yours. Finished work is kept, and the same command continues. "

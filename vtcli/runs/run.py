@@ -208,6 +208,11 @@ def open_run(
             shutil.rmtree(work, ignore_errors=True)
 
 
+def _has_content(path: Path) -> bool:
+    """True unless it is an empty file, or a folder of such: a run that failed before its first result left these."""
+    return any(each.is_file() and each.stat().st_size for each in (path, *path.rglob("*")))
+
+
 def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew"]) -> None:
     """The work folder, with the identity that its content has. Source of our own that changed is no reason to lose
     work: an interrupted run goes on with a mended version."""
@@ -216,7 +221,7 @@ def _begin(work: Path, identity: Identity, when_changed: Literal["refuse", "anew
         with disk.checked(memory, "read"):
             earlier = Identity.read(json.loads(memory.read_text()))
         if changed := earlier.changes(identity):
-            done = any(path.name not in _NO_WORK for path in work.iterdir())
+            done = any(path.name not in _NO_WORK and _has_content(path) for path in work.iterdir())
             if done and when_changed == "refuse":
                 raise InputError(
                     f"{listed(changed)} changed since an earlier attempt of this run was interrupted. Its work would "

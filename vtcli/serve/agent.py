@@ -141,7 +141,8 @@ class Agent:
         pixels = await in_thread(partial(_pixels, asked, limits))
         keep = partial(_keep, asked, room.images)
         refs = await (in_thread(keep) if pixels <= SHARED_PIXELS else asyncio.to_thread(keep))
-        sample = self.worlds.offer(Sample(asked.id, "served", "answer", "served", asked.question, "", refs, ()))
+        own = replace(asked, temperature=None) if asked.temperature == self.temperature else asked
+        sample = self.worlds.offer(Sample(own.id, "served", "answer", "served", asked.question, "", refs, ()))
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
@@ -178,6 +179,9 @@ class Agent:
             kinds = ", ".join(sorted({(one.error or "unknown").split(":")[0] for one in broken}))
             _log.error("%d of %d rollouts broke (%s); first: %s", len(broken), len(found), kinds, broken[0].id)
             raise RequestError(500, "the rollout broke; the server's log says why", "rollout_broken")
+        if all(one.stop is Stop.MAX_TOKENS and not one.turns for one in found):
+            text = f"messages: with the prompt more than max_model_len={self.limits.max_tokens} tokens"
+            raise RequestError(400, text, "context_length_exceeded", "messages")
         told = [answers.answer(one, question.asked, self.cut) for one in found]
         return [replace(one, logprobs=self._logprobs(one)) for one in told] if question.asked.logprobs else told
 

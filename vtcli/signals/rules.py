@@ -55,7 +55,7 @@ def score(sample: Sample, text: str, own: Mapping[str, Rule] | None = None) -> S
     if name not in known:
         raise InputError(
             f"sample {sample.id} is scored by the rule {name!r} (truth.rule), which there is not; known are "
-            f"{', '.join(known)}. One of your own is added as signals.answer.rules.{name}._target_=module.function"
+            f"{', '.join(known)}. One of your own is added as +signals.answer.rules.{name}._target_=module.function"
         )
     return known[name](sample, text)
 

@@ -406,7 +406,8 @@ def write_card(folder: Path) -> None:
     forms: dict[str, dict[str, str]] = {}
     for path in sorted(folder.glob("*.parquet")):
         form, _, split = path.stem.rpartition("-")
-        forms.setdefault(form or "default", {})[split] = path.name
+        if pq.read_metadata(path).num_rows:  # the library refuses a split without rows
+            forms.setdefault(form or "default", {})[split] = path.name
     configs = [
         {"config_name": form, "data_files": [{"split": split, "path": name} for split, name in splits.items()]}
         for form, splits in forms.items()
