@@ -13,7 +13,7 @@ import yaml
 from fakes import make_sample, make_trajectory
 
 from vtcli.config.binding import bind
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.judging.oracle import open_judge
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.missing import Completer, needs_judge
@@ -109,6 +109,15 @@ def test_a_signal_is_measured_again_when_told(tmp_path: Path) -> None:
     assert complete(completer, {"calls": 7}, trajectory(tmp_path))["calls"] == 1
     with pytest.raises(InputError, match="scores hold signals and no trajectories"):
         complete(completer, {"calls": 7}, None)
+
+
+def test_two_signals_of_one_name_are_refused_as_in_training(tmp_path: Path) -> None:
+    async def own(trajectory: Trajectory) -> Mapping[str, Any]:
+        return {"calls": 9}
+
+    completer = Completer({"usage": usage.measure, "own": own}, (), nothing, again=["own"])
+    with pytest.raises(ConfigError, match=r"signals: \['calls'\] is measured twice, by own too"):
+        complete(completer, {"calls": 7}, trajectory(tmp_path))
 
 
 def test_signals_that_need_a_judge_are_known_by_their_parameter() -> None:

@@ -79,7 +79,7 @@ class Claims:
         if read & self.measure.claimed:
             again = await asyncio.gather(*(self.settled(*each) for each in found))
             if any(new is not old for (new, _), (old, _) in zip(again, found, strict=True)):
-                found, verdicts = again, reward([signals for _, signals in again])
+                found, verdicts = again, rewards.verdicts(reward, [signals for _, signals in again])
         return tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
 
     async def settled(self, trajectory: Trajectory, signals: Signals) -> tuple[Trajectory, Signals]:

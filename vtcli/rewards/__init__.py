@@ -34,8 +34,21 @@ class ReadLog(Mapping[str, Any]):
 def apply(reward: Reward, signals_G: Sequence[Signals]) -> tuple[list[Verdict | None], set[str]]:
     """The verdicts on a group, and the names of the signals that the reward read for them."""
     log: set[str] = set()
-    verdicts = reward([Signals(ReadLog(signals.values, log)) for signals in signals_G])
-    return verdicts, log
+    return verdicts(reward, [Signals(ReadLog(signals.values, log)) for signals in signals_G]), log
+
+
+def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | None]:
+    """The verdicts on a group. Raises ``ConfigError`` for a reward from outside that gives something else."""
+    found: Any = reward(signals_G)
+    wrong = [each for each in found if each is not None and not isinstance(each, Verdict)]
+    if wrong or len(found) != len(signals_G):
+        function = getattr(reward, "func", reward)
+        given = f"{wrong[0]!r:.60} for one" if wrong else f"{len(found)}"
+        raise ConfigError(
+            f"the reward {function.__module__}.{function.__qualname__} gave {given} of {len(signals_G)} trajectories; "
+            "expected a Verdict or None for each"
+        )
+    return found
 
 
 def need(signals: Signals, name: str) -> Any:

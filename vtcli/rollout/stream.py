@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from vtcli import rewards
 from vtcli.envs.claims import Claims
 from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
@@ -158,7 +159,7 @@ class _Run:
             with self.clock.during("judge"):
                 scored = await self.stream.claims.rewarded(reward, found)
         else:
-            verdicts = reward([signals for _, signals in found])
+            verdicts = rewards.verdicts(reward, [signals for _, signals in found])
             scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
         self.done[place] = group = Group(scored[0].trajectory.sample, scored)
         if full is not None and full(group):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from vtcli.envs.claims import Claims, lacks_picture, open_claims
-from vtcli.errors import InputError
+from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Signal
 from vtcli.schema import Signals, Trajectory
 from vtcli.scoring.stored import Facts
@@ -113,6 +113,9 @@ class Completer:
             measured = await self.signals[name](trajectory)
             own = frozenset(measured) - frozenset(JOINED)
             self._names[name] = self._names.get(name, frozenset[str]()) | own
+            others = (names for other, names in self._names.items() if other != name)
+            if twice := sorted(own & frozenset[str]().union(*others)):
+                raise ConfigError(f"signals: {twice} is measured twice, by {name} too; name every signal once")
             _merge(values, measured, own, replace=name in self.again)
         return Signals(values) if names else stored
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from vtcli.config.binding import bind
 from vtcli.errors import ConfigError, InputError
 from vtcli.protocols import Reward, Signal
-from vtcli.rewards import ReadLog
+from vtcli.rewards import ReadLog, verdicts
 from vtcli.schema import Signals, Verdict
 from vtcli.scoring.missing import IMAGES_KEPT
 from vtcli.scoring.stored import Facts, Score
@@ -107,7 +107,7 @@ class Scorer:
     ) -> tuple[list[Verdict | None], str | None]:
         """The verdicts of a group. If one fails, all members have none, and the reason."""
         try:
-            said = chosen.reward(values)
+            said = verdicts(chosen.reward, values)
             for verdict in said:
                 if verdict and verdict.total is not None and not math.isfinite(verdict.total):
                     raise ValueError(f"its total is {verdict.total}")

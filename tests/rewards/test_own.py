@@ -1,0 +1,33 @@
+"""A reward from outside: what it gives is checked before it is learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from vtcli.errors import ConfigError
+from vtcli.rewards import verdicts
+from vtcli.schema import Signals, Verdict
+
+GROUP = [Signals({"a": 1.0}), Signals({"a": 2.0})]
+
+
+def own(signals_G: Sequence[Signals], *, found: Any) -> Any:
+    return found
+
+
+def test_a_verdict_or_none_for_each_is_taken() -> None:
+    found = [Verdict(1.0, {}), None]
+    assert verdicts(partial(own, found=found), GROUP) is found
+
+
+@pytest.mark.parametrize(
+    ("found", "given"),
+    [([Verdict(1.0, {})], "gave 1 of 2 trajectories"), ([0.5, None], "gave 0.5 for one of 2 trajectories")],
+)
+def test_anything_else_names_the_reward(found: list[Any], given: str) -> None:
+    with pytest.raises(ConfigError, match=rf"the reward \S*test_own\.own {given}; expected a Verdict or None for each"):
+        verdicts(partial(own, found=found), GROUP)
