@@ -27,7 +27,7 @@ from vtcli.engines.scripted import OraclePolicy, require_scripts
 from vtcli.envs.card import BoundCard, read_card
 from vtcli.envs.claims import Claims
 from vtcli.envs.worlds import Worlds
-from vtcli.errors import ConfigError, InputError
+from vtcli.errors import ConfigError
 from vtcli.families.family import Family
 from vtcli.families.table import open_family
 from vtcli.judging.separate import answers_by
@@ -191,8 +191,7 @@ def run(config: Config) -> Artifact:
     source = None if config.policy in ("endpoint", "imported") else source_model(store, config.model)
     model = source.artifact if source else None
     baseline = store.resolve(config.baseline, "report") if config.baseline else None
-    if baseline and data and data.digest not in {p.digest for p in baseline.manifest.parents}:
-        raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
+    side_by_side.require_common(baseline, data, config.benchmark)
     parents: dict[str, Artifact] = {a.kind: a for a in (data, model, baseline) if a is not None}
     made_from = list(parents.values())
     free = (*RUNTIME_KEYS, *(source.location_keys("eval") if source else ()))

@@ -146,6 +146,9 @@ def test_letters_of_the_rows_own_are_not_shown_twice(tmp_path: Path) -> None:
     (tmp_path / "vsi_bench" / "test.jsonl").write_text(json.dumps(row) + "\n")
     (sample,) = loaded(tmp_path, "vsi_bench")
     assert sample.truth["choices"] == ["chair", "sofa"] and sample.answer == "sofa" and sample.truth["scene"] == "s"
+    (tmp_path / "vsi_bench" / "test.jsonl").write_text(f"{json.dumps(row)}\n\n{json.dumps(row)[:-9]}\n")
+    with pytest.raises(InputError, match=r"test\.jsonl cannot be read as jsonl: line 3 of the file: "):
+        loaded(tmp_path, "vsi_bench")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,9 @@ def test_a_line_of_another_length_is_named(tmp_path: Path, damage: str | None, c
     lines = path.read_text().splitlines()
     lines[2] = lines[2].partition("\t")[0] if damage is None else lines[2] + damage
     path.write_text("\n".join(lines))
-    with pytest.raises(InputError, match=f"row 2 has {cells} cells, and the first line names 9. Fetch it again"):
+    with pytest.raises(
+        InputError, match=f"row 2 has {cells} cells, and the first line names 9. Fetch or make it again"
+    ):
         loaded(tmp_path, "vstar")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from qwen_views import sizing
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.calls import format_call, parse_answer, parse_calls
-from vtcli.protocols import DecodedTurn, Env
+from vtcli.protocols import DecodedTurn, Env, ToolOutput
 from vtcli.schema import ImageRef, VideoRef
 from vtcli.store.images import ImageStore
 
@@ -124,6 +125,20 @@ def test_a_tool_that_the_sample_does_not_offer_does_not_exist(store):
     narrow = make_sample(store, tools=("image_flip_tool",))
     observation = step(narrow, store, call("image_rotate_tool", angle=90))
     assert observation.text == "Error: there is no tool image_rotate_tool; tools: image_flip_tool"
+
+
+def test_a_tool_of_ones_own_that_gives_no_picture_is_named(sample, store):
+    class Grey:
+        name, arguments = "image_flip_tool", ()
+
+        def __call__(self, pixels, ref, arguments):
+            return ToolOutput(pixels[..., 0] / 255, {"op": "grey"})
+
+    env = replace(open_native(sample, store), tools={"image_flip_tool": Grey()})
+    text = call("image_flip_tool", direction="vertical")
+    turn = DecodedTurn(text, parse_calls(text), None)
+    with pytest.raises(InputError, match=r"the tool image_flip_tool gave no picture: .*got \(150, 200\) float64"):
+        asyncio.run(env.step(turn, sample.images))
 
 
 def test_a_sample_with_an_unknown_tool_is_the_user_s_error(store):

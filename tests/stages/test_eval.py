@@ -27,7 +27,7 @@ from vtcli.config import commandline
 from vtcli.data.generators import count, read_value, rotflip, zoom
 from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.judging.model import open_judge
-from vtcli.report import folder
+from vtcli.report import folder, side_by_side
 from vtcli.rewards import toolsrl
 from vtcli.rollout.loop import Limits
 from vtcli.schema import Sample, Scored, Signals, Stop, Trajectory, Verdict
@@ -314,11 +314,14 @@ def test_a_limit_below_every_prompt_is_refused_before_a_model_is_loaded(
 
 
 def test_a_baseline_on_other_data_is_refused(home: Path, tmp_path: Path) -> None:
-    with ArtifactStore(home).draft("other", "report") as draft:
+    with ArtifactStore(home).draft("other", "report", config={"benchmark": {"mine": {}}}) as draft:
         (draft.path / "series.json").write_text("[]")
-        draft.commit()
+        other = draft.commit()
     with pytest.raises(InputError, match="not measured on data:v1"):
         stage.run(config(home, "wrong", baseline="other:v1"))
+    side_by_side.require_common(other, None, ["mine", "vstar"])
+    with pytest.raises(InputError, match=r"other:v1 was not measured on vstar, hrbench_4k\."):
+        side_by_side.require_common(other, None, ["vstar", "hrbench_4k"])
 
 
 def test_settings_that_cannot_work_are_refused(home: Path) -> None:

@@ -75,7 +75,7 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         else:
             yield from _json_rows(path)
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as {path.suffix[1:]}: {error}. Fetch it again.") from error
+        raise InputError(f"{path} cannot be read as {path.suffix[1:]}: {error}. Fetch or make it again.") from error
 
 
 def _table_rows(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
@@ -90,8 +90,9 @@ def _table_rows(lines: Iterator[list[str]]) -> Iterator[Mapping[str, Any]]:
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     text = path.read_text(encoding="utf-8-sig")
     # A text in a row may hold a line separator of Unicode, which ends no line of the file.
-    whole: Any = [json.loads(line) for line in text.split("\n") if line.strip()] if path.suffix == ".jsonl" else None
-    if whole is None:
+    if path.suffix == ".jsonl":
+        whole: Any = [_json_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    else:
         read: Any = json.loads(text)
         whole = _objects(cast("Mapping[str, Any]", read)) if isinstance(read, dict) else read
     if not isinstance(whole, list):
@@ -100,6 +101,13 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if not isinstance(row, dict):
             raise ValueError("expected an object for each row")
         yield cast("Mapping[str, Any]", row)
+
+
+def _json_line(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} of the file: {error}") from None
 
 
 def _objects(read: Mapping[str, Any]) -> list[Any]:

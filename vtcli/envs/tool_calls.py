@@ -77,7 +77,10 @@ class ToolCalls:
         parent = images[index]
         # The original pixels: a crop of the smaller view would show nothing that the policy has not seen.
         output = tool(self.images.full(parent), parent, arguments)
-        ref = self.images.add(output.pixels, parent=index, transform=output.transform)
+        try:
+            ref = self.images.add(output.pixels, parent=index, transform=output.transform)
+        except InputError as error:  # of a tool from outside
+            raise InputError(f"the tool {tool.name} gave no picture: {error}") from error
         text = fill(self.prompt.observation, {"index": str(len(images)), "size": sizes([ref])}).strip()
         return ref, f"{text}\n{output.note}" if output.note else text
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from vtcli.benchmarks import comparison
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.comparison import FigurePair
 from vtcli.benchmarks.results import ORACLE
+from vtcli.errors import InputError
 from vtcli.judging.separate import answers_by
 from vtcli.report import folder
 from vtcli.report.cells import p_text
@@ -26,6 +27,17 @@ class BenchmarkRun:
     label: str
     judge: str
     found: Sequence[Scored]
+
+
+def require_common(baseline: Artifact | None, data: Artifact | None, benchmarks: Collection[str]) -> None:
+    """Raises ``InputError`` for a baseline on other data, or on none of these benchmarks."""
+    if baseline is None:
+        return
+    if data and data.digest not in {parent.digest for parent in baseline.manifest.parents}:
+        raise InputError(f"The baseline {baseline.ref} was not measured on {data.ref}. Run vtcli eval on it first.")
+    if benchmarks and not set(benchmarks) & set(baseline.manifest.config.get("benchmark") or ()):
+        asked = ", ".join(benchmarks)
+        raise InputError(f"The baseline {baseline.ref} was not measured on {asked}. Run vtcli eval on it first.")
 
 
 def of_baseline(benchmarks: Mapping[str, Benchmark], baseline: Artifact, run: BenchmarkRun, seed: int) -> Table | None:
