@@ -96,6 +96,13 @@ def test_a_corrupt_manifest_is_one_clear_error(tmp_path: Path, text: str) -> Non
     assert make(store).ref == "charts:v2"  # the number is not used again
 
 
+def test_a_folder_without_a_manifest_is_said_to_have_none(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    (make(store).path / "manifest.json").unlink()
+    with pytest.raises(InputError, match=r"charts/v1 has no manifest: it is no artifact\. Remove it if it was one"):
+        store.resolve("charts:v1")
+
+
 def test_an_edited_manifest_is_noticed(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     path = make(store, seed=7).path / "manifest.json"

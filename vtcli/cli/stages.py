@@ -23,7 +23,8 @@ IN_RANKS = ("sft", "rl")
 
 HYDRA_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 OVERRIDES = """Arguments are Hydra's: +recipe=NAME, scale=tiny|gpu|node|paper|auto, key=value, +key=value, ~key,
---config-dir FOLDER (of your own, laid out as conf/), --multirun, --cfg job, --resolve. `vtcli config show {stage}` prints the result and where each value came from."""
+--config-dir FOLDER (of your own, laid out as conf/), --multirun, --cfg job, --resolve. `vtcli config show {stage}`
+prints the result and where each value came from."""
 
 app = typer.Typer()
 

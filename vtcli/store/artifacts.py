@@ -171,7 +171,10 @@ class ArtifactStore:
             )
         if verify and (problems := file_problems(artifact)):
             shown = "; ".join(problems[:5])
-            raise InputError(f"The artifact {ref} in {artifact.path} is damaged: {shown}. Remove it and make it again.")
+            raise InputError(
+                f"The artifact {ref} in {artifact.path} is damaged: {shown}. Put a copy of it back, or remove it "
+                f"(`vtcli artifacts rm {artifact.ref}`) and make it again, as another version."
+            )
         return artifact
 
     def ls(self) -> list[Artifact]:

@@ -102,6 +102,10 @@ class Artifact:
 def load(path: Path) -> Artifact:
     """The artifact in a folder, by its manifest. Raises ``InputError`` when that is missing or corrupt."""
     file = path / MANIFEST
+    if path.is_dir() and not file.exists():
+        raise InputError(
+            f"The folder {path} has no manifest: it is no artifact. Remove it if it was one, or look elsewhere."
+        )
     with disk.checked(file, "read the manifest"):
         data = file.read_bytes()
     try:
