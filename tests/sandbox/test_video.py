@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,16 @@ def test_a_seek_does_not_decode_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     decoded.clear()
     assert [number(f) for f in reader.get_batch(range(100, 120))] == list(range(100, 120))
     assert len(decoded) <= 2 * 25
+
+
+def test_several_threads_may_be_the_first_to_read(tmp_path: Path) -> None:
+    path = make(tmp_path / "v.mp4", frames=1000, gop=25, options={"preset": "ultrafast"})
+    asked = [7, 990, 20, 500, 333, 64, 801, 2]
+    for _ in range(5):
+        reader = VideoReader(path)
+        with ThreadPoolExecutor(len(asked)) as threads:
+            assert [number(frame) for frame in threads.map(reader.__getitem__, asked)] == asked
+        assert len(reader) == 1000
 
 
 def test_what_is_asked_wrongly_is_said(clip: Path) -> None:

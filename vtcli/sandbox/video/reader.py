@@ -13,7 +13,8 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -90,7 +91,7 @@ class VideoReader:
         self._decoder: Decoder | None = None
         self._cached: Index | None = None
         self._size: tuple[int, int] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._next = 0
 
     def __repr__(self) -> str:
@@ -166,6 +167,16 @@ class VideoReader:
         """Lets ``next`` leave out ``num`` frames."""
         self._next += num
 
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Keeps other threads out. Raises ``VideoError`` when another one stays in for ``BUSY_S``."""
+        if not self._lock.acquire(timeout=BUSY_S):
+            raise VideoError("another thread is still reading from this video")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     @property
     def _opened(self) -> Decoder:
         if self._decoder is None:
@@ -174,10 +185,11 @@ class VideoReader:
 
     @property
     def _index(self) -> Index:
-        if self._cached is None:
-            self._cached = self._opened.index()
-            self._opened.position = None
-        return self._cached
+        with self._alone():
+            if self._cached is None:
+                self._cached = self._opened.index()
+                self._opened.position = None
+            return self._cached
 
     def _valid(self, indices: Sequence[int] | Indices) -> Indices:
         total = len(self)
@@ -194,9 +206,7 @@ class VideoReader:
         return batch
 
     def _decode(self, indices: Indices) -> Pixels:
-        if not self._lock.acquire(timeout=BUSY_S):
-            raise VideoError("another thread is still reading from this video")
-        try:
+        with self._alone():
             batch: Pixels | None = None
             for target in np.unique(indices):
                 pixels = self._one(int(target))
@@ -207,8 +217,6 @@ class VideoReader:
                         f"frame {target} has another size than frame {indices.min()}; read them one by one"
                     )
                 batch[indices == target] = pixels
-        finally:
-            self._lock.release()
         return np.empty((0, *self.size[::-1], 3), np.uint8) if batch is None else batch
 
     def _one(self, target: int) -> Pixels:
