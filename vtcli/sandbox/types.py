@@ -96,7 +96,7 @@ class Setup:
     """Environment in which an episode's code runs.
 
     ``variables`` and ``image_files`` map a variable's or file's name to an index of ``pictures``. ``videos`` maps a
-    variable's name to a video file on the host, which is mapped read-only. ``prelude`` is trusted code of the recipe
+    variable's name to a video file on the host, which is opened read-only. ``prelude`` is trusted code of the recipe
     that runs after the variables are set (``draw = ImageDraw.Draw(image)``). It runs once, and again after a failed
     first run, because the state before that run is rebuilt. ``before_each`` runs before every run, in the same way.
     With ``transactions`` a run that does not end ``OK`` or ``NO_OUTPUT`` leaves names and workspace as they were.

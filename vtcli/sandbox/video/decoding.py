@@ -7,7 +7,6 @@ complete copy, and the transactions of the runner rely on it.
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 from collections.abc import Iterator
@@ -39,31 +38,27 @@ class VideoError(ValueError):
 
 
 class File:
-    """The bytes of a video. Mapped; a file too large for the address space is read by ``pread``."""
+    """The bytes of a video. They are not mapped: a mapping takes address space, which a run has little of.
+
+    A given descriptor must stay open while frames are read. A file that is opened here is closed with this object."""
 
     def __init__(self, source: int | str | os.PathLike[str]) -> None:
-        self._fd = -1
-        own = not isinstance(source, int)
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK) if own else source
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise VideoError("this video is not a regular file")
-            self.size = status.st_size
-            try:
-                self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError, OverflowError):
-                self._map, self._fd = None, os.dup(fd)
-        finally:
-            if own:
-                os.close(fd)
+        self._opened = -1
+        if isinstance(source, int):
+            self._fd = source
+        else:
+            self._fd = self._opened = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise VideoError("this video is not a regular file")
+        self.size = status.st_size
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self._opened >= 0:
+            os.close(self._opened)
 
     def at(self, place: int, size: int) -> bytes:
-        return os.pread(self._fd, size, place) if self._map is None else self._map[place : place + size]
+        return os.pread(self._fd, size, place)
 
 
 class Cursor:

@@ -70,7 +70,7 @@ def info(source: int | str | os.PathLike[str]) -> VideoInfo:
 class VideoReader:
     """Random access to the frames of a video, with decord's interface.
 
-    ``source``: a path, an open descriptor of a regular file (not closed here, and not needed afterwards), or another
+    ``source``: a path, an open descriptor of a regular file (which must stay open, and is not closed here), or another
     reader. ``width`` and ``height``: scale frames to this size in pixels; -1 keeps the video's own. The other arguments
     are decord's and change nothing. A file that is no video is noticed at first use.
 
