@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 
 import numpy as np
 import pytest
-from sandbox_world import World, idle_cpu, setup
+from sandbox_world import World, idle_cpu, picture, setup
 
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.sandbox.host.pool import PoolConfig
-from vtcli.sandbox.types import EpisodeLostError, Picture, RunLimits, Status
+from vtcli.sandbox.protocol import arena
+from vtcli.sandbox.types import EpisodeLostError, Operation, OutputImage, Picture, RunLimits, Status
 
 QUICK = RunLimits(wall_s=1.0)
 
@@ -226,6 +228,23 @@ def test_a_start_that_fails_loses_one_episode_and_a_setup_that_cannot_work_is_na
         world.open(videos={"video": "/nonexistent.mp4"})
     with pytest.raises(ConfigError, match="encoded"):
         world.open(image_files={"a.png": 0})
+    assert world.runs("print(1)")[0].output == "1\n"
+
+
+def test_a_machine_without_descriptors_loses_episodes_and_verifications(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    cropped = Operation("crop", {"box": [0, 0, 8, 8]}, "pil", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(arena, "sealed", full)
+        with pytest.raises(EpisodeLostError, match="Too many open files"):
+            world.open()
+        image = OutputImage(np.zeros((8, 8, 3), np.uint8), "show", operations=(cropped,))
+        with pytest.raises(EpisodeLostError, match="Too many open files"):
+            world.do(world.pool.verify([picture()], [image]))
     assert world.runs("print(1)")[0].output == "1\n"
 
 

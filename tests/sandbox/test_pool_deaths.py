@@ -190,9 +190,10 @@ def test_open_waits_while_as_many_as_allowed_are_live() -> None:
     async def go() -> None:
         async with await Pool.start(PoolConfig(active=2, live=3, tier="landlock")) as pool:
             episodes = [await pool.open(setup()) for _ in range(3)]
+            before = descriptors()
             fourth = asyncio.create_task(pool.open(setup()))
             await asyncio.sleep(0.3)
-            assert not fourth.done() and pool.stats.live == 3
+            assert not fourth.done() and pool.stats.live == 3 and descriptors() == before
             await episodes[0].close()
             async with asyncio.timeout(20):
                 last = await fourth

@@ -26,8 +26,6 @@ from vtcli.sandbox.types import (
 from vtcli.sandbox.waits import GRACE_S
 from vtcli.schema import Json
 
-CLOSED = "it was closed"
-
 
 def validate(setup: Setup) -> None:
     """Raises ``ConfigError`` for a setup that cannot work."""
@@ -46,6 +44,9 @@ def validate(setup: Setup) -> None:
     for name in (*setup.variables, *setup.videos):
         if not name.isidentifier():
             raise ConfigError(f"setup: {name!r} is not the name of a variable")
+    for name, path in setup.videos.items():
+        if not os.access(path, os.R_OK):
+            raise ConfigError(f"setup: video {name!r} at {path} cannot be read")
     descriptors = len(setup.pictures) + len(setup.image_files) + len(setup.videos)
     if descriptors > frames.MAX_FDS:
         raise ConfigError(f"setup: {descriptors} pictures, files and videos; at most {frames.MAX_FDS} fit")
@@ -75,7 +76,8 @@ def header(setup: Setup) -> dict[str, Json]:
 
 
 class Descriptors:
-    """The descriptors that go with a setup frame; ``close`` closes those that are not shared with other episodes."""
+    """The descriptors that go with a setup frame; ``close`` closes those that are not shared with other episodes.
+    Raises ``OSError``."""
 
     def __init__(self, setup: Setup, shared: arena.SealedPixels) -> None:
         self.fds: list[int] = []
@@ -85,11 +87,8 @@ class Descriptors:
                 self._add(*shared.fd(picture.pixels))
             for index in setup.image_files.values():
                 self._add(arena.sealed(setup.pictures[index].encoded or b""), True)
-            for name, path in setup.videos.items():
-                try:
-                    self._add(os.open(path, os.O_RDONLY | os.O_CLOEXEC), True)
-                except OSError as e:
-                    raise ConfigError(f"setup: video {name!r} at {path} cannot be read: {e.strerror}") from None
+            for path in setup.videos.values():
+                self._add(os.open(path, os.O_RDONLY | os.O_CLOEXEC), True)
         except BaseException:
             self.close()
             raise
@@ -171,7 +170,7 @@ class PooledEpisode:
 
     async def close(self) -> None:
         """Ends the episode; what runs is killed. Further runs return ``LOST``."""
-        self.end(Status.LOST, CLOSED)
+        self.end(Status.LOST, "it was closed")
 
     async def _run(self, source: str, queue_s: float) -> RunResult:
         if self.over is not None:

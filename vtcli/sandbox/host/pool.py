@@ -12,14 +12,16 @@ import asyncio
 import os
 import resource
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from vtcli.errors import ConfigError, EngineError
 from vtcli.sandbox.host import verifier
-from vtcli.sandbox.host.episode import CLOSED, Descriptors, PooledEpisode, Surroundings, validate
+from vtcli.sandbox.host.episode import Descriptors, PooledEpisode, Surroundings, validate
 from vtcli.sandbox.host.link import Link
 from vtcli.sandbox.protocol import arena, frames
 from vtcli.sandbox.types import TIERS, EpisodeLostError, OutputImage, Picture, Setup, Status, Tier
@@ -68,7 +70,6 @@ class PoolStats:
     opened: int = 0
     live: int = 0
     peak_live: int = 0
-    lost: int = 0  # episodes that ended without being closed
     templates: int = 0
 
 
@@ -138,37 +139,30 @@ class Pool:
         Raises:
             EpisodeLostError: the replay was lost, by our fault. Whoever asked has no verdict, not even None.
         """
-
-        async def opened(setup: Setup) -> PooledEpisode:
-            return await self._open(setup, self._verifying)
-
-        return await verifier.verified(opened, pictures, images)
+        return await verifier.verified(partial(self._open, permits=self._verifying), pictures, images)
 
     async def _open(self, setup: Setup, permits: asyncio.Semaphore) -> PooledEpisode:
         """Tries again while templates die."""
         validate(setup)
-        descriptors = Descriptors(setup, self._shared)
-        try:
-            for attempt in range(1, ATTEMPTS + 1):
-                await permits.acquire()
-                link: Link | None = None
-                try:
-                    async with self._opening:
+        for attempt in range(1, ATTEMPTS + 1):
+            await permits.acquire()
+            link: Link | None = None
+            try:
+                async with self._opening:  # which bounds the setups' descriptors, too
+                    with closing(Descriptors(setup, self._shared)) as descriptors:
                         link, episode = await self._forked(setup, permits)
                         await episode.begin(descriptors, self.config.start_timeout_s)
-                    self.stats.opened += 1
-                    return episode
-                except EpisodeLostError:
-                    if attempt == ATTEMPTS or (link is not None and link.alive):
-                        raise
-                except (ConfigError, EngineError, OSError) as e:
-                    if attempt == ATTEMPTS or self._closed:
-                        raise EpisodeLostError(f"an episode of the sandbox did not start: {e}") from e
-                finally:
-                    if link is None:  # else the episode's processes own the permit
-                        permits.release()
-        finally:
-            descriptors.close()
+                self.stats.opened += 1
+                return episode
+            except EpisodeLostError:
+                if attempt == ATTEMPTS or (link is not None and link.alive):
+                    raise
+            except (ConfigError, EngineError, OSError) as e:
+                if attempt == ATTEMPTS or self._closed:
+                    raise EpisodeLostError(f"an episode of the sandbox did not start: {e}") from e
+            finally:
+                if link is None:  # else the episode's processes own the permit
+                    permits.release()
         raise EpisodeLostError("the sandbox's templates keep dying")
 
     async def _forked(self, setup: Setup, permits: asyncio.Semaphore) -> tuple[Link, PooledEpisode]:
@@ -231,8 +225,6 @@ class Pool:
     def _ended(self, episode: PooledEpisode) -> None:
         """The host closed an episode's channel, for whatever reason; its guard must end soon."""
         self._episodes.pop(episode.number, None)
-        if episode.reason != CLOSED:
-            self.stats.lost += 1
         live = self._live.get(episode.number)
         if live is not None:
             live.overdue = asyncio.get_running_loop().call_later(GONE_S, self._kill_guard, episode.number)
