@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import tempfile
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from sandbox_world import World, idle_cpu, picture, setup
 
 from vtcli.errors import ConfigError, VtcliError
 from vtcli.sandbox.host.pool import PoolConfig
+from vtcli.sandbox.processes import proc
 from vtcli.sandbox.protocol import arena
 from vtcli.sandbox.types import EpisodeLostError, Operation, OutputImage, Picture, RunLimits, Status
 
@@ -252,6 +254,27 @@ def test_long_output_keeps_head_and_tail(world: World) -> None:
     (result,) = world.runs("print('start'); print('é' * 40_000); print('\\x1b[2J end')")
     assert result.output.startswith("start\n") and result.output.endswith("\ufffd[2J end\n")
     assert len(result.output) < 8192 + 100 and any("left out" in n for n in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (b"a" * 8, "a" * 8),
+        (b"abcd" + b"." * 92 + b"wxyz", "abcd\n… [92 bytes left out] …\nwxyz"),
+        ("ä".encode() * 8, "ä" * 8),
+        (b"\0" * 8, "\ufffd" * 8),
+        (b"\0" * 9, "\ufffd" * 4 + "\n… [1 bytes left out] …\n" + "\ufffd" * 4),
+        (b"\xff" * 10, "\ufffd" * 4 + "\n… [2 bytes left out] …\n" + "\ufffd" * 4),
+        ("𝄞".encode() * 9, "𝄞" * 4 + "\n… [4 bytes left out] …\n" + "𝄞" * 4),
+        ("a𝄞".encode() * 50, "a𝄞a𝄞\n… [230 bytes left out] …\na𝄞a𝄞"),
+    ],
+)
+def test_what_is_left_out_of_the_output_is_said(printed: bytes, shown: str) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(printed)
+        file.flush()
+        assert proc.shortened(file.fileno(), 8)[0] == shown
+        assert bool(proc.shortened(file.fileno(), 8)[1]) == ("left out" in shown)
 
 
 def test_a_closed_episode_answers_lost(world: World) -> None:

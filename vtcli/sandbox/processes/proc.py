@@ -13,7 +13,8 @@ from vtcli.sandbox.confinement.kernel import LIBC, PR_SET_CHILD_SUBREAPER, PR_SE
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LEFT_OUT = "\n… [{} bytes left out] …\n"
-CONTROLS = {n: "\ufffd" for n in (*range(32), 127, *range(0x80, 0xA0)) if n not in (9, 10, 13)}
+ESCAPES = range(0xDC80, 0xDD00)  # of bytes that are no text, PEP 383
+CONTROLS = {n: "\ufffd" for n in (*range(32), 127, *range(0x80, 0xA0), *ESCAPES) if n not in (9, 10, 13)}
 
 
 def adopt_orphans() -> None:
@@ -120,18 +121,20 @@ def _number(text: str, name: str) -> int:
 
 def shortened(fd: int, chars: int) -> tuple[str, list[str]]:
     """Head and tail of what was printed, ``chars`` together, and a note when something was left out. Control
-    characters that could steer a terminal become U+FFFD."""
+    characters that could steer a terminal, and bytes that are no text, become U+FFFD."""
     size = os.fstat(fd).st_size
-    if size <= chars:
-        return _shown(os.pread(fd, size, 0)), []
+    if size <= 4 * chars:  # else it has more characters, for none takes more than four bytes
+        text = _text(os.pread(fd, size, 0))
+        if len(text) <= chars:
+            return text.translate(CONTROLS), []
     half = chars // 2
-    head = _shown(os.pread(fd, half * 4, 0))[:half]
-    tail = _shown(os.pread(fd, half * 4, max(size - half * 4, 0)))[-half:]
-    left = size - len(head.encode()) - len(tail.encode())
-    if left <= 0:
-        return _shown(os.pread(fd, size, 0))[:chars], []
-    return head + LEFT_OUT.format(left) + tail, [f"output shortened: {left} of {size} bytes left out"]
+    head = _text(os.pread(fd, half * 4, 0))[:half]
+    tail = _text(os.pread(fd, half * 4, max(size - half * 4, 0)))[-half:]
+    left = size - len((head + tail).encode("utf-8", "surrogateescape"))
+    shown = head + LEFT_OUT.format(left) + tail
+    return shown.translate(CONTROLS), [f"output shortened: {left} of {size} bytes left out"]
 
 
-def _shown(data: bytes) -> str:
-    return data.decode("utf-8", "replace").translate(CONTROLS)
+def _text(data: bytes) -> str:
+    """A byte that is no text becomes one of ``ESCAPES``, so that it still counts as one byte."""
+    return data.decode("utf-8", "surrogateescape")
