@@ -130,6 +130,47 @@ asyncio.run(main())
             assert gone(below, 3.0)
 
 
+SERVES = """
+import os, time, types
+from vtcli.sandbox.processes import fork_server
+from vtcli.sandbox.protocol import frames
+
+def child(seconds):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    return pid
+
+def short(*_):
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+fork_server.confine.prepare_fork = short
+fork_server.confine.remove_workspace = lambda *_: None
+host, channel = frames.pair()
+server = fork_server.ForkServer(channel, types.SimpleNamespace(own_pids=1))
+ours, theirs = frames.pair()
+frames.send(ours, {"a setup": 1})
+server._fork(7, theirs.detach())
+print(frames.receive(ours).header, frames.receive(host).header)
+host.close()
+server.guards, left = {child(0.1): 8}, child(30)
+os.waitid(os.P_PID, next(iter(server.guards)), os.WEXITED | os.WNOWAIT)
+print(server.serve())
+try:
+    print(os.waitpid(left, os.WNOHANG))
+except ChildProcessError:
+    print("swept")
+"""
+
+
+def test_a_template_says_what_it_cannot_start_and_sweeps_when_the_host_is_gone() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVES], capture_output=True, text=True, timeout=60)
+    answer, code, swept = done.stdout.splitlines() or [done.stderr, "", ""]
+    assert "'ready': False" in answer and "Resource temporarily unavailable" in answer and "{'gone': 7}" in answer
+    assert (code, swept) == ("0", "swept")
+
+
 def test_a_run_that_is_cancelled_ends_its_episode_and_frees_its_slot(world: World) -> None:
     async def go() -> None:
         pool = world.pool

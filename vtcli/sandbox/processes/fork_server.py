@@ -28,7 +28,13 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> int:
-        """Serves until the host closes the channel."""
+        """Serves until the host closes the channel, and ends what is left then."""
+        with contextlib.suppress(ConnectionError):  # the host may close it while a frame is under way
+            self._serve()
+        proc.Proc().sweep(waits.STOP_S)
+        return 0
+
+    def _serve(self) -> None:
         poller = select.poll()
         for fd in (self.channel.fileno(), self.wake):
             poller.register(fd, select.POLLIN)
@@ -41,8 +47,7 @@ class ForkServer:
                 continue
             frame = frames.receive(self.channel, 1)
             if frame is None:
-                proc.Proc().sweep(waits.STOP_S)
-                return 0
+                return
             if frame.fds:
                 self._fork(frame.header["open"], frame.fds[0])
             else:
@@ -54,8 +59,10 @@ class ForkServer:
             confine.prepare_fork(self.state)
             pid = os.fork()
         except OSError as e:
-            frames.send(self.channel, {"gone": episode, "status": -1, "error": str(e)})
-            os.close(fd)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd) as host, contextlib.suppress(OSError):
+                host.recv(1)  # the setup: the host would not see the answer of who leaves it unread
+                frames.send(host, {"ready": False, "error": f"no process can be started: {e}"})
+            frames.send(self.channel, {"gone": episode})
             return
         if pid == 0:
             self._become_guard(fd)
@@ -76,19 +83,19 @@ class ForkServer:
 
     def _reap(self) -> None:
         """Tells the host which guards have ended, and kills what they left behind. At tier full the kernel did."""
-        gone: dict[int, tuple[int, int]] = {}  # guard: its episode, its status
+        gone: dict[int, int] = {}  # guard: its episode
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 episode = self.guards.pop(found[0], None)
                 if episode is not None:
-                    gone[found[0]] = episode, found[1]
+                    gone[found[0]] = episode
         if self.state.own_pids is None:
             for orphan in proc.Proc().children(os.getpid()):
                 if orphan not in self.guards:
                     _kill(orphan)
-        for pid, (episode, status) in gone.items():
+        for pid, episode in gone.items():
             confine.remove_workspace(self.state, pid)
-            frames.send(self.channel, {"gone": episode, "status": status})
+            frames.send(self.channel, {"gone": episode})
 
     def _kill(self, episode: int) -> None:
         """Kills the guard of an episode; the rest of it follows."""
