@@ -230,6 +230,10 @@ def test_a_start_that_fails_loses_one_episode_and_a_setup_that_cannot_work_is_na
         world.open(videos={"video": "/nonexistent.mp4"})
     with pytest.raises(ConfigError, match="encoded"):
         world.open(image_files={"a.png": 0})
+    with pytest.raises(ConfigError, match="kept_output_chars=400000; at most 60000"):
+        world.open(limits=RunLimits(kept_output_chars=400_000))
+    with pytest.raises(ConfigError, match="images=4000; at most 40"):
+        world.open(limits=RunLimits(images=4000))
     assert world.runs("print(1)")[0].output == "1\n"
 
 
@@ -248,6 +252,15 @@ def test_a_machine_without_descriptors_loses_episodes_and_verifications(
         with pytest.raises(EpisodeLostError, match="Too many open files"):
             world.do(world.pool.verify([picture()], [image]))
     assert world.runs("print(1)")[0].output == "1\n"
+
+
+def test_the_longest_output_and_the_most_images_fit(world: World) -> None:
+    limits = RunLimits(wall_s=20.0, kept_output_chars=60_000, images=40)
+    saves = "for n in range(40): image.save(chr(0x20000) * 60 + f'{n}.png')"
+    code = f"{saves}\nprint(chr(0x1F600) * 59_999)\nchr(0x1F600) * 60_000"
+    (result,) = world.runs(code, limits=limits, capture=("files", "value"))
+    assert (result.status, len(result.images), len(result.output)) == (Status.OK, 40, 60_000), result.error
+    assert result.value
 
 
 def test_long_output_keeps_head_and_tail(world: World) -> None:

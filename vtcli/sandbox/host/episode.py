@@ -26,6 +26,9 @@ from vtcli.sandbox.types import (
 from vtcli.sandbox.waits import GRACE_S
 from vtcli.schema import Json
 
+MOST_OUTPUT_CHARS = 60_000  # of at most four bytes: with the largest reply they fit into the guard's frame
+MOST_IMAGES = 40  # of one run: with their names they fit into a reply
+
 
 def validate(setup: Setup) -> None:
     """Raises ``ConfigError`` for a setup that cannot work."""
@@ -52,6 +55,9 @@ def validate(setup: Setup) -> None:
         raise ConfigError(f"setup: {descriptors} pictures, files and videos; at most {frames.MAX_FDS} fit")
     if setup.limits.open_files < LEAST_OPEN_FILES + 2 * len(setup.videos):
         raise ConfigError(f"setup: open_files={setup.limits.open_files} is too few")
+    for key, most in (("kept_output_chars", MOST_OUTPUT_CHARS), ("images", MOST_IMAGES)):
+        if getattr(setup.limits, key) > most:
+            raise ConfigError(f"setup: {key}={getattr(setup.limits, key)}; at most {most} fit into an answer")
     try:
         frames.pack(header(setup))
     except frames.ProtocolError as e:
@@ -197,14 +203,12 @@ class PooledEpisode:
         """One frame out, one frame back. Raises ``OSError``, ``TimeoutError``."""
         if self._sock is None:
             raise ConnectionResetError("the episode has ended")
-        loop = asyncio.get_running_loop()
-        self._answer = answer = loop.create_future()
-        late = loop.call_later(within_s, _late, answer)  # not wait_for, which in Python 3.11 may lose a cancellation
+        self._answer = answer = asyncio.get_running_loop().create_future()
         try:
             frames.send_packed(self._sock, order, fds)
-            return await answer
+            async with asyncio.timeout(within_s):  # not wait_for, which in Python 3.11 may lose a cancellation
+                return await answer
         finally:
-            late.cancel()
             self._answer = None
 
     def _read(self) -> None:
@@ -279,8 +283,3 @@ class PooledEpisode:
         return tuple(
             OutputImage(pixels, p.origin, p.name, p.operations) for pixels, p in zip(copies, placed, strict=True)
         )
-
-
-def _late(answer: asyncio.Future[frames.Frame]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
