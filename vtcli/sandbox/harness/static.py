@@ -7,7 +7,6 @@ It does not count as security: three lines of ``getattr`` evade it, and the kern
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Container, Sequence
 
 _DELETES = "deleting, moving or renaming files is not allowed; write a new file instead"
@@ -33,33 +32,11 @@ MODULES: dict[str, str] = {
 FAMILIES = {"os.exec": _COMMANDS, "os.spawn": _COMMANDS, "os.posix_spawn": _COMMANDS}
 _METHODS = {"unlink": _DELETES, "rmdir": _DELETES}  # pathlib's; others have methods of these names, too
 _NAMES = {"input": "there is nobody to answer input(); print what is needed and go on"}
-_WORDS = re.compile(
-    "|".join(
-        sorted(
-            {re.escape(name.rpartition(".")[2]) for name in (*CALLS, *FAMILIES, *_METHODS, *_NAMES)}
-            | {re.escape(name.partition(".")[0]) for name in MODULES}
-        )
-    )
-)
-
-
-def suspicious(source: str) -> bool:
-    """Returns True if a refused name stands anywhere in the text. Other texts need no closer check."""
-    return _WORDS.search(source) is not None
-
-
-def refusal(source: str) -> str | None:
-    """Reason for the policy why this code is not run; None when it is. Only calls are refused, never imports: an
-    unused ``import subprocess`` does no harm. Code that does not parse is left to the compiler's message."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-    return refused(tree)
 
 
 def refused(tree: ast.Module, known: Container[str] = ()) -> str | None:
-    """``refusal`` of a text that is parsed already. ``known``: names that earlier runs have defined."""
+    """Reason for the policy why this code is not run; None when it is. Only calls are refused, never imports: an
+    unused ``import subprocess`` does no harm. ``known``: names that earlier runs have defined."""
     nodes = list(ast.walk(tree))
     names = _imported(nodes)
     defined, paths = _defined(nodes), _paths(nodes)
