@@ -9,7 +9,8 @@ import confinement
 import pytest
 
 from vtcli.sandbox.confinement.kernel import SUPPORTED
-from vtcli.sandbox.confinement.probes import ORDER, strongest
+from vtcli.sandbox.confinement.probes import strongest
+from vtcli.sandbox.types import TIERS
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 
@@ -24,9 +25,9 @@ def other_user() -> bool:
     return confinement.can_become_user()
 
 
-@pytest.fixture(params=ORDER)
+@pytest.fixture(params=TIERS)
 def tier(request: pytest.FixtureRequest) -> str:
-    if ORDER.index(request.param) < ORDER.index(held()):  # type: ignore[arg-type]
+    if TIERS.index(request.param) < TIERS.index(held()):  # type: ignore[arg-type]
         pytest.skip(f"this machine holds {held()} at most")
     return request.param
 

@@ -17,6 +17,7 @@ import pytest
 
 from vtcli.sandbox.confinement import attempts, probes
 from vtcli.sandbox.confinement.kernel import SUPPORTED, ConfinementError
+from vtcli.sandbox.types import TIERS
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="confinement is written for Linux on x86-64")
 
@@ -38,6 +39,11 @@ def states(report: dict) -> dict[str, str]:
     return {layer["name"]: layer["state"] for layer in report["layers"]}
 
 
+def test_a_probe_starts_without_numpy() -> None:
+    code = "import sys\nfrom vtcli.sandbox.confinement import probing\nassert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_the_report_is_proved_and_json_able() -> None:
     report = probes.strongest("none")
     assert json.loads(json.dumps(asdict(report)))["tier"] == report.tier
@@ -45,7 +51,7 @@ def test_the_report_is_proved_and_json_able() -> None:
     assert set(probes.REQUIRED[report.tier]) <= active
     assert {layer.state for layer in report.layers if layer.name == "memory_total"} == {"absent"}
     assert report.line().startswith(f"{report.tier} (")
-    assert [tier for tier, _ in report.refused] == list(probes.ORDER[: probes.ORDER.index(report.tier)])
+    assert [tier for tier, _ in report.refused] == list(TIERS[: TIERS.index(report.tier)])
 
 
 def test_the_probes_are_quick() -> None:

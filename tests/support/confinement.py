@@ -14,32 +14,27 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
 from vtcli.sandbox.confinement import bpf, confine, namespaces
 from vtcli.sandbox.confinement.gate import ForkGate
 from vtcli.sandbox.confinement.kernel import PR_SET_NO_NEW_PRIVS, prctl
+from vtcli.sandbox.types import RunLimits
 
 USER = 65_534
 CONTAINER = (272, 308, 165, 166, 155, 430, 431, 432, 442)  # unshare, setns, mount and relatives
 NEW_NAMESPACES = {56: 0x7E020000}  # clone, with a flag for a new namespace
 LANDLOCK_CREATE = 444
-
-
-@dataclass(frozen=True)
-class SmallLimits:
-    cpu_s: float = 20.0
-    memory_mb: int = 1536
-    threads: int = 24
-    open_files: int = 64
-    output_bytes: int = 2**20
-    file_mb: int = 8
-    workspace_mb: int = 8
-    workspace_files: int = 64
-
-
-LIMITS = SmallLimits()
+LIMITS = RunLimits(
+    cpu_s=20.0,
+    memory_mb=1536,
+    threads=24,
+    open_files=64,
+    output_bytes=2**20,
+    file_mb=8,
+    workspace_mb=8,
+    workspace_files=64,
+)
 
 
 def run(code: str, tier: str, *, libraries: bool = False, gate: bool = True, starter: tuple[str, ...] = ()) -> dict:

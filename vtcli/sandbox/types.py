@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from vtcli.protocols import Pixels
-from vtcli.schema import Json
+if TYPE_CHECKING:  # they bring NumPy, which a probe of the confinement is to start without
+    from vtcli.protocols import Pixels
+    from vtcli.schema import Json
 
 
 class Status(StrEnum):

@@ -20,23 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vtcli.sandbox.confinement.kernel import MACHINE, syscall
+from vtcli.sandbox.types import RunLimits
 
-
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
-    """Small, so that reaching them is quick."""
-
-    cpu_s: float = 10.0
-    memory_mb: int = 1024
-    threads: int = 4
-    open_files: int = 64
-    output_bytes: int = 2**20
-    file_mb: int = 1
-    workspace_mb: int = 2
-    workspace_files: int = 16
-
-
-LIMITS = ProbeLimits()
+LIMITS = RunLimits(
+    cpu_s=10.0,
+    memory_mb=1024,
+    threads=4,
+    open_files=64,
+    output_bytes=2**20,
+    file_mb=1,
+    workspace_mb=2,
+    workspace_files=16,
+)
+"""Small, so that reaching them is quick."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vtcli.sandbox.confinement import bpf, landlock, namespaces, privileges, readable, rlimits, workspace
 from vtcli.sandbox.confinement import entry as descent
@@ -34,11 +33,8 @@ from vtcli.sandbox.confinement.kernel import (
     parent_death_signal,
     prctl,
 )
-from vtcli.sandbox.confinement.rlimits import ProcessLimits
 from vtcli.sandbox.confinement.syscalls import ONLY_FOR_THE_HARNESS
-
-if TYPE_CHECKING:
-    from vtcli.sandbox.types import Tier
+from vtcli.sandbox.types import RunLimits, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ def prepare_fork(state: TemplateState) -> None:
         namespaces.unshare(namespaces.NEW_PIDS)
 
 
-def enter_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
+def enter_guard(state: TemplateState, limits: RunLimits) -> GuardState:
     """Enters the guard's confinement in a freshly forked child of the template. The child gets its own empty workspace,
     which becomes the working directory. At tier ``full`` it also gets its own mounts, process ids and user namespace,
     without capabilities. The guard dies with the template. Without a ``prepare_fork`` before the fork it forks once
@@ -160,7 +156,7 @@ def _live_in(workspace: str) -> None:
         tempfile.tempdir = workspace
 
 
-def _full_guard(state: TemplateState, limits: ProcessLimits) -> GuardState:
+def _full_guard(state: TemplateState, limits: RunLimits) -> GuardState:
     if state.proc is None or state.own_pids is None or state.inside is None:
         raise ConfinementError("namespaces", "the template did not enter them")
     if os.getpid() != 1:
@@ -191,7 +187,7 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
 
 
 def lock_worker(
-    guard: GuardState, limits: ProcessLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
+    guard: GuardState, limits: RunLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
 ) -> None:
     """Confines a freshly forked child of the guard with one thread, right before untrusted code. It sets session,
     limits, privileges, Landlock and the seccomp filter, irreversibly. The working directory is the workspace.

@@ -13,27 +13,23 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vtcli.sandbox.confinement import landlock
 from vtcli.sandbox.confinement.kernel import MACHINE, ConfinementError
+from vtcli.sandbox.types import TIERS, Tier
 from vtcli.sandbox.waits import PROBE_S
 
-if TYPE_CHECKING:
-    from vtcli.sandbox.types import Tier
-
-ORDER: tuple[Tier, ...] = ("full", "landlock", "seccomp", "none")
-
-_LIMITED = ("memory", "open_files", "file_size")
+LIMITED = ("memory", "open_files", "file_size")
 _FILTERED = (
     *("net", "exec", "fork", "threads", "signal", "ptrace", "privileges", "kernel", "channels"),
     *(("foreign_abi",) if MACHINE == "x86_64" else ()),
 )
 REQUIRED: dict[Tier, tuple[str, ...]] = {
-    "full": ("fs_read", "fs_write", "fs_stat", "disk", "process_ids", *_FILTERED, *_LIMITED),
-    "landlock": ("fs_read", "fs_write", *_FILTERED, *_LIMITED),
-    "seccomp": (*_FILTERED, *_LIMITED),
-    "none": _LIMITED,
+    "full": ("fs_read", "fs_write", "fs_stat", "disk", "process_ids", *_FILTERED, *LIMITED),
+    "landlock": ("fs_read", "fs_write", *_FILTERED, *LIMITED),
+    "seccomp": (*_FILTERED, *LIMITED),
+    "none": LIMITED,
 }
 """Tier -> the layers without which it is not that tier."""
 
@@ -74,15 +70,15 @@ def strongest(minimum: Tier) -> Report:
     """The strongest tier that holds here. ConfinementError when it is weaker than ``minimum``: names each stronger tier
     with what it lacks, and what can be done."""
     refused: list[tuple[str, str]] = []
-    for tier in ORDER:
+    for tier in TIERS:
         answer = _tried(tier)
         lacks = _lacks(tier, answer)
         if lacks:
             refused.append((tier, lacks))
             continue
-        if ORDER.index(tier) > ORDER.index(minimum):
+        if TIERS.index(tier) > TIERS.index(minimum):
             raise ConfinementError("tier", _too_weak(tier, minimum, refused))
-        waived = ORDER.index(minimum) > ORDER.index("landlock")
+        waived = TIERS.index(minimum) > TIERS.index("landlock")
         layers = tuple(_layer(found, waived) for found in answer["layers"])
         return Report(tier, layers, os.uname().release, landlock.abi(), tuple(refused))
     raise ConfinementError("tier", _too_weak("none", minimum, refused))

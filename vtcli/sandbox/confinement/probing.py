@@ -9,18 +9,16 @@ import signal
 import socket
 import tempfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from vtcli.sandbox.confinement import confine
 from vtcli.sandbox.confinement.attempts import ATTEMPTS, LIMITS, GotThrough, Ground
 from vtcli.sandbox.confinement.gate import ForkGate
 from vtcli.sandbox.confinement.kernel import LIBC, MACHINE, ConfinementError
+from vtcli.sandbox.confinement.probes import LIMITED
+from vtcli.sandbox.types import Tier
 from vtcli.sandbox.waits import LIFETIME_S
 
-if TYPE_CHECKING:
-    from vtcli.sandbox.types import Tier
-
-ONLY_LIMITS = ("memory", "open_files", "file_size")
 _KEPT = "CAP_DAC_READ_SEARCH stays, for the user that root became cannot reach Python otherwise; Landlock bounds it"
 X32_GETPID = 0x40000000 | 39
 
@@ -30,7 +28,7 @@ def main(tier: str) -> None:
     …]}`` or ``{"error": reason}``. Run it in a process of its own: it ends confined."""
     signal.alarm(LIFETIME_S)  # whatever hangs here ends with its process
     try:
-        _episode(cast("Tier", tier))
+        _episode(cast(Tier, tier))
     except (ConfinementError, OSError) as e:
         _say({"error": str(e)})
 
@@ -141,7 +139,7 @@ def _try_all(tier: Tier, ground: Ground, writer: int) -> None:
     for name, (attempt, at_full, elsewhere) in ATTEMPTS.items():
         tried = attempt.__doc__ or name
         leak: str | None = None
-        if tier == "none" and name not in ONLY_LIMITS:
+        if tier == "none" and name not in LIMITED:
             leak = "not tried at tier none"
         else:
             try:

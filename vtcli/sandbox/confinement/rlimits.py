@@ -3,30 +3,8 @@
 from __future__ import annotations
 
 import resource
-from typing import Protocol
 
-
-class ProcessLimits(Protocol):
-    """The part of ``types.RunLimits`` that confinement reads; it does not import them, for they bring numpy with
-    them."""
-
-    @property
-    def cpu_s(self) -> float: ...
-    @property
-    def memory_mb(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def open_files(self) -> int: ...
-    @property
-    def output_bytes(self) -> int: ...
-    @property
-    def file_mb(self) -> int: ...
-    @property
-    def workspace_mb(self) -> int: ...
-    @property
-    def workspace_files(self) -> int: ...
-
+from vtcli.sandbox.types import RunLimits
 
 TRUSTED_PROCESSES = 4
 """Trusted processes of an episode, counted with its threads: guard, head, its copy, and one that is being reaped."""
@@ -37,7 +15,7 @@ RUNS = 100
 each. The limit ends a process whose guard and template were killed."""
 
 
-def restrict(limits: ProcessLimits, processes: bool) -> None:
+def restrict(limits: RunLimits, processes: bool) -> None:
     """Soft and hard limits of the calling process and all that it forks; they cannot be raised again without privilege.
 
     ``processes``: limit processes and threads together; only where the episode has a user namespace to itself, for
