@@ -207,6 +207,9 @@ def watch(ours: socket.socket, worker: int, gate: ForkGate | None) -> tuple[dict
 
 
 def work(order: dict, guard: confine.GuardState, channel: socket.socket) -> None:
+    if guard.proc is not None:
+        os.close(guard.proc)
+
     def deliver(listener: int | None) -> None:
         if listener is None:
             channel.send(b"-")

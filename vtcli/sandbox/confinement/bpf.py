@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +107,6 @@ def _ranges(outcomes: Mapping[int, int], default: int) -> list[tuple[int, int]]:
     return found
 
 
-@functools.cache  # asked for once in the template, every worker inherits it
 def program(forks: bool, count_threads: bool, times: bool) -> FilterProgram:
     """The worker's filter, to which ``denying(ONLY_FOR_THE_HARNESS)`` is added before any code runs. ``forks``: a
     fork is put to the gate, else refused; ``count_threads``: a new thread is put to the gate too, else allowed

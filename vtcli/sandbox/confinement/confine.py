@@ -32,6 +32,7 @@ from vtcli.sandbox.confinement.kernel import (
     ConfinementError,
     parent_death_signal,
     prctl,
+    syscall,
 )
 from vtcli.sandbox.confinement.syscalls import ONLY_FOR_THE_HARNESS
 from vtcli.sandbox.types import RunLimits, Tier
@@ -49,7 +50,6 @@ class TemplateState:
     kept: int  # capabilities that could not be given up, as bits (see privileges.give_up_root)
     proc: int | None  # the host's /proc, at tier full
     own_pids: int | None  # the template's pid namespace, at tier full
-    held: int | None = None  # the lock on ``scratch``, where it was made here
     inside: TemplateState | None = None  # what guards keep of it, at tier full
 
 
@@ -91,14 +91,10 @@ def prepare_template(tier: Tier, scratch: str | None = None) -> TemplateState:
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         _live_in(namespaces.WORKSPACE)
         inside = TemplateState(tier, os.geteuid(), paths, abi, namespaces.WORKSPACE, 0, None, None)
-        state = replace(inside, proc=proc, own_pids=own_pids, inside=inside)
-        _build_filters(state)
-        return state
-    scratch, held = (scratch, None) if scratch else folders.make()
+        return replace(inside, proc=proc, own_pids=own_pids, inside=inside)
+    scratch = scratch or folders.make()[0]  # held by the descriptor that stays open here and in all guards
     kept = _leave_root(tier, scratch)
-    state = TemplateState(tier, os.geteuid(), paths, abi, scratch, kept, None, None, held)
-    _build_filters(state)
-    return state
+    return TemplateState(tier, os.geteuid(), paths, abi, scratch, kept, None, None)
 
 
 def _leave_root(tier: Tier, scratch: str) -> int:
@@ -121,15 +117,14 @@ def _leave_root(tier: Tier, scratch: str) -> int:
 def prepare_fork(state: TemplateState) -> None:
     """Right before each fork of a guard: the child is the first process of a pid namespace of its own."""
     if state.own_pids is not None:
-        namespaces.enter(state.own_pids, namespaces.NEW_PIDS)
+        syscall("setns", state.own_pids, namespaces.NEW_PIDS)  # in which the next child is
         namespaces.unshare(namespaces.NEW_PIDS)
 
 
 def enter_guard(state: TemplateState, limits: RunLimits) -> GuardState:
     """Enters the guard's confinement in a freshly forked child of the template. The child gets its own empty workspace,
     which becomes the working directory. At tier ``full`` it also gets its own mounts, process ids and user namespace,
-    without capabilities. The guard dies with the template. Without a ``prepare_fork`` before the fork it forks once
-    more, and the call returns in that child.
+    without capabilities. The guard dies with the template.
 
     At tier ``full`` the guard is process 1 and must reap the children that it inherits (``waitpid(-1)``). As it ends,
     the kernel kills the rest of the episode. At the other tiers the template must call ``remove_workspace``.
@@ -159,9 +154,6 @@ def _live_in(workspace: str) -> None:
 def _full_guard(state: TemplateState, limits: RunLimits) -> GuardState:
     if state.proc is None or state.own_pids is None or state.inside is None:
         raise ConfinementError("namespaces", "the template did not enter them")
-    if os.getpid() != 1:
-        namespaces.unshare(namespaces.NEW_PIDS)
-        descent.fork_into_new_pids()
     namespaces.unshare(namespaces.NEW_MOUNTS)
     proc = namespaces.own_proc()
     namespaces.quota_workspace(limits.workspace_mb, limits.workspace_files)
@@ -186,23 +178,18 @@ def remove_workspace(state: TemplateState, guard: int) -> None:
         workspace.remove(workspace_of(state, guard))
 
 
-def lock_worker(
-    guard: GuardState, limits: RunLimits, gate: bool, deliver: Callable[[int | None], None], closed: bool = False
-) -> None:
+def lock_worker(guard: GuardState, limits: RunLimits, gate: bool, deliver: Callable[[int | None], None]) -> None:
     """Confines a freshly forked child of the guard with one thread, right before untrusted code. It sets session,
     limits, privileges, Landlock and the seccomp filter, irreversibly. The working directory is the workspace.
 
     ``deliver`` sends the listener for a ``ForkGate`` to the guard and closes it here; it gets None when nothing has to
     be asked. With ``gate`` forks are put to it, else they are refused; where the kernel cannot count the threads of
     this episode alone (all tiers but ``full``), threads are put to it too. When it has returned, sending descriptors is
-    given up as well. ``closed``: the guard's and the template's descriptors are closed here already. A run's CPU time
-    is the guard's to watch: the process lives for many.
+    given up as well. The guard's and the template's descriptors must be closed here already. A run's CPU time is the
+    guard's to watch: the process lives for many.
 
     OSError or ConfinementError when a layer of the tier cannot be applied: the process must exit then."""
     state = guard.template
-    for fd in (guard.proc, state.held):
-        if fd is not None and not closed:
-            os.close(fd)
     if os.getsid(0) != os.getpid():
         os.setsid()
     os.chdir(guard.workspace)
@@ -228,9 +215,3 @@ def _counted_alone(state: TemplateState) -> bool:
 
 def _filter(state: TemplateState, gate: bool) -> bpf.FilterProgram:
     return bpf.program(forks=gate, count_threads=not _counted_alone(state), times=state.tier == "full")
-
-
-def _build_filters(state: TemplateState) -> None:
-    """Builds the filters once for all workers, which inherit the cache of ``bpf.program``."""
-    for gate in (True, False):
-        _filter(state, gate)

@@ -32,8 +32,6 @@ class ConfinementError(Exception):
 
     def __init__(self, layer: str, reason: str) -> None:
         super().__init__(f"{layer}: {reason}")
-        self.layer = layer
-        self.reason = reason
 
 
 def syscall(name: str, *arguments: Any) -> int:

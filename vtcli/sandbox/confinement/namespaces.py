@@ -41,11 +41,6 @@ def unshare(flags: int) -> None:
         raise ConfinementError("namespaces", f"unshare ({kinds}): {e.strerror}{threads}") from e
 
 
-def enter(namespace: int, kind: int) -> None:
-    """Enter an existing namespace by its descriptor (for pids: the next child does)."""
-    syscall("setns", namespace, kind)
-
-
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """``mount(2)``; OSError names the target."""
     arguments = (source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())

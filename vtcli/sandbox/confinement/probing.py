@@ -106,6 +106,9 @@ def _start(guard: confine.GuardState, step: Callable[[], None]) -> tuple[int, Fo
 
 
 def _work(guard: confine.GuardState, channel: socket.socket, step: Callable[[], None]) -> None:
+    if guard.proc is not None:
+        os.close(guard.proc)
+
     def deliver(listener: int | None) -> None:
         if listener is None:
             channel.send(b"-")

@@ -123,7 +123,7 @@ class Guard:
 
     def _lock(self, deliver: worker.Deliver) -> None:
         """Locks the worker, which has closed all descriptors of the guard that it must not have."""
-        confine.lock_worker(self.confined, self.limits, self.setup.transactions, deliver, closed=True)
+        confine.lock_worker(self.confined, self.limits, self.setup.transactions, deliver)
 
     def _first_frame(self, channel: socket.socket, fds: int = 0) -> frames.Frame:
         """The next frame of a worker that is starting and has not yet run any code."""
