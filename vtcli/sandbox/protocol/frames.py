@@ -76,19 +76,14 @@ def unpack(data: bytes) -> tuple[dict[str, Json], tuple[bytes, ...]]:
     return header, tuple(blobs)
 
 
-def send(
-    sock: socket.socket,
-    header: Mapping[str, Json],
-    blobs: Sequence[bytes] = (),
-    fds: Sequence[int] = (),
-    wait: bool = True,
-) -> None:
-    """Sends one frame. Without ``wait`` a full channel raises ``BlockingIOError`` at once. Raises ``OSError``."""
-    send_packed(sock, pack(header, blobs), fds, wait)
+def send(sock: socket.socket, header: Mapping[str, Json], blobs: Sequence[bytes] = (), fds: Sequence[int] = ()) -> None:
+    """Sends one frame. Raises ``OSError``."""
+    send_packed(sock, pack(header, blobs), fds)
 
 
 def send_packed(sock: socket.socket, data: bytes, fds: Sequence[int] = (), wait: bool = True) -> None:
-    """Sends a frame that ``pack`` made. See ``send``."""
+    """Sends a frame that ``pack`` made. Without ``wait`` a full channel raises ``BlockingIOError`` at once. Raises
+    ``OSError``."""
     flags = 0 if wait else socket.MSG_DONTWAIT
     if fds:
         sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))], flags)

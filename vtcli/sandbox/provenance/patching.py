@@ -89,8 +89,6 @@ def _names(function: Any) -> tuple[str, ...]:
 def plain(value: Any) -> Json:
     """A value for the record: numbers, short strings, short lists; anything else becomes ``<unknown type>``, with which
     the host cannot do the operation again."""
-    if type(value) is int and -1e12 < value < 1e12:  # the most, and the quickest to tell
-        return value
     if value is None or (isinstance(value, bool | str) and len(str(value)) <= 256):
         return value
     if isinstance(value, np.generic):

@@ -338,12 +338,6 @@ def current() -> Recorder | None:
     return _active
 
 
-def note(text: str) -> None:
-    """A note for the policy, from anywhere in the harness."""
-    if _active is not None:
-        _active.note(text)
-
-
 def _signature(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.lstat(path)

@@ -50,11 +50,10 @@ class VideoInfo:
     height: int
     frames: int
     frames_per_s: float
-    duration_s: float
 
 
 def info(source: int | str | os.PathLike[str]) -> VideoInfo:
-    """Width and height in pixels after rotation, number of frames, rate, duration of a file or open descriptor.
+    """Width and height in pixels after rotation, number of frames, and rate of a file or open descriptor.
 
     Reads the container, not the pictures. It parses foreign data: call it where a crash is harmless.
 
@@ -63,8 +62,7 @@ def info(source: int | str | os.PathLike[str]) -> VideoInfo:
     """
     reader = VideoReader(source)
     width, height = reader.size
-    last = float(reader.get_frame_timestamp(len(reader) - 1)[1])
-    return VideoInfo(width, height, len(reader), reader.get_avg_fps(), last)
+    return VideoInfo(width, height, len(reader), reader.get_avg_fps())
 
 
 class VideoReader:
