@@ -88,6 +88,8 @@ UNTOLD = [
     [operation("resize", size=[32, 24], by="sandbox")],
     [operation("rotate", degrees=45)],
     [operation("rotate", degrees=90, resample=0)],  # cuts corners off
+    [operation("rotate", "numpy", degrees=90, expand=True)],  # scipy.ndimage.rotate, which interpolates
+    [operation("resize", "numpy", size=[32, 24])],  # scipy.ndimage.zoom
     [operation("rotate", degrees=90, matrix=[[1, 0, 0], [0, 1, 0]])],
     [operation("other", kind="lossy", format="jpg")],
     [operation("other", kind="figure", axes=[0, 0, 64, 48], images=1)],
@@ -97,7 +99,7 @@ UNTOLD = [
     [operation("draw", kind="line", xy=[0, 0, 9, 9])],
     [operation("frames", "video", indices=[0])],
     [operation("filter", kind="GaussianBlur", radius=10**9)],
-    [operation("enhance", inexact=True, kind="contrast", factor=1.0)],
+    [operation("enhance", kind="contrast", factor=1.0)],
 ]
 
 

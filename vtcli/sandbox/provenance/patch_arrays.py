@@ -21,7 +21,7 @@ def install() -> None:
     """Patches numpy, scipy.ndimage and the video reader for this process; inert until a recorder is active."""
     for name in ("rot90", "flip", "fliplr", "flipud", "transpose", "swapaxes"):
         wrap(np, name, _TURNS[name])
-    for name in ("array", "asarray", "ascontiguousarray", "copy", "uint8"):
+    for name in ("array", "asarray", "ascontiguousarray", "copy"):
         _keep(name)
     _scipy()
     _video()
@@ -116,7 +116,7 @@ def _scipy() -> None:
         # ndimage turns counter-clockwise in (row, column) axes (1, 0), as PIL does on screen.
         degrees = float(-call.get("angle", 0)) * (1 if tuple(call.get("axes", (1, 0))) == (1, 0) else -1)
         new, old = _size(call.result), _size(call.given["input"])
-        arguments = known(degrees=degrees % 360, expand=bool(call.get("reshape", True)), inexact=True)
+        arguments = known(degrees=degrees % 360, expand=bool(call.get("reshape", True)))
         call.recorder.did(
             call.before, "rotate", arguments, "numpy", recording.NewImage(call.result, new, turned(degrees, new, old))
         )
@@ -124,9 +124,7 @@ def _scipy() -> None:
     def zoom(call: PatchedCall) -> None:
         new, old = _size(call.result), _size(call.given["input"])
         step = scaled(new, (0, 0, *old))
-        call.recorder.did(
-            call.before, "resize", known(size=new, inexact=True), "numpy", recording.NewImage(call.result, new, step)
-        )
+        call.recorder.did(call.before, "resize", known(size=new), "numpy", recording.NewImage(call.result, new, step))
 
     wrap(ndimage, "rotate", rotate)
     wrap(ndimage, "zoom", zoom)
@@ -136,7 +134,7 @@ def _scipy() -> None:
 
 def _filtered(kind: str) -> Tell:
     def tell(call: PatchedCall) -> None:
-        arguments = known(kind=kind, inexact=True)
+        arguments = known(kind=kind)
         call.recorder.did(
             call.before, "filter", arguments, "numpy", recording.NewImage(call.result, _size(call.result), IDENTITY)
         )

@@ -26,8 +26,6 @@ _FILTERS = {
     "Canny": "image threshold1 threshold2 edges apertureSize L2gradient",
     "fastNlMeansDenoisingColored": "src dst h hColor templateWindowSize searchWindowSize",
     "detailEnhance": "src dst sigma_s sigma_r",
-}
-_UNREPLAYED = {
     "filter2D": "src ddepth kernel dst anchor delta borderType",
     "Laplacian": "src ddepth dst ksize scale delta borderType",
     "Sobel": "src ddepth dx dy dst ksize scale delta borderType",
@@ -70,9 +68,7 @@ def install() -> None:
     wrap(cv2, "imread", _read, "filename flags", amend=_lead)
     for table, name in ((_FILTERS, "filter"), (_ENHANCE, "enhance")):
         for function, parameters in table.items():
-            wrap(cv2, function, _same_size(name, function, exact=True), parameters)
-    for function, parameters in _UNREPLAYED.items():
-        wrap(cv2, function, _same_size("filter", function, exact=False), parameters)
+            wrap(cv2, function, _same_size(name, function), parameters)
     for function, parameters in _DRAW.items():
         wrap(cv2, function, _drawn(function), parameters)
     _no_windows()
@@ -178,7 +174,7 @@ def _border(call: PatchedCall) -> None:
 def _weighted(call: PatchedCall) -> None:
     """Records a weighted sum with the blurred image or a constant as an enhancement. The second image is not
     recorded."""
-    _did(call, "enhance", known(kind="addWeighted", alpha=call.get("alpha"), beta=call.get("beta"), inexact=True))
+    _did(call, "enhance", known(kind="addWeighted", alpha=call.get("alpha"), beta=call.get("beta")))
 
 
 def _threshold(call: PatchedCall) -> None:
@@ -186,12 +182,10 @@ def _threshold(call: PatchedCall) -> None:
     _did(call, "filter", arguments, result=call.result[1])
 
 
-def _same_size(name: str, kind: str, exact: bool) -> Tell:
+def _same_size(name: str, kind: str) -> Tell:
     def tell(call: PatchedCall) -> None:
         skipped = ("src", "image", "dst", "edges", "kernel", "mask")
         arguments = {k: plain(v) for k, v in call.given.items() if k not in skipped and v is not None}
-        if not exact or call.get("mask") is not None:
-            arguments["inexact"] = True
         _did(call, name, {"kind": kind, **arguments})
 
     return tell

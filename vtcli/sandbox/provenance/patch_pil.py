@@ -19,7 +19,6 @@ _TURNS = {
     _T.ROTATE_180: 180,
     _T.ROTATE_270: 90,
 }  # PIL counts counter-clockwise, the record clockwise
-INTEGERS = (int,) * 4
 _FLIPS = {_T.FLIP_LEFT_RIGHT: "horizontal", _T.FLIP_TOP_BOTTOM: "vertical"}
 _DRAW = [
     *("arc", "bitmap", "chord", "circle", "ellipse", "line", "multiline_text", "pieslice", "point", "polygon"),
@@ -184,10 +183,8 @@ def _filter(call: PatchedCall) -> None:
         arguments = known(kind=kind, radius=used.radius, percent=used.percent, threshold=used.threshold)
     elif isinstance(used, ImageFilter.MedianFilter | ImageFilter.MinFilter | ImageFilter.MaxFilter):
         arguments = known(kind=kind, size=used.size)
-    elif isinstance(used, ImageFilter.BuiltinFilter):
-        arguments = known(kind=kind)
     else:
-        arguments = known(kind=kind, inexact=True)
+        arguments = known(kind=kind)
     _told(call, "filter", arguments)
 
 
@@ -225,9 +222,7 @@ def _painted(kind: str) -> Tell:
     def tell(call: PatchedCall) -> None:
         image = call.given.get("self")
         if isinstance(image, Image.Image):
-            call.recorder.did(
-                call.before, "draw", {"kind": kind, "inexact": True}, "pil", NewImage(image, image.size, IDENTITY)
-            )
+            call.recorder.did(call.before, "draw", {"kind": kind}, "pil", NewImage(image, image.size, IDENTITY))
 
     return tell
 
@@ -335,8 +330,8 @@ _METHODS: dict[str, Tell] = {
     "split": _split,
     "save": _save,
     "copy": lambda call: call.recorder.give(call.result, call.before),
-    "point": lambda call: _told(call, "enhance", {"kind": "point", "inexact": True}),
-    "quantize": lambda call: _told(call, "colour", {"conversion": "quantize", "inexact": True}),
+    "point": lambda call: _told(call, "enhance", {"kind": "point"}),
+    "quantize": lambda call: _told(call, "colour", {"conversion": "quantize"}),
 }
 
 
@@ -354,10 +349,6 @@ def _clamp(recorder: Recorder, args: list[Any], kwargs: dict[str, Any]) -> None:
 def clamped(image: Image.Image, box: Any, recorder: Recorder) -> Any:
     """The box to use; ``recorder`` is told when it differs. Raises ``ValueError`` for one outside the image."""
     w, h = image.size
-    if type(box) is tuple and tuple(map(type, box)) == INTEGERS:
-        x1, y1, x2, y2 = box
-        if 0 <= x1 <= x2 <= w and 0 <= y1 <= y2 <= h:
-            return box
     try:
         x1, y1, x2, y2 = (float(v) for v in box)
     except (TypeError, ValueError):
