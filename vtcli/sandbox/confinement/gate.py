@@ -13,6 +13,7 @@ import os
 import select
 import struct
 
+from vtcli.sandbox.confinement.kernel import proc_text
 from vtcli.sandbox.confinement.syscalls import THREAD_FLAGS
 
 RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_RECV, SECCOMP_IOCTL_NOTIF_SEND
@@ -96,17 +97,5 @@ class ForkGate:
 
     def _count(self, thread: int) -> int:
         """Number of threads that the caller's process has; more than any limit when that cannot be seen."""
-        try:
-            fd = os.open(
-                f"{thread}/status" if self._proc is not None else f"/proc/{thread}/status",
-                os.O_RDONLY,
-                dir_fd=self._proc,
-            )
-        except OSError:
-            return 1 << 30
-        try:
-            text = os.read(fd, 4096)
-        finally:
-            os.close(fd)
-        found = text.partition(b"\nThreads:")[2].split(maxsplit=1)
+        found = proc_text(self._proc, f"{thread}/status").partition("\nThreads:")[2].split(maxsplit=1)
         return int(found[0]) if found else 1 << 30

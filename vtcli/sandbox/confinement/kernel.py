@@ -66,3 +66,19 @@ def close_all(keep: int | None = None) -> None:
     for first, end in spans:
         if first <= end:
             syscall("close_range", first, end, 0)
+
+
+def proc_text(folder: int | None, path: str) -> str:
+    """The first 8 KiB of a file of /proc; empty when it cannot be read, as that of a process which is gone. ``folder``:
+    an open /proc of the caller's pid namespace (``GuardState.proc``); None: the usual one."""
+    try:
+        where = path if folder is not None else f"/proc/{path}"
+        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, 8192).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

@@ -9,7 +9,7 @@ import select
 import signal
 import time
 
-from vtcli.sandbox.confinement.kernel import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG
+from vtcli.sandbox.confinement.kernel import LIBC, PR_SET_CHILD_SUBREAPER, PR_SET_NAME, PR_SET_PDEATHSIG, proc_text
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LEFT_OUT = "\n… [{} bytes left out] …\n"
@@ -68,13 +68,13 @@ class Proc:
 
     def dead_cpu_s(self, pid: int) -> float:
         """CPU time of a zombie, to 10 ms; 0 when it is gone."""
-        fields = self._read(f"{pid}/stat").rpartition(")")[2].split()  # the name may hold any character
+        fields = proc_text(self._folder, f"{pid}/stat").rpartition(")")[2].split()  # the name may hold any character
         return (int(fields[11]) + int(fields[12])) / TICKS if fields else 0.0
 
     def peak_mb_and_threads(self, pid: int) -> tuple[float, int]:
         """The largest resident memory so far, shared pages included, and the number of threads; zeros when the process
         is gone."""
-        text = self._read(f"{pid}/status")
+        text = proc_text(self._folder, f"{pid}/status")
         peak = _number(text, "\nVmHWM:")
         return peak / 1024, _number(text, "\nThreads:") if peak else 0
 
@@ -97,20 +97,7 @@ class Proc:
 
     def children(self, pid: int) -> list[int]:
         """The pids of the children of a process with one thread."""
-        return [int(word) for word in self._read(f"{pid}/task/{pid}/children").split()]
-
-    def _read(self, path: str) -> str:
-        try:
-            where = path if self._folder is not None else f"/proc/{path}"
-            fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
-        except OSError:
-            return ""
-        try:
-            return os.read(fd, 8192).decode("utf-8", "replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(fd)
+        return [int(word) for word in proc_text(self._folder, f"{pid}/task/{pid}/children").split()]
 
 
 def _number(text: str, name: str) -> int:
