@@ -10,6 +10,7 @@ END_S = 5.0  # for a template to end by itself before it is killed
 GONE_S = 10.0  # for the processes of a closed episode to be gone before its guard is killed
 # In the template.
 STOP_S = 2.0  # for all guards to be gone when the host has closed the channel
+SETUP_S = 2.0  # for the setup of an episode whose guard cannot be forked
 # In the guard.
 START_S = 30.0  # for a worker to lock itself down and make its names
 COPY_S = 10.0  # for a worker to fork before a run; never longer than the run's own wall clock

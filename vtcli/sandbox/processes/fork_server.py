@@ -60,6 +60,7 @@ class ForkServer:
             pid = os.fork()
         except OSError as e:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd) as host, contextlib.suppress(OSError):
+                host.settimeout(waits.SETUP_S)
                 host.recv(1)  # the setup: the host would not see the answer of who leaves it unread
                 frames.send(host, {"ready": False, "error": f"no process can be started: {e}"})
             frames.send(self.channel, {"gone": episode})
