@@ -18,7 +18,7 @@ from vtcli.plan.architecture import Architecture
 from vtcli.plan.constants import Constants
 from vtcli.plan.estimate import evaluate
 from vtcli.plan.fit import advised
-from vtcli.plan.hardware import GPUS, Cluster
+from vtcli.plan.hardware import GPUS, Cluster, of_device
 from vtcli.plan.job import Layout, Lengths, Workload, shape
 from vtcli.plan.memory import GIB, Memory, memory
 from vtcli.store.images import ImageLimits
@@ -40,7 +40,7 @@ def require_room(stage: str, values: Mapping[str, Any]) -> None:
     smallest = min(devices, key=lambda device: device.memory_gib)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    likeness = next((gpu for kind, gpu in GPUS.items() if kind.lower() in smallest.name.lower()), GPUS["H100"])
+    likeness = of_device(smallest.name) or GPUS["H100"]
     gpu = replace(likeness, kind=smallest.name, memory=smallest.memory_gib)
     cluster = Cluster(math.ceil(ranks / local), local, gpu, machine.memory_gib())
     if stage == "rl":

@@ -27,7 +27,7 @@ from vtcli.errors import ConfigError, EngineError
 from vtcli.families.family import Family
 from vtcli.families.table import find_family
 from vtcli.plan.architecture import Architecture, from_folder
-from vtcli.plan.hardware import GPUS, Gpu
+from vtcli.plan.hardware import GPUS, Gpu, of_device
 from vtcli.plan.steptime import head_flops, text_flops
 from vtcli.protocols import Request, Sampling
 from vtcli.sandbox.host.pool import Pool, PoolConfig
@@ -78,22 +78,22 @@ def write(path: Path, family: str, sizes: Mapping[str, Any]) -> None:
 def measure(family: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """``kind`` of device, ``constants`` by name, and for a CPU its ``gpu`` entry of the table."""
     cuda = torch.cuda.is_available()
-    kind = next((k for k in GPUS if k.split("-")[0] in torch.cuda.get_device_name()), None) if cuda else "CPU"
-    if kind is None:
+    known = of_device(torch.cuda.get_device_name()) if cuda else None
+    if cuda and known is None:
         raise EngineError(f"{torch.cuda.get_device_name()} is not in vtcli/plan/hardware.py: add its data sheet first.")
     with tempfile.TemporaryDirectory() as folder:
         kind_of_model = find_family(family)
         large = kind_of_model.large if cuda else {}
         bench = _bench(Path(folder), kind_of_model, {**sizes, **large}, "cuda" if cuda else "cpu")
         gpu = None if cuda else _this_cpu()
-        peak = (GPUS[kind] if cuda else gpu or GPUS["H100"]).bf16 * 1e12
+        peak = (known or gpu or GPUS["H100"]).bf16 * 1e12
         constants = _learner(bench, peak)
         constants["decode_overhead_s"] = _decoding(bench)
         constants |= _host(bench)
         latency = asyncio.run(_code(bench.store.full(bench.picture)))
         constants |= {} if latency is None else {"code_latency_s": latency}
         constants["host_cores"] = float(len(os.sched_getaffinity(0)))
-    return {"kind": kind, "constants": constants, "gpu": None if gpu is None else asdict(gpu)}
+    return {"kind": known.kind if known else "CPU", "constants": constants, "gpu": None if gpu is None else asdict(gpu)}
 
 
 def _bench(folder: Path, kind: type[Family], sizes: Mapping[str, Any], device: str) -> _Bench:

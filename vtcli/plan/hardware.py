@@ -45,6 +45,15 @@ GPUS: Mapping[str, Gpu] = {
 }
 
 
+def of_device(name: str) -> Gpu | None:
+    """The GPU of the table by the driver's name of a device; None for one that it does not have.
+
+    Example: "NVIDIA A100-SXM4-80GB" is A100-80, and "NVIDIA GH200 480GB" is H200: Grace's names begin with a G.
+    """
+    words = {word.removeprefix("G") for word in name.upper().replace("-", " ").split()}
+    return next((gpu for kind, gpu in GPUS.items() if kind.partition("-")[0] in words), None)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """``nodes`` machines of ``per_node`` GPUs each."""

@@ -25,6 +25,7 @@ def test_tokens_per_second_and_utilisation_by_hand():
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
         ("NVIDIA H200", "float32", 67e12),
         ("NVIDIA A100-SXM4-80GB", "bfloat16", 312e12),
+        ("NVIDIA GH200 480GB", "bfloat16", 989e12),
         ("NVIDIA L40S", "bfloat16", 362e12),
         ("NVIDIA GeForce RTX 4090", "bfloat16", None),
     ],

@@ -223,11 +223,11 @@ class DryRun:
 
 def here() -> str:
     """The GPUs of this machine as ``cluster=`` has them, else one machine of eight H100."""
-    from vtcli.plan.hardware import GPUS
+    from vtcli.plan.hardware import of_device
 
     devices = machine.gpus()
-    kind = next((kind for kind in GPUS for device in devices[:1] if kind.lower() in device.name.lower()), None)
-    return f"1x{len(devices)}x{kind}" if kind else "1x8xH100"
+    known = of_device(devices[0].name) if devices else None
+    return f"1x{len(devices)}x{known.kind}" if known else "1x8xH100"
 
 
 def _hub(model: str) -> CheckResult:

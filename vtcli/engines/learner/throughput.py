@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vtcli.algo.losses import LossConfig
-from vtcli.plan.hardware import GPUS
+from vtcli.plan.hardware import of_device
 from vtcli.schema import TrainRow
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def peak_flops(name: str, dtype: str) -> float | None:
 
     Example: "NVIDIA H100 80GB HBM3" in bfloat16 has 989e12.
     """
-    found = next((gpu for gpu in GPUS.values() if gpu.kind.partition("-")[0] in name.replace("-", " ").split()), None)
+    found = of_device(name)
     if found is None:
         return None
     return (found.bf16 if dtype == "bfloat16" else found.fp32) * 1e12

@@ -16,7 +16,7 @@ from torch.cuda import nccl
 from torch.multiprocessing.spawn import spawn
 
 from vtcli.engines.trials.outcome import Trial, TrialResult
-from vtcli.plan.hardware import GPUS, Gpu
+from vtcli.plan.hardware import Gpu, of_device
 
 DRIVERS = {13: 580, 12: 525}
 """The oldest driver of each major version of CUDA (NVIDIA's table of minor-version compatibility)."""
@@ -26,8 +26,7 @@ LIMIT = timedelta(seconds=60)
 
 def data_sheet() -> Gpu | None:
     """The entry of this machine's GPU in the planner's table."""
-    name = torch.cuda.get_device_name()
-    return next((gpu for kind, gpu in GPUS.items() if kind.split("-")[0] in name), None)
+    return of_device(torch.cuda.get_device_name())
 
 
 def driver(trial: Trial) -> Iterator[TrialResult]:
