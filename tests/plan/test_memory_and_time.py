@@ -358,6 +358,15 @@ def test_an_engine_larger_than_a_gpu_gets_gpus_of_its_own() -> None:
     assert any(change.startswith("engine.tensor_parallel=") for change in found.advice)
 
 
+def test_a_plan_that_needs_no_other_layout_has_its_change_and_what_it_costs() -> None:
+    large, host = KNOWN["Qwen2.5-VL-72B"], replace(parse_cluster("1x8xH200", {}), host=2000)
+    first = estimate(large, WORK, Layout(), host, Constants())
+    assert first.then is not None
+    again = estimate(large, WORK, first.then.layout, host, Constants())
+    assert again.advice == ("rl.checkpoint_beside=false",)
+    assert again.then is not None and again.then.memory.fits
+
+
 def test_where_nothing_helps_nothing_is_advised() -> None:
     found = plan("1x1xL40S", Layout(), model="Qwen2.5-VL-72B")
     assert found.advice is None

@@ -57,7 +57,8 @@ def advised(plan: Plan) -> Plan:
     for work, nodes in _roomier(plan):
         then = cheapest(plan.arch, work, plan.layout, replace(plan.cluster, nodes=nodes), plan.constants)
         if then is not None:
-            return replace(plan, advice=tuple(changes(plan, then)), then=None if then.layout == plan.layout else then)
+            advice = tuple(changes(plan, then))
+            return replace(plan, advice=advice, then=then if advice else None)
     return replace(plan, advice=None, then=None)
 
 
