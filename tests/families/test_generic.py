@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -70,6 +72,12 @@ def test_a_row_turn_by_turn_has_the_ids_of_the_processor_on_the_whole(
     expected = checks.processed(chat, text, [*refs, *more], views)["input_ids"][0].tolist()
     assert ids == expected
     chat.check_images(ids, [*refs, *more])
+
+
+def test_what_stays_of_a_size_is_small_beside_its_pixels(tiny: TinyGeneric) -> None:
+    layout = tiny.family.chat.reader.layout(120, 90)
+    kept = [value for value in (*vars(layout).values(), *layout.sizes.values()) if isinstance(value, np.ndarray)]
+    assert sum(value.nbytes for value in kept) < math.prod(layout.shape)
 
 
 def test_no_text_of_a_conversation_becomes_a_marker(tiny: TinyGeneric) -> None:

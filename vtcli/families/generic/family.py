@@ -4,6 +4,7 @@ opened."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -185,7 +186,7 @@ class GenericVL:
         if batch.pixels is None:
             parts = [torch.from_numpy(self.prepare(view(ref))).to(batch.ids.device) for ref in refs]
         else:
-            parts = list(batch.pixels.split([layout.black.size for layout in layouts]))
+            parts = list(batch.pixels.split([math.prod(layout.shape) for layout in layouts]))
         pixels = _joined([part.view(layout.shape) for part, layout in zip(parts, layouts, strict=True)])
         further = {
             name: _joined([torch.from_numpy(layout.sizes[name]).to(pixels.device) for layout in layouts])
@@ -248,7 +249,7 @@ class GenericVL:
 
         layout = self.chat.reader.layout(56, 56)
         device = batch.ids.device
-        pixels = torch.from_numpy(layout.black).to(device).view(layout.shape)
+        pixels = torch.ones(layout.shape, device=device)  # some towers leave out tiles of zeros
         further = {name: torch.from_numpy(value).to(device) for name, value in layout.sizes.items()}
         return 0.0 * self._tower(model, pixels, further).sum()
 

@@ -20,6 +20,9 @@ from vtcli.protocols import Pixels
 PIXELS = "pixel_values"
 """The processor's name for the values that depend on an image's content; the others follow from its size."""
 
+_DTYPES = {PIXELS: np.float32, "pixel_attention_mask": np.bool_}
+"""Types of values in memory; others keep the processor's. A mask of 0 and 1 comes as 8 bytes for each pixel."""
+
 _PARTS = {"tokenizer", "image_processor", "video_processor"}
 
 
@@ -31,7 +34,6 @@ class ViewLayout:
     tokens: int  # image tokens in it
     shape: tuple[int, ...]  # of the pixels
     sizes: Mapping[str, npt.NDArray[Any]]  # further inputs of the vision tower, which follow from the size
-    black: npt.NDArray[np.float32]  # pixels of a view without light, flat
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class ViewReader:
         if (known := self._layouts.get((height, width))) is not None:
             return known
         text, found = self._process(np.zeros((height, width, 3), np.uint8))
-        black = found.pop(PIXELS)
-        made = ViewLayout(text, text.count(self.pad), black.shape, found, black.reshape(-1))
+        shape = found.pop(PIXELS).shape
+        made = ViewLayout(text, text.count(self.pad), shape, found)
         return self._layouts.setdefault((height, width), made)
 
     def read(self, view: Pixels) -> npt.NDArray[np.float32]:
@@ -75,9 +77,7 @@ class ViewReader:
         further = {"text_replacement_offsets", "token_type_ids", "mm_token_type_ids"}
         texts = {*self.processor.tokenizer.model_input_names, *further}
         return str(place["replacement"]), {
-            name: np.asarray(value, np.float32 if name == PIXELS else None)
-            for name, value in found.items()
-            if name not in texts
+            name: np.asarray(value, _DTYPES.get(name)) for name, value in found.items() if name not in texts
         }
 
 

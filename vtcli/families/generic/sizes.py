@@ -160,7 +160,7 @@ def _merge(config: Any, patches: int) -> int:
 
 def _read(reader: ViewReader, side: int) -> Callable[[int, int], int]:
     """Number of tiles as the folder's processor cuts them."""
-    return lambda height, width: max(1, reader.layout(height, width).black.size // (3 * side**2))
+    return lambda height, width: max(1, math.prod(reader.layout(height, width).shape) // (3 * side**2))
 
 
 def _estimate(side: int, *, whole_alone: bool) -> Callable[[int, int], int]:
