@@ -200,6 +200,13 @@ def test_a_path_that_leads_to_no_family_is_one_error(path: str, told: str) -> No
         find_family("mine", {"mine": path})
 
 
+def test_a_class_without_every_member_of_a_family_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for member in ("prepare", "vision"):
+        monkeypatch.setattr(f"{FAMILIES['qwen2_5_vl']}.{member}", None)
+    with pytest.raises(ConfigError, match=r"is no family: .*, with prepare, vision\."):
+        find_family("mine", {"mine": FAMILIES["qwen2_5_vl"]})
+
+
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
 def test_a_folder_that_does_not_say_what_it_is_is_one_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:

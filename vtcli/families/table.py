@@ -48,19 +48,11 @@ UNSUPPORTED: Mapping[str, str] = {
 ENVIRONMENT = "VTCLI_FAMILIES"
 """The environment variable with further families as JSON, for processes without a configuration (vLLM's servers)."""
 
-_MEMBERS = (
-    "open",
-    "sizing",
-    "build",
-    "positions",
-    "pixels",
-    "load",
-    "skeleton",
-    "features",
-    "embed",
-    "decoder",
-    "head",
-)
+_MEMBERS = [
+    name
+    for name, member in vars(Family).items()
+    if not name.startswith("_") and (callable(member) or isinstance(member, classmethod))
+]
 
 
 def find_family(model_type: str, families: Mapping[str, str] | None = None) -> type[Family]:
