@@ -198,10 +198,14 @@ def test_the_mean_of_every_estimate_is_the_kl(kind) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clip_low": 0.0}, {"clip_low": 1.5}, {"dual_clip": 1.0}, {"importance_cap": 0.5}, {"kl_coef": -1.0}]
+    "wrong",
+    [
+        *({"clip_low": 0.0}, {"clip_low": 1.5}, {"dual_clip": 1.0}, {"importance_cap": 0.5}, {"kl_coef": -1.0}),
+        *({"clip_high": math.nan}, {"kl_coef": math.nan}, {"importance_cap": math.inf}, {"norm_tokens": 0}),
+    ],
 )
 def test_a_loss_that_makes_no_sense_is_refused(wrong) -> None:
-    with pytest.raises(ConfigError, match=r"rl\.loss"):
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: must be "):
         LossConfig(**wrong)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from vtcli.errors import ConfigError
+from vtcli.config.bounds import above, at_least, within
 from vtcli.schema import TrainRow
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
@@ -68,16 +68,11 @@ class LossConfig:
     surrogate: Surrogate = clipped_surrogate
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip_low <= 1 or self.clip_high <= 0 or (self.dual_clip is not None and self.dual_clip <= 1):
-            raise ConfigError(
-                f"rl.loss: clip_low={self.clip_low} must lie in (0, 1], clip_high={self.clip_high} above 0, "
-                f"dual_clip={self.dual_clip} above 1 or null"
-            )
-        if self.importance_cap < 1 or self.kl_coef < 0 or self.norm_tokens < 1:
-            raise ConfigError(
-                f"rl.loss: importance_cap={self.importance_cap} and norm_tokens={self.norm_tokens} must be at least 1, "
-                f"kl_coef={self.kl_coef} at least 0"
-            )
+        within(self.clip_low, "clip_low", 0, 1, above=True)
+        above(0, self, "clip_high")
+        above(1, self, "dual_clip")
+        at_least(1, self, "importance_cap", "norm_tokens")
+        at_least(0, self, "kl_coef")
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from vtcli.config.bounds import above, at_least, within
 from vtcli.engines.phases import Sleeper
 from vtcli.errors import ConfigError
 from vtcli.protocols import Policy
@@ -55,26 +56,17 @@ class Engine:
     own: OpenPolicy | None = None  # {_target_: mypkg.module.function}: an engine from outside, which opens instead
 
     def __post_init__(self) -> None:
-        limits = (self.max_batch, self.timeout_s, self.start_timeout_s, self.silence_s, self.bucket_mb)
+        at_least(1, self, "max_batch", "bucket_mb", "servers", "tensor_parallel")
+        at_least(0, self, "retries", "restarts")
+        above(0, self, "timeout_s", "start_timeout_s", "silence_s", "image_cache_gib", "cache_gib")
+        within(self.gpu_memory, "gpu_memory", 0, 1, above=True)
         if self.step_tokens is not None and self.step_tokens < self.max_batch:
             raise ConfigError(
                 f"engine.step_tokens={self.step_tokens} is below engine.max_batch={self.max_batch}: a step samples one "
                 "token of each sequence at least. Raise the one or lower the other."
             )
-        if self.image_cache_gib <= 0:
-            raise ConfigError(f"engine.image_cache_gib must be above 0, got {self.image_cache_gib:g}")
-        if min(limits) <= 0 or not 0 < self.gpu_memory <= 1:
-            raise ConfigError(
-                "engine.max_batch, engine.timeout_s, engine.start_timeout_s, engine.silence_s and engine.bucket_mb "
-                "must be above 0, engine.gpu_memory between 0 and 1"
-            )
         if self.sleep not in (0, 1, 2):
             raise ConfigError(f"engine.sleep must be 0, 1 or 2, got {self.sleep}")
-        if min(self.servers, self.tensor_parallel) < 1 or min(self.retries, self.restarts) < 0:
-            raise ConfigError(
-                "engine.servers and engine.tensor_parallel must be at least 1, engine.retries and engine.restarts "
-                "at least 0"
-            )
         if bad := [url for url in self.urls if not url.startswith(("http://", "https://"))]:
             raise ConfigError(f"engine.urls: expected http://HOST:PORT, got {bad}")
         if self.gpus is not None and (len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0):

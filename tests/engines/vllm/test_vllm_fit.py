@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -71,8 +72,11 @@ def test_what_is_no_server_of_ours_is_named(server: StandIn) -> None:
     [
         ({"urls": ["localhost:8000"]}, "expected http://HOST:PORT"),
         ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
-        ({"servers": 0}, "engine.servers and engine.tensor_parallel must be at least 1"),
-        ({"bucket_mb": 0}, "engine.bucket_mb must be above 0"),
+        ({"servers": 0}, "servers: must be at least 1"),
+        ({"cache_gib": -1.0}, "cache_gib: must be above 0"),
+        ({"timeout_s": math.inf}, "timeout_s: must be above 0, got inf"),
+        ({"gpu_memory": math.nan}, "gpu_memory: must be above 0 and at most 1"),
+        ({"bucket_mb": 0}, "bucket_mb: must be at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: Any, said: str) -> None:
