@@ -279,6 +279,15 @@ def test_monitor_counts_what_it_leaves_out() -> None:
     assert describe([])["rollouts"] == 0
 
 
+def test_the_mean_of_both_tool_parts_is_over_rollouts_that_have_both() -> None:
+    members = group(1, 0, 0, 0).members
+    parts = [{"tool_global": 1.0}, {"tool_answer": 0.5}, {"tool_global": 0.5, "tool_answer": 0.25}]
+    named = [make_scored(m.trajectory, {}, given) for m, given in zip(members, [*parts, {"answer": 1.0}], strict=True)]
+    one, two = (describe([Group(members[0].trajectory.sample, tuple(some))]) for some in (named, named[:1]))
+    assert one["tool_reward"] == 0.375
+    assert "tool_reward" not in two
+
+
 def test_monitor_counts_answers_that_name_the_questions_own_image() -> None:
     """Of three answers with an index one names image 0; the fourth has none."""
     members = group(1, 0, 0, 0).members

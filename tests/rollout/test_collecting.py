@@ -126,6 +126,14 @@ def test_another_round_is_asked_for_what_is_lacking_alone(loop: EventLoop) -> No
     assert batch.metrics()["time/rollout_s"] == 8.0
 
 
+def test_a_selection_that_keeps_more_than_is_wanted_asks_for_nothing_more(loop: EventLoop) -> None:
+    stream = FakeStream(dict.fromkeys(range(40), VARIED))
+    made = collector(loop, stream, fill=Fill(2, 3))
+    made.credit = group_mean
+    assert made.collect(3).rounds == 1
+    assert stream.asked == [[0, 1, 2, 3]]
+
+
 def test_a_rank_stops_at_its_own_share(loop: EventLoop) -> None:
     other = (({1: packed(group(make_sample(id="1"), VARIED))}, 2),)
 

@@ -44,9 +44,9 @@ def describe(groups: Sequence[Group], tokens: Sequence[int] | None = None) -> di
     }
     for name in sorted({name for m in members if m.verdict for name in m.verdict.parts}):
         means[f"reward/{name}"] = [v for m in members if m.verdict and (v := m.verdict.parts.get(name)) is not None]
-    if "reward/tool_global" in means:
-        pairs = zip(means["reward/tool_global"], means["reward/tool_answer"], strict=True)
-        means["tool_reward"] = [(a + b) / 2 for a, b in pairs]
+    parts = [m.verdict.parts for m in members if m.verdict]
+    pairs = [(values.get("tool_global"), values.get("tool_answer")) for values in parts]
+    means["tool_reward"] = [(a + b) / 2 for a, b in pairs if a is not None and b is not None]
     tasks = sorted({group.sample.task for group in groups})
     for task in tasks:
         means[f"reward_by_task/{task}"] = [r for g in groups if g.sample.task == task for r in rewards(g)]

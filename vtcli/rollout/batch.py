@@ -171,7 +171,7 @@ class Collector:
         while True:
             batch = self._credited(step, found, rounds)
             lacking = self.fill.wanted - chosen(list(batch.credit.values()))
-            if rounds == self.fill.max_rounds or lacking == 0:
+            if rounds == self.fill.max_rounds or lacking <= 0:
                 return batch
             found += self.loop.run(self._round(step, rounds, lacking))
             rounds += 1
