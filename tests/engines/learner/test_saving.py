@@ -84,6 +84,22 @@ def test_what_the_thread_meets_comes_out_in_the_next_step(tmp_path, asked):
     assert found is not None and found[0] == 1, "the one before is whole"
 
 
+def test_a_marker_that_the_disk_refuses_ends_the_run_of_its_rank(tmp_path, monkeypatch):
+    slow, full = Slow(), InputError("the disk is full")
+    slow.rank = 1
+
+    def refuse(path, data):
+        raise full
+
+    monkeypatch.setattr("vtcli.store.disk.write_atomic", refuse)
+    saver = Saver(slow, Checkpoints(tmp_path / "c", []))
+    (tmp_path / "c" / "draft").mkdir(parents=True)
+    slow.go.set()
+    saver.save(1)
+    with pytest.raises(InputError, match="the disk is full"):
+        saver.finish()
+
+
 def test_a_run_that_fails_keeps_the_checkpoint_under_way(tmp_path):
     """The process waits for the thread: half an hour of work is in it."""
     saver = Saver(Slow(), Checkpoints(tmp_path / "c", []))

@@ -157,7 +157,10 @@ class Saver:
             except Exception as error:  # it comes out in ``check`` and ``finish``, in the thread that trains
                 self._error, text = error, str(error)
             if self._learner.rank != 0:
-                disk.write_atomic(marker, text.encode())
+                try:
+                    disk.write_atomic(marker, text.encode())
+                except Exception as error:  # the first rank waits for it in vain
+                    self._error = self._error or error
 
         # No daemon: a process that ends, by an error too, first completes the checkpoint that holds its work.
         self._thread = threading.Thread(target=guarded, name="checkpoint")
