@@ -41,7 +41,6 @@ from vtcli.rollout.loop import (
     Limits,
     derive_seed,
     refuse_broken,
-    refuse_no_room,
     require_room,
 )
 from vtcli.rollout.stream import Stream
@@ -319,7 +318,6 @@ def _train(run: _Training) -> None:
             retention.begin(step)
             batch = ahead or collector.collect(step)
             rolled_out = [scored.trajectory for scored in batch.scored]
-            refuse_no_room(rolled_out, config.limits, "rl.limits.max_tokens")
 
             # The learner's turn: the engine's cache and weights make room.
             turned = time.perf_counter()
