@@ -11,6 +11,7 @@ from tiny_learner import EPSILON, OPTIM, broken, copy, forward, learner, rl_rows
 
 from vtcli.algo.losses import LossConfig, policy_loss, row_weights
 from vtcli.algo.optim import Optim, learning_rate
+from vtcli.engines.learner.deepspeed import _anchored, _joined
 from vtcli.errors import EngineError, InputError
 from vtcli.store.checkpoints import Checkpoints
 
@@ -339,6 +340,17 @@ def test_later_mini_batches_are_measured_against_the_learner_of_the_rollout():
     assert metrics["tokens"] == tokens
     mean = (first["loss"] * first["tokens"] + second["loss"] * second["tokens"]) / tokens
     assert metrics["loss"] == pytest.approx(mean, abs=1e-9)
+
+
+def test_rows_that_are_not_learnt_have_no_old_log_probabilities_and_change_no_metric(monkeypatch):
+    rows = [replace(r, advantages=tuple(0.0 for _ in r.mask)) if i % 2 else r for i, r in enumerate(rl_rows())]
+    whole, trained, asked = learner(), learner(), []
+    by_hand = [_anchored(row, known) for row, known in zip(rows, whole.logprobs(rows), strict=True)]
+    steps = [whole.step(part, LossConfig()) for part in (by_hand[:2], by_hand[2:])]
+    monkeypatch.setattr(trained, "logprobs", lambda given: asked.append(given) or learner().logprobs(given))
+    assert trained.update([rows[:2], rows[2:]], LossConfig()) == pytest.approx(_joined(steps), rel=1e-5, abs=1e-8)
+    same(trained.weights(), copy(whole.weights()), 1e-7)
+    assert asked == [rows[::2]]
 
 
 def test_a_mini_batch_without_rows_moves_the_schedule_only():

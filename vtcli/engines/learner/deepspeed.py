@@ -215,9 +215,9 @@ class DeepSpeedLearner:
         """An optimiser step for each mini-batch of a batch, in order; metrics are means over their tokens.
 
         From the second step on the learner differs from the learner at rollout. The log-probabilities at rollout are
-        therefore computed first, for all rows (PPO's old policy). Mini-batches may be empty here, on all ranks together
-        or not. Features of a vision tower that is not trained are computed once. Ranks exchange rows first where one
-        has more to compute than others (``sharing``).
+        therefore computed first, for all rows that are learnt from (PPO's old policy). Mini-batches may be empty here,
+        on all ranks together or not. Features of a vision tower that is not trained are computed once. Ranks exchange
+        rows first where one has more to compute than others (``sharing``).
         """
         budget, loss = self.backend.batch_tokens, loss or LossConfig()
         minibatches = share_out(minibatches, lambda row: self._is_computed(row, loss), budget, self.family)
@@ -227,8 +227,11 @@ class DeepSpeedLearner:
     def _update(self, minibatches: Sequence[Sequence[TrainRow]], loss: LossConfig) -> dict[str, float]:
         if len(minibatches) > 1:
             # With a single step this is not needed: the learner at rollout is the present one, and the ratio is 1.
-            known = iter(self.logprobs([row for rows in minibatches for row in rows]))
-            minibatches = [[_anchored(row, next(known)) for row in rows] for rows in minibatches]
+            known = iter(self.logprobs([row for rows in minibatches for row in rows if self._is_computed(row, loss)]))
+            minibatches = [
+                [_anchored(row, next(known)) if self._is_computed(row, loss) else row for row in rows]
+                for rows in minibatches
+            ]
         filled = zip(*gather([bool(rows) for rows in minibatches]), strict=True)  # by mini-batch, then by rank
         steps = zip(minibatches, filled, strict=True)
         return _joined([self.step(rows, loss) if any(ranks) else self.skip() for rows, ranks in steps])
