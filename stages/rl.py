@@ -480,7 +480,7 @@ def _open(config: Config, stage: StageRun, data: Artifact, held_out: Artifact, s
 
 
 def _finish(run: _Training) -> Artifact:
-    from vtcli.engines.learner.distributed import first_rank_alive
+    from vtcli.engines.learner.distributed import rank_alive
     from vtcli.engines.learner.storing import export_complete
 
     folder = run.stage.work / "model"
@@ -491,7 +491,7 @@ def _finish(run: _Training) -> Artifact:
         run.learner.load_checkpoint(best)
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage, first_rank_alive("the artifact"))
+        return wait_for_commit(run.stage, rank_alive(0, "the artifact"))
     run.logs.collect(folder)
     shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
     run.retention.collect(folder / "images", run.learner.world)

@@ -130,17 +130,8 @@ def run(config: Config) -> Artifact:
         images = ImageStore(stage.work / "images", sizing, cache_mb=2000)
         ranks = _ranks()
         train, held = (DemoSet(data, split, images, "when_read", ranks) for split in ("train", "validation"))
-        demos = _Demos(train, held)
         family = family or open_family(_build(config, stage, train), config.families)
-        return _train(config, stage, family, demos, images)
-
-
-@dataclass(frozen=True)
-class _Demos:
-    """Demonstrations of one artifact: those that are learnt, and those that are only measured."""
-
-    train: DemoSet
-    held_out: DemoSet
+        return _train(config, stage, family, train, held, images)
 
 
 def _ranks() -> Ranks:
@@ -166,23 +157,23 @@ def _build(config: Config, stage: StageRun, demos: DemoSet) -> Path:
     return folder
 
 
-def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, images: ImageStore) -> Artifact:
+def _train(
+    config: Config, stage: StageRun, family: Family, learnt: DemoSet, held_out: DemoSet, images: ImageStore
+) -> Artifact:
+    """Every step of the run. The rows of ``held_out`` are only measured."""
     from vtcli.engines.hf import load_model
     from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-    from vtcli.engines.learner.distributed import barrier, first_rank_alive
+    from vtcli.engines.learner.distributed import barrier, rank_alive
     from vtcli.engines.learner.saving import Saver
+    from vtcli.engines.learner.storing import export_complete
 
-    train, too_long = _within(config, DemoRows(demos.train, family.chat), "train", _ranks())
-    held, _ = _within(config, DemoRows(demos.held_out, family.chat), "validation", _ranks())
+    train, too_long = _within(config, DemoRows(learnt, family.chat), "train", _ranks())
+    held, _ = _within(config, DemoRows(held_out, family.chat), "validation", _ranks())
     schedule = Schedule.of(train.ids, config)
     steps = schedule.steps
+    model = load_model(family, config.backend.dtype)
     learner = DeepSpeedLearner(
-        load_model(family, config.backend.dtype),
-        family,
-        images.view,
-        optim=config.optim,
-        backend=config.backend,
-        total_steps=steps,
+        model, family, images.view, optim=config.optim, backend=config.backend, total_steps=steps
     )
     log = stage.work / "metrics.jsonl"
     checkpoints = Checkpoints(stage.work / "checkpoints", [log], config.checkpoint_keep, config.checkpoint_best_mode)
@@ -217,35 +208,46 @@ def _train(config: Config, stage: StageRun, family: Family, demos: _Demos, image
             bar.advance(f"loss {metrics['loss']:.3f}")
     saver.finish()
     folder = stage.work / "model"
-    learner.export(family.folder, folder)
+    export_complete(learner, family.folder, folder)
     if (best := checkpoints.best()) is not None:
         learner.load_checkpoint(best)
-        learner.export(family.folder, folder / "best")
+        export_complete(learner, family.folder, folder / "best")
     if learner.rank != 0:
-        return wait_for_commit(stage, first_rank_alive("the artifact"))
+        return wait_for_commit(stage, rank_alive(0, "the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
     counts = {"steps": steps, "rows": schedule.rows, "phase": "sft"} | too_long
-    return stage.commit(folder, counts | _world(config, stage.store))
+    demos = stage.store.resolve(config.data, "demos", verify=False)
+    return stage.commit(folder, counts | recorded(config.job, demos))
 
 
 def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[DemoRows, dict[str, int]]:
     """The rows of at most ``max_tokens``, the same in every rank and after every resume, and the count of the others.
 
     Raises:
-        InputError: turns in a wrong order, longer rows with ``too_long=error``, or none that is short enough.
+        InputError: turns in a wrong order, longer rows with ``too_long=error``, none that is short enough, or one that
+            no micro-batch takes.
     """
     rows.check()
-    most = config.max_tokens
-    if most is None or not len(rows):
+    most, budget = config.max_tokens, config.backend.batch_tokens
+    # Rows that are learnt are measured on request alone: it takes as long as an epoch's encoding. One beyond the
+    # budget ends their step on all ranks. Rows that are held out come at the last step, when it is late to say so.
+    if not len(rows) or (most is None and split == "train"):
         return rows, {}
     lengths = rows.lengths(ranks)
+    left = [(length, name) for length, name in zip(lengths, rows.ids, strict=True) if most is None or length <= most]
+    longest, name = max(left, default=(0, ""))
+    if longest > budget:
+        raise InputError(
+            f"row {name} of {config.data} ({split}) has {longest} tokens, more than sft.backend.batch_tokens={budget}. "
+            f"Raise it, or leave such rows out: sft.max_tokens={budget}."
+        )
+    if most is None:
+        return rows, {}
     kept = [index for index, length in enumerate(lengths) if length <= most]
     gone = sorted((index for index, length in enumerate(lengths) if length > most), key=lambda i: -lengths[i])
     if gone:
-        longest = ", ".join(f"{rows.ids[index]} ({lengths[index]})" for index in gone[:3])
-        said = (
-            f"{len(gone)} of {len(rows)} rows of {config.data} ({split}) have more than {most} tokens, most {longest}"
-        )
+        first = ", ".join(f"{rows.ids[index]} ({lengths[index]})" for index in gone[:3])
+        said = f"{len(gone)} of {len(rows)} rows of {config.data} ({split}) have more than {most} tokens, most {first}"
         if config.too_long == "error":
             raise InputError(f"{said}. Raise sft.max_tokens, or set sft.too_long=skip to leave them out.")
         if not kept and split == "train":
@@ -253,10 +255,6 @@ def _within(config: Config, rows: DemoRows, split: str, ranks: Ranks) -> tuple[D
         if ranks.rank == 0:
             sys.stderr.write(f"left out: {said}\n")
     return rows.only(kept), {"too_long": len(gone)}
-
-
-def _world(config: Config, store: ArtifactStore) -> dict[str, str]:
-    return recorded(config.job, store.resolve(config.data, "demos", verify=False))
 
 
 @dataclass(frozen=True)

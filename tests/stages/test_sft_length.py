@@ -14,7 +14,7 @@ import tiny_model
 
 from stages import sft
 from stages.sft import Config, First
-from vtcli.algo.optim import Optim
+from vtcli.algo.optim import Backend, Optim
 from vtcli.errors import ConfigError, InputError
 from vtcli.families.messages import DemoRows
 from vtcli.protocols import ALONE, Ranks
@@ -86,3 +86,17 @@ def test_longer_rows_are_an_error_by_choice_and_so_is_no_row_at_all(rows: DemoRo
         sft._within(config(max_tokens=1), rows, "train", ALONE)
     with pytest.raises(ConfigError, match="max_tokens: must be at least 1"):
         config(max_tokens=0)
+
+
+def test_a_row_that_no_micro_batch_takes_is_refused_before_the_first_step(rows: DemoRows) -> None:
+    """The key alone measures rows that are learnt: those are told at their step, on all ranks."""
+    longest = max(rows.lengths())
+    little, enough = Backend(batch_tokens=longest - 1), Backend(batch_tokens=longest)
+    said = rf"row d3 of demos:v1 \(validation\) has {longest} tokens, more than sft\.backend\.batch_tokens="
+    with pytest.raises(InputError, match=said):
+        sft._within(config(backend=little), rows, "validation", ALONE)
+    with pytest.raises(InputError, match=rf"\(train\) .* leave such rows out: sft\.max_tokens={longest - 1}\."):
+        sft._within(config(backend=little, max_tokens=longest), rows, "train", ALONE)
+    assert sft._within(config(backend=little), rows, "train", ALONE) == (rows, {})
+    assert sft._within(config(backend=enough), rows, "validation", ALONE) == (rows, {})
+    assert len(sft._within(config(backend=little, max_tokens=longest - 1), rows, "validation", ALONE)[0]) == 4

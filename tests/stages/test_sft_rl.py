@@ -123,8 +123,13 @@ def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, argumen
     kill_after_checkpoint(home, stage, again)
     assert all(line["updated"] for line in lines(home / name / "v1" / "metrics.jsonl"))
     assert not (home / name / "v2").exists()
+    (work,) = (home / ".work").glob(f"{stage}-*/")
+    (work / "model").mkdir()
+    (work / "model" / "tokenizer.json").write_text("cut short.")  # by a kill in the midst of the export
     run(home, stage, again)
     assert_same(home / name / "v2", home / name / "v1")
+    whole, resumed = (home / name / version / "tokenizer.json" for version in ("v1", "v2"))
+    assert resumed.read_bytes() == whole.read_bytes()
 
 
 @pytest.mark.parametrize(("stage", "arguments", "name"), [("rl", RL, "policy"), ("sft", SFT, "base")])

@@ -21,7 +21,7 @@ from vtcli.algo.losses import LossConfig, kl_estimate, policy_loss, row_weights
 from vtcli.algo.optim import Backend, Optim, learning_rate
 from vtcli.engines.inputs import PackedBatch
 from vtcli.engines.learner import attention, head
-from vtcli.engines.learner.distributed import gather, init_distributed, largest, random_state, set_random_state
+from vtcli.engines.learner.distributed import gather, init_distributed, random_state, set_random_state
 from vtcli.engines.learner.features import FrozenFeatures, frozen, same_tower
 from vtcli.engines.learner.feed import Feed, MicroBatch
 from vtcli.engines.learner.hosting import HostedStates
@@ -333,7 +333,7 @@ class DeepSpeedLearner:
         log-probabilities. With sharded weights ranks run as often as the one with the most to do."""
         self._require_awake()
         chunks = batches(rows, self.backend.batch_tokens, self.family)
-        idle = largest(len(chunks)) - len(chunks) if self.sharded else 0
+        idle = max(gather(len(chunks))) - len(chunks) if self.sharded else 0
         more = [[self._idle_row(rows, imitate=True)]] * idle
         found = [(batch.rows, self.module(batch)[0]) for batch in self.feed.forward([*chunks, *more])]
         return found[: len(chunks)]

@@ -156,11 +156,6 @@ def rank_alive(rank: int, what: str) -> Callable[[], None]:
     return (lambda: None) if world == 1 else _messages().patience(what, [rank]).check
 
 
-def first_rank_alive(what: str) -> Callable[[], None]:
-    """``rank_alive`` of the first rank."""
-    return rank_alive(0, what)
-
-
 def barrier(what: str = "all ranks") -> None:
     """Wait for all ranks; alone, nothing."""
     gather(None, what)
@@ -189,11 +184,6 @@ def exchange(values: Sequence[Any], what: str) -> list[Any]:
 def ranks(what: str) -> Ranks:
     """This process among all of the learner's, to gather ``what``."""
     return Ranks(*init_distributed(), functools.partial(gather, what=what))
-
-
-def largest(value: int) -> int:
-    """The largest value of all ranks, on every rank."""
-    return max(gather(value))
 
 
 def random_state() -> dict[str, Any]:
