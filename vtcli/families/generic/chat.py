@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from vtcli.errors import InputError
-from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families import pieces
 from vtcli.families.generic.processor import ViewReader
 from vtcli.families.generic.template import (
     CLOSE,
@@ -30,8 +30,7 @@ from vtcli.families.generic.template import (
     Trim,
 )
 from vtcli.families.messages import PLACEHOLDER
-from vtcli.families.pieces import completes, piece
-from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
+from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, in_open_thought
 from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
 
@@ -107,13 +106,8 @@ class GenericChat:
         return self._ids(f"{lead}{OPEN}{SAID}{CLOSE}{self.form.tail}{self.form.end}", {SAID: said}, ())
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
-        """Reads one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
-        ids = list(token_ids)
-        while ids and ids[-1] in self.end_ids:
-            ids.pop()
-        text = self.tokenizer.decode(ids, skip_special_tokens=False)
-        said = text if self.form.thought is None else after_thought(text)
-        return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+        """Reads one policy turn."""
+        return pieces.decode(self.tokenizer, token_ids, self.end_ids, thinks=self.form.thought is not None)
 
     @property
     def thought_end(self) -> ThoughtEnd | None:
@@ -122,11 +116,11 @@ class GenericChat:
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
-        return piece(self.tokenizer, token_id)
+        return pieces.piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Returns True if one of the strings ends in the last of these ids, given that none ended before it."""
-        return completes(self.tokenizer, token_ids, stop)
+        return pieces.completes(self.tokenizer, token_ids, stop)
 
     def image_tokens(self, ref: ImageRef) -> int:
         """Number of image tokens that an image takes."""
@@ -137,18 +131,8 @@ class GenericChat:
         return self._ids(self.reader.marker, {}, [ref])
 
     def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
-        """Refuses a row whose placeholders and images disagree.
-
-        Raises:
-            InputError: the number of image tokens is not the sum over images.
-        """
-        pads = sum(1 for t in token_ids if t == self.image_pad)
-        expected = sum(map(self.image_tokens, images))
-        if pads != expected:
-            raise InputError(
-                f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
-                "the row was cut inside an image, or a vision id was sampled"
-            )
+        """Refuses a row whose placeholders and images disagree."""
+        pieces.check_images(token_ids, images, self.image_pad, self.image_tokens)
 
     def _parts(self, text: str, images: Sequence[ImageRef]) -> tuple[Kinds, dict[int, str]]:
         """The parts of a user's turn, and the texts by their slots."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vtcli.families.family import Batch, Messages
 from vtcli.families.qwen2_5_vl.sizes import LARGE, TinyModel
 from vtcli.families.qwen2_5_vl.vision import PATCHES
 from vtcli.families.qwen_vl.family import QwenVL
@@ -24,13 +22,8 @@ class Qwen25VL(QwenVL):
     name: ClassVar[str] = "Qwen2.5-VL"
     Architecture: ClassVar[type[Any]] = TinyModel
     large: ClassVar[Mapping[str, Any]] = LARGE
+    tiny: ClassVar[str] = "vtcli.families.qwen2_5_vl.tiny"
     patches: ClassVar[Patches] = PATCHES
-
-    @classmethod
-    def build(cls, folder: Path, sizes: TinyModel, conversations: Iterable[Messages], seed: int) -> None:
-        from vtcli.families.qwen2_5_vl import tiny
-
-        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
 
     @classmethod
     def model_class(cls) -> Any:
@@ -42,8 +35,3 @@ class Qwen25VL(QwenVL):
         from vtcli.families.qwen2_5_vl.model import tower
 
         return tower(model, pixels, grids)
-
-    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
-        from vtcli.families.qwen_vl.tower import placed
-
-        return placed(model, batch, embeds, features)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vtcli.families.family import Batch, Messages
 from vtcli.families.qwen2_vl.sizes import LARGE, TinyQwen2
 from vtcli.families.qwen_vl.family import QwenVL
 from vtcli.families.qwen_vl.patches import OF_CLIP, Grid, Patches
@@ -23,13 +21,8 @@ class Qwen2VL(QwenVL):
     name: ClassVar[str] = "Qwen2-VL"
     Architecture: ClassVar[type[Any]] = TinyQwen2
     large: ClassVar[Mapping[str, Any]] = LARGE
+    tiny: ClassVar[str] = "vtcli.families.qwen2_vl.tiny"
     patches: ClassVar[Patches] = OF_CLIP
-
-    @classmethod
-    def build(cls, folder: Path, sizes: TinyQwen2, conversations: Iterable[Messages], seed: int) -> None:
-        from vtcli.families.qwen2_vl import tiny
-
-        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
 
     @classmethod
     def model_class(cls) -> Any:
@@ -44,8 +37,3 @@ class Qwen2VL(QwenVL):
         given = whole_images(grids, self.patches, pixels.device)
         found = visual(pixels.to(visual.dtype), **given).pooler_output
         return found.split([height * width // self.patches.merge**2 for _, height, width in grids])
-
-    def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
-        from vtcli.families.qwen_vl.tower import placed
-
-        return placed(model, batch, embeds, features)

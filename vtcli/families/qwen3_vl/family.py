@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vtcli.families.family import Batch, Messages
+from vtcli.families.family import Batch
 from vtcli.families.qwen3_vl.sizes import LARGE, TinyQwen3
 from vtcli.families.qwen3_vl.vision import PATCHES
 from vtcli.families.qwen_vl import processor
@@ -28,6 +28,7 @@ class Qwen3VL(QwenVL):
     name: ClassVar[str] = "Qwen3-VL"
     Architecture: ClassVar[type[Any]] = TinyQwen3
     large: ClassVar[Mapping[str, Any]] = LARGE
+    tiny: ClassVar[str] = "vtcli.families.qwen3_vl.tiny"
     patches: ClassVar[Patches] = PATCHES
 
     @classmethod
@@ -36,12 +37,6 @@ class Qwen3VL(QwenVL):
 
         thinks = processor.opens_a_thought(folder)
         return QwenChat.load(folder, cls.name, cls.patches, empty_system=False, thinks=thinks)
-
-    @classmethod
-    def build(cls, folder: Path, sizes: TinyQwen3, conversations: Iterable[Messages], seed: int) -> None:
-        from vtcli.families.qwen3_vl import tiny
-
-        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
 
     @classmethod
     def model_class(cls) -> Any:

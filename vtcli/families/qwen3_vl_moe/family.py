@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vtcli.errors import EngineError, InputError
-from vtcli.families.family import Messages
 from vtcli.families.qwen3_vl.family import Qwen3VL
 from vtcli.families.qwen3_vl_moe.sizes import LARGE, TinyQwen3Moe
 from vtcli.families.qwen_vl import processor
@@ -68,6 +67,7 @@ class Qwen3VLMoe(Qwen3VL):
     name: ClassVar[str] = "Qwen3-VL-MoE"
     Architecture: ClassVar[type[Any]] = TinyQwen3Moe
     large: ClassVar[Mapping[str, Any]] = LARGE
+    tiny: ClassVar[str] = "vtcli.families.qwen3_vl_moe.tiny"
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -75,12 +75,6 @@ class Qwen3VLMoe(Qwen3VL):
         _require_known_router(folder)
         chat = cls.open_chat(folder)
         return cls(folder, chat, MoeVllm(folder, chat.image_pad, cls.patches))
-
-    @classmethod
-    def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
-        from vtcli.families.qwen3_vl_moe import tiny
-
-        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
 
     @classmethod
     def model_class(cls) -> Any:

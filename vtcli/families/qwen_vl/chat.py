@@ -18,12 +18,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from vtcli.errors import InputError
-from vtcli.families.calls import parse_answer, parse_calls
+from vtcli.families import pieces
 from vtcli.families.messages import PLACEHOLDER
-from vtcli.families.pieces import completes, piece
 from vtcli.families.qwen_vl.patches import Patches
 from vtcli.families.qwen_vl.processor import require_ids
-from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, after_thought, in_open_thought
+from vtcli.families.thoughts import EMPTY_THOUGHT, THOUGHT, THOUGHT_END, in_open_thought
 from vtcli.protocols import DecodedTurn, ThoughtEnd
 from vtcli.schema import ImageRef
 
@@ -128,13 +127,8 @@ class QwenChat:
         return (*self._text(in_open_thought(text) if self.thinks else text), self.im_end)
 
     def decode(self, token_ids: Sequence[int]) -> DecodedTurn:
-        """Read one policy turn. A thinking model calls and answers after its thought; one without an end does not."""
-        ids = list(token_ids)
-        while ids and ids[-1] in self.end_ids:
-            ids.pop()
-        text = self.tokenizer.decode(ids, skip_special_tokens=False)
-        said = after_thought(text) if self.thinks else text
-        return DecodedTurn(text=text, calls=parse_calls(said), answer=parse_answer(said))
+        """Reads one policy turn."""
+        return pieces.decode(self.tokenizer, token_ids, self.end_ids, thinks=self.thinks)
 
     @property
     def thought_end(self) -> ThoughtEnd | None:
@@ -143,32 +137,22 @@ class QwenChat:
 
     def piece(self, token_id: int) -> str:
         """The text of one token; bytes that are no whole character are U+FFFD."""
-        return piece(self.tokenizer, token_id)
+        return pieces.piece(self.tokenizer, token_id)
 
     def completes(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
         """Returns True if one of the strings ends in the last of these ids, given that none ended before it.
 
         Qwen's embeddings have a few hundred more rows than its tokenizer has tokens: such ids have no text.
         """
-        return completes(self.tokenizer, token_ids, stop)
+        return pieces.completes(self.tokenizer, token_ids, stop)
 
     def image_tokens(self, ref: ImageRef) -> int:
         """Number of ``<|image_pad|>`` ids that an image takes."""
         return self.patches.tokens(ref)
 
     def check_images(self, token_ids: Sequence[int], images: Sequence[ImageRef]) -> None:
-        """Refuse a row whose placeholders and images disagree (the commonest failure of this field).
-
-        Raises:
-            InputError: the number of ``<|image_pad|>`` ids is not the sum over images of grid / merge².
-        """
-        pads = sum(1 for t in token_ids if t == self.image_pad)
-        expected = sum(map(self.image_tokens, images))
-        if pads != expected:
-            raise InputError(
-                f"{pads} image placeholders but {expected} image tokens in {len(images)} images: "
-                "the row was cut inside an image, or a vision id was sampled"
-            )
+        """Refuses a row whose placeholders and images disagree."""
+        pieces.check_images(token_ids, images, self.image_pad, self.image_tokens)
 
     def _open(self) -> tuple[int, ...]:
         return (self.im_start, *self._text(f"assistant\n{THOUGHT}\n" if self.thinks else "assistant\n"))

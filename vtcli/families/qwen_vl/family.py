@@ -3,6 +3,7 @@ touched."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class QwenVL:
     """Rows are packed in one line; positions are M-RoPE's (3, T). A family adds its patches, its classes in
-    transformers, what its vision tower returns (``tower``) and where that goes (``place``)."""
+    transformers, and what its vision tower returns (``tower``). ``place`` puts that into the embeddings; a family may
+    do more with it."""
 
     folder: Path
     chat: QwenChat
@@ -38,15 +40,12 @@ class QwenVL:
     name: ClassVar[str]
     Architecture: ClassVar[type[Any]]
     large: ClassVar[Mapping[str, Any]]
+    tiny: ClassVar[str]  # the module that builds the tiny version
     patches: ClassVar[Patches]
     packs: ClassVar[bool] = True
     language_model: ClassVar[str] = "language_model"
 
     # -- what a family adds ----------------------------------------------------------------------------------------
-
-    @classmethod
-    def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
-        raise NotImplementedError
 
     @classmethod
     def model_class(cls) -> Any:
@@ -59,9 +58,16 @@ class QwenVL:
 
     def place(self, model: Any, batch: Batch, embeds: Tensor, features: Sequence[Tensor]) -> dict[str, Any]:
         """The arguments of ``decoder``: token embeddings (B, T, hidden) with features at the images' tokens."""
-        raise NotImplementedError
+        from vtcli.families.qwen_vl.tower import placed
+
+        return placed(model, batch, embeds, features)
 
     # -- without a model -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(cls, folder: Path, sizes: Any, conversations: Iterable[Messages], seed: int) -> None:
+        tiny = importlib.import_module(cls.tiny)
+        tiny.build(folder, sizes, tiny.train_tokenizer(tiny.texts(conversations), sizes.vocab_size), seed)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
