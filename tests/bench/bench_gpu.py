@@ -23,9 +23,9 @@ from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.learner.throughput import peak_memory
-from vtcli.engines.probes import probing
+from vtcli.engines.probes import nothing, probing
 from vtcli.engines.trials.device import data_sheet
-from vtcli.engines.trials.learner import nothing, row
+from vtcli.engines.trials.learner import row
 from vtcli.families.table import in_environment, open_family
 from vtcli.plan import memory, steptime
 from vtcli.plan.architecture import Architecture, from_folder

@@ -23,9 +23,10 @@ from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.inputs import collate_packed
 from vtcli.engines.learner.deepspeed import TokenLogprobs
 from vtcli.engines.learner.packing import Segment
+from vtcli.engines.trials.model import build
 from vtcli.errors import ConfigError, EngineError
 from vtcli.families.family import Family
-from vtcli.families.table import find_family
+from vtcli.families.table import find_family, open_family
 from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.hardware import GPUS, Gpu, of_device
 from vtcli.plan.steptime import head_flops, text_flops
@@ -82,9 +83,8 @@ def measure(family: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     if cuda and known is None:
         raise EngineError(f"{torch.cuda.get_device_name()} is not in vtcli/plan/hardware.py: add its data sheet first.")
     with tempfile.TemporaryDirectory() as folder:
-        kind_of_model = find_family(family)
-        large = kind_of_model.large if cuda else {}
-        bench = _bench(Path(folder), kind_of_model, {**sizes, **large}, "cuda" if cuda else "cpu")
+        large = find_family(family).large if cuda else {}
+        bench = _bench(Path(folder), family, {**sizes, **large}, "cuda" if cuda else "cpu")
         gpu = None if cuda else _this_cpu()
         peak = (known or gpu or GPUS["H100"]).bf16 * 1e12
         constants = _learner(bench, peak)
@@ -96,11 +96,9 @@ def measure(family: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": known.kind if known else "CPU", "constants": constants, "gpu": None if gpu is None else asdict(gpu)}
 
 
-def _bench(folder: Path, kind: type[Family], sizes: Mapping[str, Any], device: str) -> _Bench:
-    texts = {"system": "You are kind.", "user": "Where?", "assistant": ""}
-    messages = [{"role": role, "content": text} for role, text in texts.items()]
-    kind.build(folder / "model", kind.Architecture(**sizes), [messages] * 3, seed=0)
-    family = kind.open(folder / "model")
+def _bench(folder: Path, name: str, sizes: Mapping[str, Any], device: str) -> _Bench:
+    build(folder / "model", name, sizes)
+    family = open_family(folder / "model")
     store = ImageStore(folder / "images", family.sizing(ImageLimits(3136, 1_000_000)))
     side = 112 if device == "cpu" else 672
     picture = store.add(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))

@@ -24,6 +24,7 @@ from vtcli.engines import growing
 from vtcli.engines.drawing import Distributions, distributions, draw, uniforms
 from vtcli.engines.inputs import EngineInput, collate, seen
 from vtcli.engines.learner import attention
+from vtcli.engines.vllm.forms import same_tensors
 from vtcli.errors import EngineError, InputError
 from vtcli.families.family import Batch, Family
 from vtcli.protocols import Chat, Request, View
@@ -127,13 +128,7 @@ class HfPolicy:
             )
         self._thread.submit(int).result(GIVEN_UP_S)  # what was given up ends at its next token
         own = self.model.state_dict()
-        if own.keys() != weights.keys():
-            odd = sorted(own.keys() ^ weights.keys())[:5]
-            raise InputError(f"weight update with {len(weights)} tensors for {len(own)}; first differences: {odd}")
-        for name, value in weights.items():
-            if value.shape != own[name].shape:
-                shapes = f"{tuple(value.shape)}, the model has {tuple(own[name].shape)}"
-                raise InputError(f"weight update: {name} is {shapes}")
+        same_tensors(weights, {name: tuple(value.shape) for name, value in own.items()})
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)

@@ -21,13 +21,13 @@ from vtcli.algo.parity import NAMES, Dtype, Gaps, ParityBounds
 from vtcli.engines.inputs import EngineInput, seen
 from vtcli.engines.plain import plain_gaps
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
-from vtcli.engines.probes import LONG, Probes, probing, rows
+from vtcli.engines.probes import LONG, Probes, nothing, probing, rows
 from vtcli.errors import EngineError
 from vtcli.families.family import Family, PlainForward
-from vtcli.protocols import Pixels, Request, Sampling, View
+from vtcli.protocols import Request, Sampling, View
 from vtcli.rollout.loop import Limits, derive_seed
 from vtcli.rollout.threads import EventLoop, Runs
-from vtcli.schema import ImageRef, TrainRow
+from vtcli.schema import TrainRow
 
 ROUNDS = 8
 """Largest number of rounds of rows, where a model ends its turns early."""
@@ -149,13 +149,13 @@ def disagreement(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityB
     return "\n".join(lines)
 
 
-def require(found: Sequence[EngineAgreement], dtype: Dtype, bounds: ParityBounds | None = None) -> None:
+def require(found: Sequence[EngineAgreement], dtype: Dtype) -> None:
     """Refuse to go on where policy and learner disagree.
 
     Raises:
         EngineError: says by how much on which rows, and which inputs differ.
     """
-    if (problem := disagreement(found, dtype, bounds or ParityBounds())) is not None:
+    if (problem := disagreement(found, dtype, ParityBounds())) is not None:
         raise EngineError(problem)
 
 
@@ -199,12 +199,12 @@ class ModelParity:
     plain: Gaps | None  # learner and transformers' own forward pass; None: the family cannot ask that
 
 
-def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | None = None) -> ModelParity:
+def check(family: Family, engine: Engine, dtype: Dtype) -> ModelParity:
     """Agreement on a model, with engines opened for it. They are gone before transformers' own model is loaded."""
     import torch
 
-    view = probing(_nothing)
-    agreements, own, known = _engines(family, engine, dtype, bounds or ParityBounds(), view)
+    view = probing(nothing)
+    agreements, own, known = _engines(family, engine, dtype, view)
     if not isinstance(family, PlainForward):
         return ModelParity(agreements, None)
     gc.collect()  # modules and their hooks refer to each other
@@ -213,12 +213,8 @@ def check(family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds | N
     return ModelParity(agreements, plain_gaps(family, dtype, own, known, view))
 
 
-def _nothing(ref: ImageRef) -> Pixels:
-    raise KeyError(ref.view)
-
-
 def _engines(
-    family: Family, engine: Engine, dtype: Dtype, bounds: ParityBounds, view: View
+    family: Family, engine: Engine, dtype: Dtype, view: View
 ) -> tuple[list[EngineAgreement], list[TrainRow], list[list[float]]]:
     """Agreement of the engines, the rows that were compared, and the learner's log-probabilities of them."""
     from vtcli.algo.optim import Backend, Optim
@@ -238,7 +234,7 @@ def _engines(
     policy = open_policy(engine, family, view, Limits(max_tokens=room, max_images=IMAGES), place)
     try:
         with EventLoop() as loop:
-            compared = ParityCheck(policy, learner, family, view, dtype, bounds, room)
+            compared = ParityCheck(policy, learner, family, view, dtype, room=room)
             sampled = compared.sample(loop)
             agreements = compared.compare(sampled)
     finally:

@@ -62,6 +62,11 @@ def probing(view: View) -> View:
     return look
 
 
+def nothing(ref: ImageRef) -> Pixels:
+    """A view of no images: with ``probing``, of the probes' alone."""
+    raise KeyError(ref.view)
+
+
 def probe(number: int, family: Family, size: tuple[int, int] | None = None) -> ImageRef:
     """The picture of a number, of a size (width, height); ``probing`` draws it."""
     wide, high = size or SMALL[number % len(SMALL)]

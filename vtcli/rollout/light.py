@@ -5,7 +5,6 @@ Credit and selection see light groups on one rank, too, so they cannot depend on
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -85,12 +84,7 @@ def numbers(signals: Signals) -> dict[str, float]:
 
 def _named(values: Mapping[str, float | None]) -> Wire:
     """Names and values. Equal names are one object, which pickle writes once in a message."""
-    return _names(tuple(values)), tuple(values.values())
-
-
-@functools.lru_cache(maxsize=1024)
-def _names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return names
+    return tuple(map(sys.intern, values)), tuple(values.values())
 
 
 def _turn(turn: Turn) -> Wire:

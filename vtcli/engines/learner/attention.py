@@ -126,9 +126,7 @@ def _attend(
 
 
 def _heads_last(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, mask: Tensor | None) -> Tensor:
-    """Causal without a mask. (n, heads, L, size) → (n, L, heads, size)."""
-    if mask is not None and query.device.type != "cpu":  # fewer heads and a mask would take the slow way there
-        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    """Causal without a mask. (n, heads, L, size) → (n, L, heads, size). On a CPU only: a GPU takes ``_spanwise``."""
     out = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=scaling, is_causal=mask is None, enable_gqa=True
     )

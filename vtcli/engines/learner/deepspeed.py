@@ -266,18 +266,15 @@ class DeepSpeedLearner:
     def weights(self, *, keep: bool = True) -> Mapping[str, Tensor]:
         """The model's weights by their Hugging Face names, adapters merged; all ranks ask together. Shards that a rank
         does not ``keep`` pass through it and leave nothing in its memory."""
-        return self._whole(keep=keep)
-
-    def export(self, source: Path, folder: Path) -> None:
-        """``export`` by the first rank; all ranks call this together."""
-        weights = self._whole(keep=self.rank == 0)
-        if self.rank == 0:
-            export(self.module.model, source, folder, weights)
-
-    def _whole(self, *, keep: bool = True) -> Mapping[str, Tensor]:
         self._require_awake(weights_only=True)
         found = whole(self.module.model, keep=keep) if self.sharded else self.module.model.state_dict()
         return merged(found, self.optim.lora) if self.optim.lora.rank else found
+
+    def export(self, source: Path, folder: Path) -> None:
+        """``export`` by the first rank; all ranks call this together."""
+        weights = self.weights(keep=self.rank == 0)
+        if self.rank == 0:
+            export(self.module.model, source, folder, weights)
 
     def snapshot(self, folder: Path) -> Callable[[], list[Path]]:
         """Copies the state that a resumed run needs of this learner to host memory; all ranks call this together.

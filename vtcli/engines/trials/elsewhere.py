@@ -13,9 +13,9 @@ from pathlib import Path
 from vtcli.algo.parity import ParityBounds
 from vtcli.engines.parity import ParityCheck, pooled
 from vtcli.engines.policies import IMAGES, ROOM, Placement, open_policy
-from vtcli.engines.probes import probing
+from vtcli.engines.probes import nothing, probing
 from vtcli.engines.trials.engine import ENGINES, agreement, updated
-from vtcli.engines.trials.learner import learner_of, nothing, rows
+from vtcli.engines.trials.learner import learner_of, rows
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.engines.vllm.servers.child import Child, ServerPlan, end, launch
 from vtcli.engines.vllm.start import arguments

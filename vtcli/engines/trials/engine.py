@@ -12,8 +12,8 @@ import torch
 from vtcli.algo.parity import DEFAULTS, ParityBounds
 from vtcli.engines.parity import EngineAgreement, ParityCheck, disagreement, pooled
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, TrainedPolicy, open_policy
-from vtcli.engines.probes import LONG, probing
-from vtcli.engines.trials.learner import learner_of, nothing, rows
+from vtcli.engines.probes import LONG, nothing, probing
+from vtcli.engines.trials.learner import learner_of, rows
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.table import in_environment, open_family
 from vtcli.rollout.loop import Limits

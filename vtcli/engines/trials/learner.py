@@ -10,15 +10,14 @@ import torch
 from vtcli.algo.optim import Backend, Optim
 from vtcli.engines.hf import load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
-from vtcli.engines.probes import probe, probing
+from vtcli.engines.probes import nothing, probe, probing
 from vtcli.engines.trials.device import data_sheet
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.family import Family
 from vtcli.families.table import in_environment, open_family
 from vtcli.plan.architecture import Architecture, from_folder
 from vtcli.plan.steptime import head_flops, text_flops, vision_flops
-from vtcli.protocols import Pixels
-from vtcli.schema import ImageRef, TrainRow
+from vtcli.schema import TrainRow
 
 ROWS, TOKENS, TRAINED = 4, 4096, 2048
 STEPS = 3
@@ -26,12 +25,7 @@ GOOD_MFU = 0.4
 """Share that the field's best trainers reach at this size; less is reported as slow."""
 
 
-def nothing(ref: ImageRef) -> Pixels:
-    """A view of no images but the probes'."""
-    raise KeyError(ref.view)
-
-
-def learner_of(family: Family, trial: Trial, total_steps: int = 10, *, sleep: bool = False) -> DeepSpeedLearner:
+def learner_of(family: Family, trial: Trial, *, sleep: bool = False) -> DeepSpeedLearner:
     """The learner on the trial's model, as a run of RL has it; with ``sleep`` its states can leave the device."""
     return DeepSpeedLearner(
         load_model(family, trial.dtype),
@@ -39,7 +33,7 @@ def learner_of(family: Family, trial: Trial, total_steps: int = 10, *, sleep: bo
         probing(nothing),
         optim=Optim(lr=1e-4),
         backend=Backend(dtype=trial.dtype, zero_stage=0 if trial.cpu and not sleep else 2, sleep=sleep),
-        total_steps=total_steps,
+        total_steps=10,
     )
 
 

@@ -10,9 +10,9 @@ from vtcli.algo.parity import ParityBounds
 from vtcli.engines.parity import ParityCheck, pooled
 from vtcli.engines.phases import Phases
 from vtcli.engines.policies import IMAGES, ROOM, Engine, Placement, open_policy
-from vtcli.engines.probes import probing
+from vtcli.engines.probes import nothing, probing
 from vtcli.engines.trials.engine import ENGINES, GAP_AFTER_UPDATE, agreement
-from vtcli.engines.trials.learner import learner_of, nothing, rows
+from vtcli.engines.trials.learner import learner_of, rows
 from vtcli.engines.trials.outcome import Trial, TrialResult
 from vtcli.families.family import Family
 from vtcli.families.table import in_environment, open_family

@@ -6,6 +6,7 @@ disappears when this process ends. Alternatively it is a file in a folder that o
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -93,9 +94,7 @@ def unpack(path: str, size: int, entries: Sequence[Sequence[Any]]) -> Iterator[t
             raise ValueError(f"the bucket {path} has {found} bytes, not {size}")
         memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     for name, dtype, shape, at in entries:
-        count = 1
-        for side in shape:
-            count *= side
+        count = math.prod(shape)
         kind = getattr(torch, dtype)
         flat = torch.frombuffer(memory, dtype=kind, count=count, offset=at) if count else torch.empty(0, dtype=kind)
         yield name, flat.reshape(tuple(shape))
