@@ -42,7 +42,7 @@ def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | Non
     found: Any = reward(signals_G)
     wrong = [each for each in found if each is not None and not isinstance(each, Verdict)]
     if wrong or len(found) != len(signals_G):
-        function = getattr(reward, "func", reward)
+        function: Any = getattr(reward, "func", reward)
         given = f"{wrong[0]!r:.60} for one" if wrong else f"{len(found)}"
         raise ConfigError(
             f"the reward {function.__module__}.{function.__qualname__} gave {given} of {len(signals_G)} trajectories; "
