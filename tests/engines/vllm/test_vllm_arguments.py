@@ -77,5 +77,5 @@ def test_the_image_that_is_tried_fits_the_prompt_and_the_limit() -> None:
 def test_a_step_that_is_smaller_than_the_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"engine\.step_tokens=64 is below engine\.max_batch=256"):
         Engine("vllm", step_tokens=64)
-    with pytest.raises(ConfigError, match=r"engine\.image_cache_gib must be above 0"):
+    with pytest.raises(ConfigError, match=r"image_cache_gib: must be above 0, got 0"):
         Engine("vllm", image_cache_gib=0)
