@@ -41,7 +41,7 @@ def require_environment(model: Artifact | None, named: str, parts: Sequence[str]
     if "env" not in parts:  # it was given, and the rest has defaults
         parts = [part for part in parts if found.get(part)]
     missing = [part for part in parts if not found.get(part)]
-    remedy = "Say in which one it is to be served: +recipe=NAME or env=NAME, with --config-dir if that is your own."
+    remedy = "Say in which one it is to be served: +recipe=NAME, or env=NAME; with --config-dir if that is your own."
     if missing:
         why = "its manifest does not name" if model else "it is no artifact of vtcli, so nothing names"
         raise InputError(f"{named}: {why} the environment that it was trained in ({', '.join(missing)}). {remedy}")
