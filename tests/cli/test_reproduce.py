@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -318,8 +319,11 @@ runs.here([graph.PaperCommand("x", "synth", {words}, {{}}, 0)])
 
     def alive() -> list[str]:
         """Processes with this home, the one that starts them left out: it has no such argument."""
-        listed = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True).stdout
-        return [line for line in listed.splitlines() if f" home={tmp_path}" in line]
+        found: list[str] = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                found += [a for a in (process / "cmdline").read_text().split("\0") if a == f"home={tmp_path}"]
+        return found
 
     def until(true: Callable[[], bool]) -> None:
         limit = time.monotonic() + 60
