@@ -169,12 +169,14 @@ def test_a_defect_keeps_its_traceback_and_exits_with_1(tmp_path: Path) -> None:
 
 
 def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("def rewarded(group):\n    return 1 / 0\n")
-    command = stage_program("import own; own.rewarded([])", tmp_path)
+    own = tmp_path / "vtcli_rewards" / "own.py"  # a folder whose name begins as ours
+    own.parent.mkdir()
+    own.write_text("def rewarded(group):\n    return 1 / 0\n")
+    command = stage_program("from vtcli_rewards import own; own.rewarded([])", tmp_path)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and "defect" not in done.stderr
-    assert f'File "{tmp_path}/own.py", line 2, in rewarded' in done.stderr and "vtcli/cli" not in done.stderr
-    assert f"error: rewarded in {tmp_path}/own.py raised ZeroDivisionError: division by zero" in done.stderr
+    assert f'File "{own}", line 2, in rewarded' in done.stderr and "vtcli/cli" not in done.stderr
+    assert f"error: rewarded in {own} raised ZeroDivisionError: division by zero" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,8 @@ def test_a_question_beyond_the_context_is_refused(tmp_path: Path) -> None:
         status, told, _ = await server.post()
         assert status == 400 and told["error"]["code"] == "context_length_exceeded"
         assert "max_model_len=20 tokens" in told["error"]["message"]
+        status, told, _ = await server.post(stream=True)
+        assert status == 200 and told[-1]["error"]["code"] == "context_length_exceeded"  # its status is sent before
 
     served(tmp_path, Script(DONE), work)
 

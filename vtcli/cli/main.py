@@ -185,12 +185,17 @@ def _lost_rank(error: Exception) -> str | None:
 
 def _frames_from_outside(error: Exception) -> list[traceback.FrameSummary]:
     """The frames of a user's own tool, reward or rule, and what it called; none where only vtcli and libraries ran."""
-    ours = Path(__file__).parents[2]
-    known = (str(ours / "vtcli"), str(ours / "stages"), sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "<")
-    frames = itertools.dropwhile(
-        lambda f: not f.filename.startswith(known[0]), traceback.extract_tb(error.__traceback__)
-    )
-    return list(itertools.dropwhile(lambda frame: frame.filename.startswith(known), frames))
+    root = Path(__file__).parents[2]
+    ours = (f"{root / 'vtcli'}/", f"{root / 'stages'}/")
+    others = (f"{sysconfig.get_path('stdlib')}/", "<")  # <: code of no file
+
+    def known(frame: traceback.FrameSummary) -> bool:
+        library = "/site-packages/" in frame.filename or "/dist-packages/" in frame.filename
+        return library or frame.filename.startswith(ours + others)
+
+    frames = traceback.extract_tb(error.__traceback__)
+    called = itertools.dropwhile(lambda frame: not frame.filename.startswith(ours), frames)  # not what starts vtcli
+    return list(itertools.dropwhile(known, called))
 
 
 def _unexpected(error: Exception) -> NoReturn:
