@@ -118,3 +118,13 @@ def test_the_list_tells_members_of_a_sweep_apart_and_long_lists_are_short(store:
     assert "images/29" in CliRunner().invoke(app, ["show", "policy:v2", "--all", *home]).stdout
     assert "removed policy:v2" in CliRunner().invoke(app, ["rm", "policy:v2", *home]).stdout
     assert CliRunner().invoke(app, ["gc", "--dry-run", *home]).exit_code == 0
+
+
+def test_a_plain_gc_names_the_work_that_it_leaves(store: ArtifactStore) -> None:
+    (store.root / ".work" / "rl-1").mkdir(parents=True)
+    (store.root / ".work" / "rl-1" / "state").write_bytes(b"x" * 300_000)
+    command = ["gc", "--home", str(store.root)]
+    plain = CliRunner().invoke(app, command)
+    assert "left 1 folders of 0.3 MB" in plain.stderr and "--work removes" in plain.stderr and not plain.stdout
+    whole = CliRunner().invoke(app, [*command, "--work"])
+    assert "rl-1" in whole.stdout and not whole.stderr and not (store.root / ".work" / "rl-1").exists()

@@ -88,13 +88,22 @@ def gc(
     """Remove what killed processes left behind: drafts of artifacts, locks, and with --work their unfinished work."""
     from vtcli.store.removal import clear, leftovers
 
-    found = leftovers(store_in(home), work)
+    everything = leftovers(store_in(home), work=True)
+    unfinished = [leftover for leftover in everything if leftover.kind == "work" and not work]
+    found = [leftover for leftover in everything if leftover not in unfinished]
     if not dry_run:
         clear(found)
     for leftover in found:
         typer.echo(f"{'would remove' if dry_run else 'removed'} {leftover.path}  {leftover.size / 1e6:.1f} MB")
     if not found:
         typer.echo(f"vtcli: nothing to remove in {home}", err=True)
+    if unfinished:
+        size = sum(leftover.size for leftover in unfinished) / 1e6
+        typer.echo(
+            f"vtcli: interrupted and failed runs left {len(unfinished)} folders of {size:.1f} MB, from which their "
+            "commands would go on; --work removes them as well",
+            err=True,
+        )
 
 
 @app.command("lineage")
