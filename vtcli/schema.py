@@ -164,6 +164,7 @@ class Trajectory:
     stop: Stop
     seed: int
     error: str | None = None  # for BROKEN: what happened
+    thinks: bool = False  # the prompt opens the thought of each policy turn, whose text begins inside it
 
     @property
     def policy_turns(self) -> tuple[PolicyTurn, ...]:

@@ -17,8 +17,9 @@ from vtcli.config.bounds import OutOfBounds
 from vtcli.engines.hf import HfPolicy, load_model
 from vtcli.engines.learner.deepspeed import DeepSpeedLearner
 from vtcli.engines.scripted import ScriptedPolicy
+from vtcli.envs.syntax import read_hermes
 from vtcli.errors import ConfigError
-from vtcli.protocols import DecodedTurn, Policy, Request, Sampling, TemperatureSpan
+from vtcli.protocols import DecodedTurn, Policy, Request, Sampling, Syntax, TemperatureSpan
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Completion, ImageRef, Observation, PolicyTurn, Stop, Trajectory
@@ -74,6 +75,25 @@ def test_a_thought_below_its_limit_is_what_it_is_without_one() -> None:
     assert limited == plain
     assert (limited.stop, limited.answer, len(limited.results)) == (Stop.ANSWERED, "7", 0)
     assert [len(turn.calls) for turn in limited.policy_turns] == [1, 0]
+
+
+def test_a_worlds_own_syntax_reads_what_follows_the_thought_and_the_whole_turn_is_kept() -> None:
+    """A call inside the thought is not carried out, as with the chat's own syntax; one after it is."""
+
+    class Hermes(World):
+        syntax = Syntax(read=read_hermes)
+
+    def played(*turns: str) -> Trajectory:
+        request = RolloutRequest(make_sample(images=(TINY.image(0),)), 3, Sampling())
+        policy = ScriptedPolicy(CHAT, turns)
+        return asyncio.run(rollout(request, policy, CHAT, lambda _: Hermes(), Limits(max_turn_tokens=200)))
+
+    turns = (f"Look {CALL} first.{ENDED}{CALL}", f"So.{ENDED}<answer>7</answer>")
+    found = played(*turns)
+    assert [len(turn.calls) for turn in found.policy_turns] == [1, 0] and found.answer == "7" and found.thinks
+    assert tuple(turn.text for turn in found.policy_turns) == turns
+    only_thought = played(f"Look {CALL} or <answer>7</answer>.{ENDED}Well.")
+    assert only_thought.policy_turns[0].calls == () and only_thought.policy_turns[0].answer is None
 
 
 def test_a_thought_at_its_limit_is_ended_and_what_ended_it_is_not_trained_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 
@@ -114,6 +115,15 @@ def test_spans_are_those_of_the_released_codes_expression(parts):
 def test_a_rollout_that_was_cut_off_keeps_no_form(store, stop):
     trajectory = make_trajectory(make_sample(store), ["<think>a</think><answer>b</answer>"], stop=stop)
     assert measured(format_signal.measure, trajectory) == dict.fromkeys(format_signal.NAMES, False)
+
+
+def test_a_thought_that_the_prompt_opens_counts_as_opened(store):
+    """Qwen3-VL's thinking models write no opening tag: their template has it in the prompt."""
+    texts = ["Where is it?\n</think>\n\n<answer>7</answer>"]
+    inside = make_trajectory(make_sample(store), texts, store)
+    assert not any(measured(format_signal.measure, inside)[f"format_{rule}"] for rule in RULES)
+    found = measured(format_signal.measure, dataclasses.replace(inside, thinks=True))
+    assert found == dict.fromkeys(format_signal.NAMES, True)
 
 
 def test_a_trajectory_without_a_turn_has_no_format(store):

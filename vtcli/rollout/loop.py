@@ -13,7 +13,20 @@ from typing import TypeVar
 from vtcli.config.binding import KeyProblem
 from vtcli.config.bounds import OutOfBounds, above, at_least
 from vtcli.errors import ConfigError, EngineError, VtcliError
-from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, HasThoughts, OpenEnv, Policy, Request, Sampling, Syntax
+from vtcli.families.thoughts import after_thought
+from vtcli.protocols import (
+    Chat,
+    DecodedTurn,
+    Env,
+    HasSyntax,
+    HasThoughts,
+    OpenEnv,
+    Policy,
+    Request,
+    Sampling,
+    Syntax,
+    ThoughtEnd,
+)
 from vtcli.rollout.spans import scales
 from vtcli.schema import Completion, EnvTurn, ImageRef, Observation, PolicyTurn, Sample, Stop, Trajectory, Turn
 
@@ -176,7 +189,12 @@ async def rollout(
         stop=stop,
         seed=request.seed,
         error=error,
+        thinks=_thought_end(chat) is not None,
     )
+
+
+def _thought_end(chat: Chat) -> ThoughtEnd | None:
+    return chat.thought_end if isinstance(chat, HasThoughts) else None
 
 
 def refuse_broken(share: float, limit: float, found: Iterable[Trajectory], stage: str, where: str) -> None:
@@ -263,7 +281,8 @@ async def _alternate(
         # Text is for the world alone. Training sees the sampled ids: text that is encoded again may give others.
         decoded = chat.decode(completion.token_ids)
         if syntax.read is not None:
-            decoded = syntax.read(decoded.text)
+            said = after_thought(decoded.text) if _thought_end(chat) else decoded.text
+            decoded = replace(syntax.read(said), text=decoded.text)
         state.turns.append(PolicyTurn(completion, decoded.text, decoded.calls, decoded.answer, version))
         # Cut by the turn's own limit, the syntax says what that means; cut by the trajectory's, the budget is spent.
         if completion.finish == "length":
@@ -288,7 +307,7 @@ async def _turn(request: Request, policy: Policy, chat: Chat, thought: int) -> C
     The thought is a request of its own, which ends at the tag. Stop strings count after it. At the limit the end of the
     thought is written, which the policy did not sample. Then what remains of the turn is sampled as any other.
     """
-    end = chat.thought_end if isinstance(chat, HasThoughts) else None
+    end = _thought_end(chat)
     if end is None or not 0 < thought < request.max_tokens - len(end.token_ids):
         return await _complete(request, policy, chat)
     first = await _complete(replace(request, max_tokens=thought, stop=(end.tag,)), policy, chat)

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vtcli.families.thoughts import THOUGHT, THOUGHT_END
 from vtcli.schema import Trajectory
 
 NAMES = ("format_ok", "format_codev", "format_codevision", "format_codedance", "format_thyme")
 
-THINK = ("<think>", "</think>")
+THINK = (THOUGHT, THOUGHT_END)
 ANSWER = ("<answer>", "</answer>")
 CODE = ("<code>", "</code>")
 VISION = ("<|vision_start|>", "<|vision_end|>")
@@ -20,7 +21,8 @@ _THYME = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
 
 async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     """True or False by each paper's rule, on the text of all policy turns, joined by line ends: what tools said is no
-    policy's doing. A rollout that was cut off has no answer, and so keeps no form.
+    policy's doing. A rollout that was cut off has no answer, and so keeps no form. A thought that the prompt opens
+    counts as opened by the policy.
 
     ``format_ok``: DeepEyes' ``vl_agent.py``, as many opening as closing tags of thought, answer and vision, and an
     answer of fewer than 1000 characters; DeepEyes lets a trajectory without an answer pass, here the last turn must
@@ -28,7 +30,8 @@ async def measure(trajectory: Trajectory) -> Mapping[str, Any]:
     one answer, as short, in the whole text. ``format_thyme``: Thyme's format reward (``plugin/agent_rm.py``), one
     thought, then one answer. ``format_codev``, ``format_codevision``: see below."""
     turns = trajectory.policy_turns
-    text = "\n".join(turn.text for turn in turns)
+    opened = THOUGHT if trajectory.thinks else ""
+    text = "\n".join(opened + turn.text for turn in turns)
     answer = trajectory.answer
     if answer is None:
         return dict.fromkeys(NAMES, False)
