@@ -207,9 +207,13 @@ class ModelJudge:
             images = [encode_png(trial.PICTURES[picture]()) for picture in check.images]
             ruling, reply = await self._rule(_load(name), check.texts, images)
         if reply.text is None:
+            of_texts = (
+                f" The rubric {name} shows images. A model of texts alone takes judge=separate with another judge of "
+                "evidence, or a job without what asks about images, say ~eval.metrics.faithful."
+            )
             raise EngineError(
                 f"the judge {self.name} at {self._endpoint.url} cannot be asked: {reply.why}. Start it, and check "
-                "judge.url, judge.model and judge.patience."
+                f"judge.url, judge.model and judge.patience.{of_texts if images else ''}"
             )
         return trial.failure(check, ruling)
 
