@@ -81,7 +81,23 @@ def test_one_judgement_of_the_whole_reply_by_hand(changes, tool):
     assert verdict.parts == {"answer": 1.0, "tool": tool, "format": 0.3}
     assert verdict.total == (None if tool is None else pytest.approx(1.3 + tool))
     with pytest.raises(ConfigError, match="'reply_evidence'"):
-        tapo([signals(1, [1.0])], steps=Steps(unit="reply"))
+        tapo([signals(1, [1.0])], steps=Steps(red_line=0.0, unit="reply"))
+
+
+def test_a_judgement_of_the_whole_reply_pays_nothing_without_a_search_unless_everywhere():
+    given = Signals(signals(1, [1.0]).values | {"reply_evidence": 0.75, "search": False})
+    assert only(tapo([given], steps=Steps(red_line=0.0, unit="reply"))).total == pytest.approx(1.3)
+    assert only(tapo([given], steps=Steps(red_line=0.0, unit="reply", everywhere=True))).total == pytest.approx(1.675)
+    with pytest.raises(ValueError, match=r"red_line=-0\.5 is of single steps"):
+        Steps(red_line=-0.5, unit="reply")
+
+
+@pytest.mark.parametrize("steps", [Steps(), Steps(red_line=0.0, unit="reply")])
+def test_the_outcome_alone_reads_no_signal_of_steps(steps):
+    """Table 2's accuracy only: no judge of steps, and no row without a step's verdict is lost."""
+    alone = Signals({"stop": "answered", "answer_correct": 1.0, "format_codev": True})
+    verdict = only(tapo([alone], weights=CodevWeights(tool=0), steps=steps))
+    assert (verdict.total, verdict.parts) == (1.3, {"answer": 1.0, "tool": 0.0, "format": 0.3})
 
 
 @pytest.mark.parametrize("steps", [Steps(), Steps(unit="best")])

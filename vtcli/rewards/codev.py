@@ -45,6 +45,8 @@ class Steps:
     def __post_init__(self) -> None:
         if not -1 <= self.red_line <= 0:
             raise ValueError(f"red_line={self.red_line:g} must lie in [-1, 0]")
+        if self.unit == "reply" and self.red_line:
+            raise ValueError(f"red_line={self.red_line:g} is of single steps: with unit=reply the rubric rules, by 0")
 
 
 WEIGHTS, STEPS = CodevWeights(), Steps()
@@ -57,7 +59,7 @@ def tapo(
 
     A step that crosses a red line has r_t = ``red_line``. Any other step has its evidence score where the task needs
     visual search or ``everywhere`` is set. Elsewhere it has 0 ("we deliberately keep r_t close to zero"). Without a
-    step r_tool is 0.
+    step r_tool is 0. With w_t = 0, the outcome's reward alone (table 2), no signal of steps is read.
 
     Example: right, format kept, steps of evidence 1, 0.25 and a red line. R = 1 + 0.3 + 0.5 (1 + 0.25 - 1) / 3 =
     1.3417.
@@ -68,7 +70,7 @@ def tapo(
 def _one(signals: Signals, weights: CodevWeights, steps: Steps) -> Verdict:
     parts = {
         "answer": scaled(weights.answer, need(signals, "answer_correct")),
-        "tool": scaled(weights.tool, _tool(signals, steps)),
+        "tool": scaled(weights.tool, _tool(signals, steps)) if weights.tool else 0.0,
         "format": weights.format * float(need(signals, "format_codev")),
     }
     return verdict(parts)
@@ -83,10 +85,11 @@ def _tool(signals: Signals, steps: Steps) -> float | None:
 
 
 def _reply(signals: Signals, steps: Steps) -> float | None:
-    """The judgement of the whole reply, red flags included. The oracle is asked about visual searches alone; it leaves
-    others at 0."""
-    asked = "reply_evidence" in (signals.values.get("unjudged") or ())
-    if signals.values.get("reply_evidence") is None and not asked and _search(signals, steps) is False:
+    """The judgement of the whole reply, red flags included; 0 without a visual search, unless ``everywhere``. The
+    oracle is asked about visual searches alone; it leaves others at 0."""
+    unjudged = "reply_evidence" in (signals.values.get("unjudged") or ())
+    asked = unjudged or signals.values.get("reply_evidence") is not None
+    if _search(signals, steps) is False and not (asked and steps.everywhere):
         return 0.0
     return need(signals, "reply_evidence")
 
