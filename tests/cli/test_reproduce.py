@@ -99,6 +99,21 @@ def test_no_miniature_starts_from_a_model_of_another_environment() -> None:
     assert told(Reproduction("codedance", "tiny", model="mine:v1", overrides=code))["policy-s0"].words
 
 
+def test_own_recipes_and_overrides_say_what_training_starts_from(tmp_path: Path) -> None:
+    mine = tmp_path / "my" / "recipe" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("# @package _global_\ndefaults: [codev, _self_]\nmodel: {path: Mine/Own-7B}\n")
+    found = told(Reproduction("mine", "node", config_dir=tmp_path / "my"))
+    assert "rl.model=Mine/Own-7B" in found["policy-s0"].words
+    found = told(Reproduction("codev", "node", overrides=("model.path=Other/Own-3B",)))
+    assert "rl.model=Other/Own-3B" in found["policy-s0"].words
+
+
+def test_an_override_that_no_command_takes_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^sft\.epochs=1: none .*takes it; .*stages eval, filter, rl, synth$"):
+        told(Reproduction("codev", "node", model=MODEL, overrides=("sft.epochs=1", "tracker=none")))
+
+
 @pytest.mark.parametrize("recipe", ["mini_o3", "thyme"])
 def test_every_paper_begins_with_a_model_of_its_own_environment(recipe: str) -> None:
     assert f"+recipe=tiny_{recipe}" in told(Reproduction(recipe, "tiny"))["base-s0"].words

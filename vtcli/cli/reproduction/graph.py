@@ -181,7 +181,7 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
     first = asked.seeds[0]
     named = (f"data={asked.data}",) if asked.data else ()
     data = str(asked.data) if asked.given else add("data", "synth", asked.recipe, first, named, {})
-    start, taught, demos = _start(asked), None, asked.demos
+    start, taught, demos = _start(asked, flags), None, asked.demos
     if start is None or demos:
         taught = asked.recipe if demos else _teacher(asked, flags)
         demos = demos or add("demos", "synth", taught, first, (), {})
@@ -203,15 +203,24 @@ def steps(asked: Reproduction) -> list[PaperCommand]:
         policy = add(f"policy-s{seed}", "rl", asked.recipe, seed, (), {"rl.data": clean, "rl.model": model})
         reads = {**held, "eval.model": policy, "eval.baseline": before}
         add(f"report-s{seed}", "eval", asked.recipe, seed, (*questions, "eval.label=after"), reads)
+    taken = {word for step in found for word in step.words}
+    if unknown := [word for word in asked.overrides if word not in taken]:
+        stages = ", ".join(sorted({step.stage for step in found}))
+        raise ConfigError(f"{' '.join(unknown)}: none of the commands takes it; they are of the stages {stages}")
     return found
 
 
-def _start(asked: Reproduction) -> str | None:
+def _start(asked: Reproduction, flags: tuple[str, ...]) -> str | None:
     """The model that training starts from; None where sft builds one."""
     if asked.model or asked.scale == TINY:
         return asked.model
-    job = compose.load("rl", [f"+recipe={asked.recipe}", f"scale={asked.scale}", "rl.data=none:v1"])
-    return str(at(job.values, "model.path"))
+    return str(at(_trained(asked, asked.scale, flags).values, "model.path"))
+
+
+def _trained(asked: Reproduction, scale: str, flags: tuple[str, ...], *more: str) -> compose.Job:
+    """The configuration of rl at a scale."""
+    own = [word for word in asked.overrides if _knows("policy", "rl", True, word)]
+    return compose.load("rl", [f"+recipe={asked.recipe}", f"scale={scale}", "rl.data=none:v1", *more, *own, *flags])
 
 
 def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
@@ -221,11 +230,8 @@ def _teacher(asked: Reproduction, flags: tuple[str, ...]) -> str:
         ConfigError: none does.
     """
     maker = taught_by(asked.recipe, asked.config_dir)
-    own = [word for word in asked.overrides if _knows("policy", "rl", True, word)]
     values = compose.load("sft", [f"+recipe={maker}", f"scale={TINY}", "sft.data=none:v1", *flags]).values
-    trained = compose.load(
-        "rl", [f"+recipe={asked.recipe}", f"scale={TINY}", "rl.data=none:v1", "rl.model=none:v1", *own, *flags]
-    )
+    trained = _trained(asked, TINY, flags, "rl.model=none:v1")
     require_taught(maker, values, trained.values, "MODEL")
     return maker
 
