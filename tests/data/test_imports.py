@@ -121,6 +121,22 @@ def test_a_codevision_crop_of_the_upright_picture_shows_its_box(
     assert shown.size == (30, 20) and shown.getbbox() == tuple(box)
 
 
+@pytest.mark.parametrize("transform", [None, "", "None", []])
+def test_a_codevision_row_without_a_transform_needs_no_tool(transform: Any, tmp_path: Path) -> None:
+    """3.3.1: the field is None for items that need no tool. Its reward needs to know it."""
+    info = {"question": "Which?", "transform": transform, "bbox": [2, 4, 12, 14]}
+    item = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+    assert item.truth["required"] == []
+    plain = read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl", mapping={"applied": []})
+    assert "required" not in plain.truth
+
+
+def test_a_codevision_crop_without_a_box_is_a_bad_row(tmp_path: Path) -> None:
+    info = {"question": "Which?", "transform": ["rotate_90", "crop"]}
+    with pytest.raises(RowProblem, match="it needs a crop, and no box says of what"):
+        read(parquet(tmp_path, [deepeyes(extra_info=info)]), preset="codevision_rl")
+
+
 def test_degrees_are_clockwise_and_boxes_of_the_picture_as_shown_unless_a_mapping_says_so(tmp_path: Path) -> None:
     info = {"question": "Which?", "transform": ["rotate_90"], "bbox": [2, 4, 12, 14]}
     path = parquet(tmp_path, [deepeyes(extra_info=info)])

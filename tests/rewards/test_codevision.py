@@ -57,6 +57,7 @@ def test_both_required_tools_in_order_by_hand():
         (["rotate_90"], [("rotate_90", None, False)], 0.0),  # a false one
         (["crop"], [("crop", 0.3), ("crop", 0.7), ("crop", 0.5)], 0.7),  # improvements 0.3 + 0.4 + 0
         (["crop"], [("crop", None)], 0.0),  # no box to be told
+        (["resize", "enhance"], ["resize", "enhance"], 1.0),  # of own rows: any operation can be required
         (["crop"], [("crop", 0.9, False)], 0.0),
         (["flip_vertical", "crop"], ["flip_vertical"], 0.5),
         (["flip_vertical", "crop"], [("crop", 1.0)], 0.5),

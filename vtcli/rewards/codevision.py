@@ -65,7 +65,7 @@ class Play:
 
     right: bool | None  # None: no judge answered
     required: tuple[str, ...]  # in the prescribed order
-    steps: tuple[str, ...]  # operations of STEPS, in the order in which they were done
+    steps: tuple[str, ...]  # operations of STEPS and required ones, in the order in which they were done
     used: frozenset[str]
     iou: float  # the best of all crops
     turns: int  # with calls
@@ -101,12 +101,12 @@ def play(signals: Signals) -> Play:
     """The trajectory's verified operations and calls. Raises ``ConfigError`` for a signal that was not measured."""
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
     seen = [entry for entry in need(signals, "operations") if entry["verified"] is True]
-    names = [entry["name"] for entry in seen]
+    names, required = [entry["name"] for entry in seen], tuple(need(signals, "required"))
     return Play(
         right=None if right is None else right > 0.5,
-        required=tuple(need(signals, "required")),
-        steps=tuple(name for name in names if name in STEPS),
-        used=frozenset(names) - NO_TOOL,
+        required=required,
+        steps=tuple(name for name in names if name in STEPS.union(required)),
+        used=frozenset(names) - NO_TOOL.difference(required),
         iou=max((entry["iou"] or 0.0 for entry in seen if entry["name"] == "crop"), default=0.0),
         turns=sum(bool(turn) for turn in calls),
         clean=all(status == "ok" for turn in calls for status in turn),
@@ -170,7 +170,7 @@ def _exact(p: Play, rules: Rules) -> bool:
     if not p.required:
         return False
     if rules.exact == "set":
-        return frozenset(p.required) == CORE.intersection(p.steps)
+        return frozenset(p.required) == CORE.union(p.required).intersection(p.steps)
     fits = "crop" not in p.required or p.iou >= rules.negligible
     return p.steps == p.required and p.clean and fits
 

@@ -31,8 +31,9 @@ def operations(row: Mapping[str, Any], columns: RowMapping) -> list[str] | None:
     CodeVision's code counts counter-clockwise, as PIL does: ``.rotate(90)`` is its ``rotate_90``, which is
     ``rotate_270`` here.
     """
-    if (given := first(row, columns.applied)) is None:
-        return None
+    given = first(row, columns.applied)
+    if given is None or given == "None":
+        return [] if columns.applied and columns.applied_absent == "nothing" else None
     names = _names(given)
     return names if columns.sense == "clockwise" else [_UNDO.get(name, name) for name in names]
 
@@ -56,10 +57,12 @@ def targets(
     by what was done to it.
 
     Raises:
-        RowProblem: as ``boxes.read``, and for an operation whose effect on a box is not known.
+        RowProblem: as ``boxes.read``, for an operation whose effect on a box is not known, and a crop without a box.
     """
-    names = [] if columns.box_image == "shown" or given is None else operations(row, columns) or []
-    turns = [name for name in names if name not in OPERATIONS]
+    names = operations(row, columns) or []
+    if "crop" in names and not given:
+        raise RowProblem(place, "a crop without a box", f"{place}: it needs a crop, and no box says of what.")
+    turns = [] if columns.box_image == "shown" or given is None else [n for n in names if n not in OPERATIONS]
     if unknown := [name for name in turns if name not in _TRANSFORM]:
         raise RowProblem(
             place,

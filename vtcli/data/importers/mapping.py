@@ -47,6 +47,7 @@ class RowMapping:
     numeric: Paths = ("numeric",)
     required: Paths = ("required",)
     applied: Paths = ()  # operations that were done to the image: what undoes them is required
+    applied_absent: Literal["unknown", "nothing"] = "unknown"  # what a row without a value of ``applied`` says
     sense: Literal["clockwise", "counterclockwise"] = "clockwise"  # of the degrees in ``applied``
     search: Paths = ("search",)
     rule: Paths = ("rule",)
