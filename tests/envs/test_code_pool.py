@@ -13,9 +13,11 @@ from fakes import CODE_CARDS, called, code_card, make_pixels, make_sample, sure,
 
 from vtcli.engines.scripted import ScriptedPolicy
 from vtcli.envs.code import open_env
+from vtcli.rewards import codevision
 from vtcli.rollout.loop import Limits, RolloutRequest, rollout
 from vtcli.sandbox.host.pool import Pool, PoolConfig
-from vtcli.schema import Stop, VideoRef
+from vtcli.schema import Signals, Stop, VideoRef
+from vtcli.signals import code, measure_all, usage
 
 LIMITS = Limits(max_tokens=20_000, max_turn_tokens=4000, max_images=32)
 DONE = "<answer>\n\\boxed{K}\n</answer>"
@@ -148,6 +150,16 @@ def test_codevision_chains_images_and_each_call_starts_anew(found):
     assert [result.status for result in trajectory.results] == ["ok", "ok", "ok", "ok", "error"]
     assert "the code must leave an image in the variable 'result'" in texts(trajectory)[-1]
     assert trajectory.results[0].details["operations"][0]["name"] == "rotate"
+
+
+def test_a_drawing_is_an_optional_tool_of_codevision_though_no_host_does_it_again(found):
+    trajectory = found["codevision"]
+    measured = asyncio.run(measure_all(trajectory, [code.measure, usage.measure])).values
+    drawn = [entry for entry in measured["operations"] if entry["name"] == "draw"]
+    assert drawn and all(entry["verified"] is None for entry in drawn)
+    right = {"answer_correct": 1.0, "format_codevision": True, "required": []}
+    (verdict,) = codevision.strategic([Signals({**measured, **right})])
+    assert verdict is not None and verdict.parts["emergent"] == 0.2
 
 
 def test_codedance_returns_values_and_rolls_back(found):

@@ -100,6 +100,22 @@ def test_the_exact_bonus(required, done, turns, paper, code):
     assert only(given, **CODE).parts["exact"] == pytest.approx(0.1 * code)
 
 
+def test_what_no_host_can_do_again_counts_as_the_sandbox_saw_it():
+    """Contrast, blurs and turns by another angle have ``verified`` None in the sandbox. They are optional tools, and
+    they cost; a turn, a flip or a crop is paid for its proof alone."""
+    contrast, other = ("enhance", None, None), ("rotate", None, None)
+    assert parts(signals(1, [], [contrast])) == {"answer": 1.0, "format": 0.1, "emergent": 0.2}
+    assert parts(signals(1, [], [contrast]), **CODE) == {"answer": 1.0, "format": 0.1, "emergent": 0.2}
+    assert only(signals(0, [], [other])).parts["spurious"] == -0.5
+    assert only(signals(0, ["rotate_270"], [other, "rotate_270"])).parts["exact"] == 0.0
+    assert only(signals(0, ["rotate_270"], [contrast, "rotate_270"])).parts["exact"] == pytest.approx(0.1)
+    claimed = only(signals(1, ["rotate_270"], [("rotate_270", None, None)]))
+    assert (claimed.parts["must_use"], claimed.parts["exact"], claimed.parts["emergent"]) == (0, 0, 0)
+    assert only(signals(1, [], [("rotate_90", None, None)])).parts["spurious"] == -0.5
+    refuted = signals(1, [], [("enhance", None, False), ("rotate", None, False)], [["ok"]])
+    assert parts(refuted) == {"answer": 1.0, "format": 0.1}
+
+
 def test_inferred_necessity_by_hand():
     """T+ right, right, wrong; T- right, wrong, wrong, wrong, wrong: 2/3 - 1/5 = 0.46667, times 0.2."""
     enhanced = [signals(right, [], ["enhance"]) for right in (1, 1, 0)]
@@ -145,7 +161,8 @@ def test_the_paper_parts_a_group_by_optional_tools_and_the_code_by_any():
         (["rotate_90", "resize"], 0.0, 0.0),
         (["rotate_90", "other"], 0.0, 0.0),
         (["rotate_90"], 0.0, 0.0),
-        (["rotate_90", ("enhance", None, None)], 0.0, 0.0),
+        (["rotate_90", ("enhance", None, None)], 0.2, 0.2),  # no host can do it again
+        (["rotate_90", ("enhance", None, False)], 0.0, 0.0),
     ],
 )
 def test_the_bonus_for_an_emergent_tool(done, paper, code):

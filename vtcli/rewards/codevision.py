@@ -2,9 +2,12 @@
 
 R = [acc + 0.1 fmt] + [must-use + exact + 0.2 suggested + emergent] - 0.5 [turn limit + spurious + poor reasoning]
 
-Tools are operations that the sandbox saw the code do and the host did again (``operations`` with ``verified`` true),
-not words in its text. What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's
-(``agent_loop.py``); where they disagree, ``Rules`` has the paper's way as default and the code's by name.
+Tools are operations that the sandbox saw the code do, not words in its text. A turn, a flip or a crop is paid where the
+host did it again (``verified`` true). Other operations cannot be done again: their claims count, as a policy that could
+forge one could as well do it. What costs counts without a proof, too.
+
+What the paper leaves open (the bonuses' sizes, the negligible IoU) is the released code's (``agent_loop.py``); where
+they disagree, ``Rules`` has the paper's way as default and the code's by name.
 """
 
 from __future__ import annotations
@@ -65,8 +68,9 @@ class Play:
 
     right: bool | None  # None: no judge answered
     required: tuple[str, ...]  # in the prescribed order
-    steps: tuple[str, ...]  # operations of STEPS and required ones, in the order in which they were done
-    used: frozenset[str]
+    steps: tuple[str, ...]  # operations of STEPS and required ones, in the order in which they were done, proven or not
+    used: frozenset[str]  # proven, or beyond CORE
+    tried: frozenset[str]  # proven or not
     iou: float  # the best of all crops
     turns: int  # with calls
     clean: bool  # no call failed
@@ -98,16 +102,19 @@ def strategic(
 
 
 def play(signals: Signals) -> Play:
-    """The trajectory's verified operations and calls. Raises ``ConfigError`` for a signal that was not measured."""
+    """The trajectory's operations and calls. Raises ``ConfigError`` for a signal that was not measured."""
     right, calls = need(signals, "answer_correct"), need(signals, "turn_calls")
-    seen = [entry for entry in need(signals, "operations") if entry["verified"] is True]
+    seen = [entry for entry in need(signals, "operations") if entry["verified"] is not False]
+    proven = [entry for entry in seen if entry["verified"]]
     names, required = [entry["name"] for entry in seen], tuple(need(signals, "required"))
+    used = {entry["name"] for entry in proven} | (set(names) - CORE)
     return Play(
         right=None if right is None else right > 0.5,
         required=required,
         steps=tuple(name for name in names if name in STEPS.union(required)),
-        used=frozenset(names) - NO_TOOL.difference(required),
-        iou=max((entry["iou"] or 0.0 for entry in seen if entry["name"] == "crop"), default=0.0),
+        used=frozenset(used) - NO_TOOL.difference(required),
+        tried=frozenset(names),
+        iou=max((entry["iou"] or 0.0 for entry in proven if entry["name"] == "crop"), default=0.0),
         turns=sum(bool(turn) for turn in calls),
         clean=all(status == "ok" for turn in calls for status in turn),
     )
@@ -167,7 +174,7 @@ def _exact(p: Play, rules: Rules) -> bool:
     steps". A crop that misses the target is not correct, nor is a call that fails. Only turns, flips and crops are
     redundant, a turn by another angle included: a contrast raised on the way is an optional tool. The released code
     compares sets, and knows no turn by another angle."""
-    if not p.required:
+    if not p.required or not p.used.issuperset(p.required):
         return False
     if rules.exact == "set":
         return frozenset(p.required) == CORE.union(p.required).intersection(p.steps)
@@ -184,5 +191,5 @@ def _spurious(p: Play, rules: Rules) -> int:
     """Distinct orientation operations where there is nothing to set upright. For the paper ("any attempt to use an
     orientation-adjusting tool") a turn by another angle is one; the released code knows none."""
     if rules.spurious == "nothing_required":
-        return 0 if p.required else len((ORIENTATION | {"rotate"}) & p.used)
-    return 0 if ORIENTATION & set(p.required) else len(ORIENTATION & p.used)
+        return 0 if p.required else len((ORIENTATION | {"rotate"}) & p.tried)
+    return 0 if ORIENTATION & set(p.required) else len(ORIENTATION & p.tried)
