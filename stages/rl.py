@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vtcli import judging
 from vtcli.algo.advantages import group_mean, refuse_single
 from vtcli.algo.curriculum import batch_indices, locate
-from vtcli.algo.losses import LossConfig
+from vtcli.algo.losses import LossConfig, refuse_wide_clip
 from vtcli.algo.monitor import why_no_update
 from vtcli.algo.optim import Backend, Optim
 from vtcli.algo.parity import ParityBounds
@@ -151,6 +151,7 @@ class Config:
         within(self.temperature, "temperature", 0, MAX_TEMPERATURE, above=True)
         refuse_single(self.advantage, self.group_size)
         refuse_early_stop(self.select, self.fill)
+        refuse_wide_clip(self.loss)
         shares(self, "max_broken", "max_unjudged")
         read_card(self.env)
         self.backend.require_whole_rows(self.limits.max_tokens)

@@ -76,6 +76,7 @@ def test_fields_are_checked_one_by_one_and_null_is_not() -> None:
         ("rl", "rl.limits.max_turns=0", "rl.limits.max_turns: must be at least 1, got 0."),
         ("rl", "rl.prompts_per_step=1000000000", "rl.prompts_per_step: must be at least 1 and at most 65536, got"),
         ("rl", "rl.group_size=1000000", "rl.group_size: must be at least 1 and at most 4096, got"),
+        ("rl", "loss=gspo", "rl.loss.ratio: is sequence, and clip_low or clip_high is 0.2: such a ratio"),
         ("rl", "rl.group_size=1", "rl.group_size: must be at least 2 for the advantage group_mean, which compares"),
         ("rl", "rl.fill.oversample=1e9", "rl.fill.oversample: must be at least 1 and at most 64, got"),
         ("rl", "rl.temperature=1e9", "rl.temperature: must be above 0 and at most 10, got"),

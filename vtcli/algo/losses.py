@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from vtcli.config.bounds import above, at_least, within
+from vtcli.config.bounds import OutOfBounds, above, at_least, within
 from vtcli.schema import TrainRow
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
@@ -50,6 +50,10 @@ def clipped_surrogate(logp: Tensor, old: Tensor, advantage: Tensor, config: Loss
     return loss, hit
 
 
+WIDEST_SEQUENCE_CLIP = 0.05
+"""Bound on the clip of a sequence's ratio, the geometric mean of its tokens'. GSPO's paper has 4e-4."""
+
+
 @dataclass(frozen=True)
 class LossConfig:
     """Settings of the surrogate, the importance weights, the KL term and the aggregation."""
@@ -73,6 +77,17 @@ class LossConfig:
         above(1, self, "dual_clip")
         at_least(1, self, "importance_cap", "norm_tokens")
         at_least(0, self, "kl_coef")
+
+
+def refuse_wide_clip(loss: LossConfig) -> None:
+    """Raises ``OutOfBounds`` for a clip of single tokens on the ratio of whole sequences, where it would hardly act."""
+    if loss.ratio == "sequence" and (widest := max(loss.clip_low, loss.clip_high)) > WIDEST_SEQUENCE_CLIP:
+        raise OutOfBounds(
+            "loss.ratio",
+            f"is sequence, and clip_low or clip_high is {widest:g}: such a ratio hardly leaves 1, and GSPO clips it at "
+            "3e-4 and 4e-4. A recipe's values stand over loss=gspo, so give rl.loss.clip_low=3e-4 "
+            "rl.loss.clip_high=4e-4 rl.loss.aggregation=seq-mean-token-mean as well.",
+        )
 
 
 def row_weights(rows: Sequence[TrainRow], aggregation: Aggregation, norm_tokens: int) -> list[float]:
