@@ -183,6 +183,22 @@ def test_the_tracker_is_told_everything_and_continued(tmp_path: Path) -> None:
     assert run.store.lineage("policy:v1").parents[0].seed == 3
 
 
+def test_an_interrupt_while_the_tracker_is_told_of_the_run_closes_it(tmp_path: Path) -> None:
+    opened: list[Recorder] = []
+
+    class Interrupted(Recorder):
+        def params(self, values) -> None:
+            opened.append(self)
+            raise KeyboardInterrupt
+
+    run_settings = settings(tmp_path, tracker=Interrupted)
+    with pytest.raises(KeyboardInterrupt), open_run(run_settings, "rl", "model", {}, []):
+        pass
+    assert opened[0].told == [("close", "KILLED")]
+    with open_run(settings(tmp_path, tracker=Recorder), "rl", "model", {}, []) as run:
+        assert isinstance(run.tracker, Recorder) and run.tracker.context.run_id == "run-1"
+
+
 def test_other_ranks_see_the_work_but_commit_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_run(settings(tmp_path), "rl", "model", {}, []) as first:
         monkeypatch.setenv("RANK", "1")
@@ -251,3 +267,20 @@ def test_a_run_that_differs_from_an_interrupted_one_says_in_what(
     assert "begins anew" not in caplog.text
     interrupted(3)
     assert "had rl.backend.zero_stage=2: give that again" in caplog.text
+
+
+def test_a_run_at_work_is_not_told_as_interrupted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (open_run(settings(tmp_path), "rl", "model", {"rl": {"steps": n}}, []) for n in (3, 4))
+    with first, second:
+        pass
+    assert "begins anew" not in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}"])
+def test_a_neighbour_that_ends_or_that_another_version_left_ends_no_run(tmp_path: Path, content: str | None) -> None:
+    keys = tmp_path / ".work" / "rl-0" / "keys.json"
+    (keys.parent if content else keys).mkdir(parents=True)
+    if content:
+        keys.write_text(content)  # else it cannot be read, as one that is removed after it was listed
+    with open_run(settings(tmp_path), "rl", "model", {}, []) as run:
+        assert run.work.exists()

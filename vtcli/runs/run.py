@@ -190,13 +190,14 @@ def open_run(
         disk.write_atomic(work / _KEYS_FILE, keys.encode())
         _say_why_anew(store, settings, identity)
         above = (*parents, *scope.lineage)
-        tracker = _open_tracker(settings, stage, work, config, above)
+        tracker = _open_tracker(settings, stage, work)
         draft = {"name": settings.name, "kind": kind, "parents": above, "config": codec.encode(config)}
         draft |= {"seed": settings.seed, "stage": stage, "run_id": tracker.run_id}
         draft |= {"fingerprint": identity.fingerprint, "identity": identity.plain, "overrides": overrides()}
         run = StageRun(store, work, tracker, identity, inputs=scope.inputs, _draft=draft)
         status = "FAILED"
         try:
+            _introduce(run, stage, config, above)
             yield run
             status = "FINISHED"
         except (KeyboardInterrupt, SystemExit):
@@ -244,10 +245,14 @@ def _say_what_differs(work: Path, stage: str, text: str) -> None:
     """Warns at the start of a run if one that was interrupted differs from it in a few keys, as ``zero_stage``."""
     now = dict(track.flatten(json.loads(text)))
     for memory in sorted(work.parent.glob(f"{stage}-*/{_KEYS_FILE}")) if not work.exists() else []:
-        with disk.checked(memory, "read"):
+        try:
+            if not disk.is_free(memory.parent.with_suffix(".lock")):
+                continue  # it runs
             earlier = dict(track.flatten(json.loads(memory.read_text())))
+        except (OSError, ValueError):  # it has just finished, or is none of ours: no reason to end this run
+            continue
         keys = sorted(key for key in {*earlier, *now} if earlier.get(key) != now.get(key))
-        if earlier["name"] == now["name"] and 0 < len(keys) <= FEW_KEYS:
+        if "name" not in keys and 0 < len(keys) <= FEW_KEYS:
             there = ", ".join(f"{key}={earlier.get(key)}" for key in keys)
             _log.warning(
                 "This run begins anew. The one in %s had %s: give that again to go on with it.", memory.parent, there
@@ -299,21 +304,22 @@ def _finished(store: ArtifactStore, settings: RunSettings, identity: Identity) -
     return store.find(identity.fingerprint) if settings.reuse else None
 
 
-def _open_tracker(
-    settings: RunSettings, stage: str, work: Path, config: Mapping[str, Any], parents: Sequence[Artifact]
-) -> Tracker:
+def _open_tracker(settings: RunSettings, stage: str, work: Path) -> Tracker:
     """Continues the tracker's run of an earlier attempt, whose id lies in the work folder."""
     memory = work / _RUN_ID_FILE
     with disk.checked(memory, "read"):
         earlier = memory.read_text().strip() if memory.exists() else None
     tags = {"vtcli.name": settings.name, "vtcli.seed": str(settings.seed)}
-    tracker = settings.tracker(track.Context(settings.home, stage, settings.name, earlier, tags))
-    if tracker.run_id and tracker.run_id != earlier:
-        disk.write_atomic(memory, tracker.run_id.encode())
-    tracker.params(config)
+    return settings.tracker(track.Context(settings.home, stage, settings.name, earlier, tags))
+
+
+def _introduce(run: StageRun, stage: str, config: Mapping[str, Any], parents: Sequence[Artifact]) -> None:
+    """Tells the tracker of a run that begins, and keeps the id of the tracker's run for the next attempt."""
+    if run.tracker.run_id:
+        disk.write_atomic(run.work / _RUN_ID_FILE, run.tracker.run_id.encode())
+    run.tracker.params(config)
     if parents:
-        tracker.inputs([_link(parent) for parent in parents], stage)
-    return tracker
+        run.tracker.inputs([_link(parent) for parent in parents], stage)
 
 
 def _link(artifact: Artifact) -> dict[str, Any]:
