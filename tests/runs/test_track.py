@@ -191,6 +191,82 @@ def test_a_failure_in_the_middle_is_survived(started, caplog: pytest.LogCaptureF
     assert len([r for r in caplog.records if r.name == "vtcli.runs.track"]) == 2
 
 
+LOG_BATCH = "mlflow.MlflowClient.log_batch"
+
+
+def away(*given: object, **named: object) -> None:
+    raise ConnectionError("away")
+
+
+def test_after_an_outage_the_metrics_follow_and_the_run_ends(started, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = started[0]
+    monkeypatch.setattr(track, "FLUSH_S", 0.0)
+    monkeypatch.setattr(track, "PAUSE_S", 0.5)
+    tracker = track.mlflow(track.Context(home, "rl", "p"))
+    with monkeypatch.context() as outage:
+        outage.setattr(LOG_BATCH, away)
+        for step in range(5):
+            tracker.metrics({"loss": float(step)}, step)
+    time.sleep(0.6)
+    tracker.metrics({"loss": 5.0}, 5)
+    known = client(home)
+    assert [point.step for point in known.get_metric_history(tracker.run_id, "loss")] == [*range(6)]
+    monkeypatch.setattr(track, "PAUSE_S", 300.0)
+    with monkeypatch.context() as outage:
+        outage.setattr(LOG_BATCH, away)
+        for step in range(6, 10):
+            tracker.metrics({"loss": float(step)}, step)
+    tracker.close("FAILED")  # in the pause
+    assert known.get_run(tracker.run_id).info.status == "FAILED"
+    assert [point.step for point in known.get_metric_history(tracker.run_id, "loss")] == [*range(10)]
+
+
+def test_a_dead_server_is_asked_a_few_times_and_what_waits_for_it_is_bounded(
+    started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(track, "MAX_WAITING", 4)
+    monkeypatch.setattr(track, "FLUSH_S", 0.0)
+    tracker = track.mlflow(track.Context(started[0], "rl", "p"))
+    asked: list[int] = []
+
+    def counted(self: object, run_id: str, metrics: list[object]) -> None:
+        asked.append(len(metrics))
+        away()
+
+    monkeypatch.setattr(LOG_BATCH, counted)
+    with caplog.at_level(logging.WARNING, "vtcli.runs.track"):
+        for step in range(10):
+            tracker.metrics({"loss": float(step)}, step)
+        tracker.close()
+    assert asked == [1, 2, 3, 4]  # three before the pause, and the end
+    assert client(started[0]).get_run(tracker.run_id).info.status == "FINISHED"
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records if r.name == "vtcli.runs.track"] == [
+        "cannot log metrics (ConnectionError: away). The run goes on without.",
+        "10 calls were lost; the run itself is complete.",
+    ]
+
+
+def test_an_interrupt_while_the_run_is_opened_ends_it(started, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: track.MlflowTracker, values: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(track.MlflowTracker, "_tags", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        track.mlflow(track.Context(started[0], "rl", "interrupted"))
+    (run,) = client(started[0]).search_runs(["0", "1"], "run_name = 'rl interrupted'")
+    assert run.info.status == "KILLED"
+
+
+def test_an_experiment_that_was_deleted_is_restored(started, caplog: pytest.LogCaptureFixture) -> None:
+    home = started[0]
+    known = client(home)
+    known.delete_experiment(known.get_experiment_by_name("vtcli").experiment_id)
+    tracker = track.mlflow(track.Context(home, "rl", "p"))
+    tracker.close()
+    assert tracker.run_id is not None and known.get_run(tracker.run_id).info.status == "FINISHED"
+    assert "the experiment vtcli was deleted and is restored" in caplog.text
+
+
 def test_console_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tracker = track.console(track.Context(tmp_path, "rl", "p"))
     tracker.params({"a": 1})

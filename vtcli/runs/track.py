@@ -14,6 +14,7 @@ import re
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +31,17 @@ MAX_VALUE_CHARS = 500
 """Longer parameters are clipped, since servers reject them; the whole config is an artifact of the run."""
 
 MAX_FAILURES = 3
-"""Number of failures in a row after which a tracker gives up, so that a dead server costs seconds and not the run's
+"""Number of failures in a row after which a tracker pauses, so that a dead server costs seconds and not the run's
 time."""
+
+PAUSE_S = 300.0
+"""Time after which it tries again. Each further failure begins another pause."""
 
 FLUSH_S = 2.0
 """Time for which metrics wait to share a call. A killed process loses them here, but ``metrics.jsonl`` has all."""
+
+MAX_WAITING = 2000
+"""Calls with metrics that wait for a server that is away; beyond that the oldest go."""
 
 _PARAMS_PER_CALL, _METRICS_PER_CALL = 100, 1000  # MLflow's limits of one log_batch
 _DIGEST_CHARS = 36  # MLflow's column
@@ -137,7 +144,7 @@ class MlflowTracker:
     """One MLflow run, opened at once and continued when ``context.run_id`` still exists.
 
     Works through a client of its own and leaves MLflow's global active run alone. Failures are counted and warned of
-    once; after ``MAX_FAILURES`` in a row nothing more is sent.
+    once; after ``MAX_FAILURES`` in a row nothing is sent for ``PAUSE_S``, but metrics wait. Without a run all is lost.
     """
 
     def __init__(self, context: Context) -> None:
@@ -145,13 +152,18 @@ class MlflowTracker:
         self.uri = tracking_uri(context.home)
         self._context = context
         self._lost = 0
-        self._failures = 0
+        self._warned = False
+        self._failures = 0  # in a row
+        self._next = float("-inf")  # when something may be sent again
         self._client: Any = None
-        self._waiting: list[Any] = []  # MLflow's metrics
+        self._waiting: deque[list[Any]] = deque(maxlen=MAX_WAITING)  # MLflow's metrics of each call
         self._flushed = float("-inf")
-        self._quietly("open a run", self._open)
-        if self.run_id is None:
-            self._failures = MAX_FAILURES
+        try:
+            self._lost += not self._tried("open a run", self._open)
+        except BaseException:  # an interrupt
+            if self.run_id is not None:
+                self.close("KILLED")
+            raise
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Flattened to ``a.b.c``, clipped, and whole as the artifact ``config.json``; known ones stay as they are."""
@@ -159,7 +171,20 @@ class MlflowTracker:
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Sent with what came before at most every ``FLUSH_S`` seconds: a call to SQLite takes 15 ms and more."""
-        self._quietly("log metrics", lambda: self._metrics(values, step))
+        if self.run_id is None:
+            self._lost += 1
+            return
+        try:
+            rows = _rows(values, step)
+        except (TypeError, ValueError) as error:  # no number
+            self._failed("log metrics", error)
+            self._lost += 1
+            return
+        self._lost += len(self._waiting) == MAX_WAITING
+        self._waiting.append(rows)
+        now = time.monotonic()
+        if now >= self._next and now - self._flushed >= FLUSH_S:
+            self._tried("log metrics", self._flush)
 
     def inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
         """Parents (``ref, kind, digest, path, run_id``): data as dataset inputs, all of them as tags."""
@@ -174,25 +199,36 @@ class MlflowTracker:
         self._quietly(f"log the file {path}", lambda: self._client.log_artifact(self.run_id, path))
 
     def close(self, status: str = "FINISHED") -> None:
-        """FINISHED, FAILED or KILLED."""
-        if self._waiting:
-            self._quietly("log metrics", self._flush)
-        self._quietly("end the run", lambda: self._client.set_terminated(self.run_id, status))
+        """FINISHED, FAILED or KILLED. Also tried in a pause: a server that is back would have a run without end."""
+        ended = False
+        if self.run_id is not None:
+            if self._waiting:
+                self._tried("log metrics", self._flush)
+            ended = self._tried("end the run", lambda: self._client.set_terminated(self.run_id, status))
+        self._lost += len(self._waiting) + (not ended)
         if self._lost:
             _log.warning("MLflow at %s: %d calls were lost; the run itself is complete.", self.uri, self._lost)
 
     def _quietly(self, doing: str, work: Callable[[], Any]) -> None:
-        if self._failures >= MAX_FAILURES:
-            self._lost += 1
-            return
+        possible = self.run_id is not None and time.monotonic() >= self._next
+        self._lost += not (possible and self._tried(doing, work))
+
+    def _tried(self, doing: str, work: Callable[[], Any]) -> bool:
         try:
             work()
-            self._failures = 0
         except Exception as error:  # any library below MLflow may fail in its own way, and none may end a run
-            if not self._lost:
-                _log.warning("MLflow at %s: cannot %s (%s). The run goes on without.", self.uri, doing, _brief(error))
-            self._lost += 1
+            self._failed(doing, error)
             self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                self._next = time.monotonic() + PAUSE_S
+            return False
+        self._failures = 0
+        return True
+
+    def _failed(self, doing: str, error: Exception) -> None:
+        if not self._warned:
+            _log.warning("MLflow at %s: cannot %s (%s). The run goes on without.", self.uri, doing, _brief(error))
+        self._warned = True
 
     def _open(self) -> None:
         own = not os.environ.get("MLFLOW_TRACKING_URI")
@@ -237,6 +273,9 @@ class MlflowTracker:
 
         found = self._client.get_experiment_by_name(name)
         if found is not None:
+            if found.lifecycle_stage != "active":  # deleted, and its name stays taken
+                _log.warning("MLflow at %s: the experiment %s was deleted and is restored.", self.uri, name)
+                self._client.restore_experiment(found.experiment_id)
             return found
         try:
             return self._client.get_experiment(self._client.create_experiment(name, files))
@@ -256,18 +295,12 @@ class MlflowTracker:
             path.write_text(json.dumps(codec.encode(values), indent=1, default=str))
             self._client.log_artifact(self.run_id, str(path))
 
-    def _metrics(self, values: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        self._waiting += [Metric(_key(key), float(value), now, step) for key, value in values.items()]
-        if time.monotonic() - self._flushed >= FLUSH_S:
-            self._flush()
-
     def _flush(self) -> None:
-        rows, self._waiting, self._flushed = self._waiting, [], time.monotonic()
+        self._flushed = time.monotonic()
+        rows = [row for call in self._waiting for row in call]
         for start in range(0, len(rows), _METRICS_PER_CALL):
             self._client.log_batch(self.run_id, metrics=rows[start : start + _METRICS_PER_CALL])
+        self._waiting.clear()  # not before: MLflow knows those that it gets twice
 
     def _inputs(self, artifacts: Sequence[Mapping[str, Any]], context: str) -> None:
         datasets = [_dataset_input(artifact, context) for artifact in artifacts if artifact["kind"] != "model"]
@@ -285,6 +318,13 @@ class MlflowTracker:
 
         if values:
             self._client.log_batch(self.run_id, tags=[RunTag(_key(k), clip(str(v))) for k, v in values.items()])
+
+
+def _rows(values: Mapping[str, float], step: int) -> list[Any]:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    return [Metric(_key(key), float(value), now, step) for key, value in values.items()]
 
 
 def tracking_uri(home: Path) -> str:
