@@ -9,8 +9,9 @@ import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -53,7 +54,13 @@ CONFUSING = re.compile(r"o1|o3|o4|gpt-5")
 """Parts of a model's name by which harnesses recognise models that want other parameters, see docs/clients.md."""
 
 POLL_S = 0.05
-"""Interval at which an ending server checks for open rollouts."""
+"""Interval at which an ending server checks for open requests."""
+
+END_S = 1.0
+"""aiohttp waits for so long, twice, once ``drain_s`` is over."""
+
+SAME_REQUEST_S = 2.0
+"""Signals within it are one request to end, as in ``vtcli.cli.main``."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Config:
     temperature: float = 1.0  # of a request that does not say, as at OpenAI
     history: int = 256  # newest trajectories that clients can look at
     timeout_s: float = 540.0  # of a request; then its rollouts end as they stand
-    drain_s: float = 30.0  # rollouts under way may finish for so long when the server is told to end
+    drain_s: float = 30.0  # requests under way may finish for so long when the server is told to end
     bounds: Bounds = field(default_factory=Bounds)
     request: RequestLimits = field(default_factory=RequestLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -171,7 +178,6 @@ class _Server:
         self.other: OpenBaseline | None = None
         self.recorder = TrajectoryLog(stage.work / "record") if config.record else None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._socket: asyncio.Server | None = None
         self._end = asyncio.Event()
         names, card = _names(config.model, source), self.worlds.card
         self.service = Service(
@@ -191,34 +197,37 @@ class _Server:
         """The socket opens before the model loads, so that ``/health`` and ``/ready`` say which of both it is."""
         self._loop = asyncio.get_running_loop()
         self.service.failed = failed = self._loop.create_future()
-        runner = connections.runner(application(self.service), self.config.connections, self.config.drain_s)
-        try:
-            address = await self._listen(runner)
+        runner = connections.runner(application(self.service), self.config.connections, END_S)
+        async with AsyncExitStack() as closing:  # from below, and each whatever the one before raises
+            if self.recorder is not None:
+                closing.callback(self.recorder.close)
+            closing.callback(lambda: self.stage.tracker.metrics(self.service.metrics.totals, 0))
+            closing.push_async_callback(self._close_policy)
+            closing.push_async_callback(self.worlds.close)
+            closing.push_async_callback(runner.cleanup)
+            socket = await self._listen(runner)
+            closing.callback(socket.close)
             await self._load()
             if odd := CONFUSING.search(self.service.names[0]):
                 sys.stderr.write(
                     f"the name {self.service.names[0]} holds {odd.group()!r}: VLMEvalKit and lmms-eval take it for a "
                     "reasoning model of OpenAI's and ask otherwise (no temperature). Serve it under another name.\n"
                 )
+            host, port = self.config.host, socket.sockets[0].getsockname()[1]
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             sys.stderr.write(f"serving {self.service.names[0]} at {address}/v1\n")
             ending = asyncio.create_task(self._end.wait())
             await asyncio.wait({ending, failed}, return_when=asyncio.FIRST_COMPLETED)
             await self._drain()
-        finally:
-            if self._socket is not None:
-                self._socket.close()
-            await runner.cleanup()
-            await self.worlds.close()
-            if self.policy is not None:
-                self.policy.close()
-            if self.other is not None:
-                await self.other.endpoint.close()
-                sys.stderr.write(f"{self.config.model}: {self.other.cost}\n")
-            self.stage.tracker.metrics(self.service.metrics.totals, 0)
-            if self.recorder is not None:
-                self.recorder.close()
         if failed.done():
             raise failed.result()
+
+    async def _close_policy(self) -> None:
+        if self.policy is not None:
+            self.policy.close()
+        if self.other is not None:
+            await self.other.endpoint.close()
+            sys.stderr.write(f"{self.config.model}: {self.other.cost}\n")
 
     def recorded(self) -> Artifact | None:
         """Commits what was recorded; None where nothing was."""
@@ -233,19 +242,18 @@ class _Server:
         else:
             self._loop.call_soon_threadsafe(self._end.set)
 
-    async def _listen(self, runner: web.AppRunner) -> str:
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         await runner.setup()
         config = self.config
         try:
-            self._socket = await connections.listen(runner, config.host, config.port, config.connections)
+            socket = await connections.listen(runner, config.host, config.port, config.connections)
         except OSError as error:
             raise InputError(
                 f"serve.host={config.host} serve.port={config.port} cannot be listened at: {error.strerror or error}. "
                 "Choose another port (serve.port=0 takes a free one) or end the other server."
             ) from error
-        port = self._socket.sockets[0].getsockname()[1]
-        self.stage.tracker.tags({"vtcli.port": str(port)})
-        return f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
+        self.stage.tracker.tags({"vtcli.port": str(socket.sockets[0].getsockname()[1])})
+        return socket
 
     async def _load(self) -> None:
         await self.worlds.start()
@@ -289,10 +297,9 @@ class _Server:
     async def _drain(self) -> None:
         """New requests are refused; those under way have ``drain_s``."""
         self.service.draining = True
-        agent = self.service.agent
         sys.stderr.write("ending: waiting for the requests under way\n")
         deadline = asyncio.get_running_loop().time() + self.config.drain_s
-        while agent is not None and agent.rolling and asyncio.get_running_loop().time() < deadline:
+        while self.service.under_way and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(POLL_S)
 
 
@@ -306,13 +313,20 @@ def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
 
 @contextmanager
 def _until_told(end: Callable[[], None]) -> Generator[None]:
-    """The first SIGTERM or Ctrl-C calls ``end``; a second one ends the process as anywhere else."""
+    """The first SIGTERM or Ctrl-C calls ``end``. One that comes more than ``SAME_REQUEST_S`` later ends the process as
+    anywhere else: Slurm tells the processes of a step to end, and so does its srun."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    first: float | None = None
 
     def told(number: int, frame: object) -> None:
+        nonlocal first
         del frame
-        signal.signal(number, before[signal.Signals(number)])
-        end()
+        if first is None:
+            first = time.monotonic()
+            end()
+        elif time.monotonic() - first > SAME_REQUEST_S:
+            signal.signal(number, before[signal.Signals(number)])
+            os.kill(os.getpid(), number)
 
     for number in before:
         signal.signal(number, told)

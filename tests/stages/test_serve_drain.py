@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -59,22 +60,29 @@ def ready(url: str) -> bool:
         return False
 
 
-def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Slow()
+def configured(home: Path, *more: str) -> tuple[stage.Config, str]:
+    """A server's configuration and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [f"model={tiny_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={tmp_path}"]
-    config = compose.build(stage.Config, compose.load("serve", [*words, f"serve.port={port}"]))
-    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
-    url, found = f"http://127.0.0.1:{port}", dict[str, Any]()
+    words = [f"model={tiny_model.folder()}", "env=native", "scale=tiny", "tracker=none", f"home={home}", *more]
+    job = compose.load("serve", [*words, f"serve.port={port}"])
+    return compose.build(stage.Config, job), f"http://127.0.0.1:{port}"
 
-    def until(true: Callable[[], bool]) -> None:
-        for _ in range(2400):  # two minutes: the machine may be busy
-            if true():
-                return
-            time.sleep(0.05)
-        raise TimeoutError
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(2400):  # two minutes: the machine may be busy
+        if true():
+            return
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Slow()
+    config, url = configured(tmp_path)
+    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
+    found = dict[str, Any]()
 
     def end() -> None:
         found["told"] = True
@@ -107,3 +115,69 @@ def test_what_is_under_way_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert status == 503 and "ending" in reply["error"]["message"] and int(after) > 0
     assert found["alive"]
     assert not list((tmp_path / ".work").glob("serve-*/*"))
+
+
+class Stuck(Slow):
+    """Never answers."""
+
+    async def complete(self, request: Wanted) -> Completion:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_what_does_not_finish_has_its_time_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails at the end keeps nothing else from closing."""
+    policy, closed, begun = Stuck(), list[bool](), list[float]()
+    config, url = configured(tmp_path, "serve.drain_s=6")
+    monkeypatch.setattr(stage, "open_policy", lambda *given: policy)
+    monkeypatch.setattr(policy, "close", lambda: closed.append(True))
+
+    async def fail(self: stage.Worlds) -> None:
+        raise OSError("the sandbox does not close")
+
+    monkeypatch.setattr(stage.Worlds, "close", fail)
+
+    def cut() -> None:
+        with suppress(OSError):
+            ask(f"{url}/v1/chat/completions")
+
+    def play() -> None:
+        try:
+            until(lambda: ready(f"{url}/ready"))
+            threading.Thread(target=cut).start()
+            assert policy.asked.wait(120)
+        finally:
+            begun.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    client = threading.Thread(target=play)
+    client.start()
+    with pytest.raises(OSError, match="the sandbox does not close"):
+        stage.run(config)
+    assert 6 <= time.monotonic() - begun[0] < 12
+    assert closed == [True]
+    client.join(120)
+
+
+def test_the_signals_of_one_request_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Slurm sends them, to a step's processes and to its srun."""
+
+    class Ended(Exception):
+        pass
+
+    def end(number: int, frame: object) -> None:
+        raise Ended
+
+    told = list[str]()
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with stage._until_told(lambda: told.append("end")):
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            assert told == ["end"]
+            monkeypatch.setattr(stage, "SAME_REQUEST_S", 0.0)
+            with pytest.raises(Ended):
+                signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

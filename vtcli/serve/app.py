@@ -66,6 +66,7 @@ class Service:
     max_model_len: int = 0
     agent: Agent | None = None
     draining: bool = False
+    under_way: int = 0  # requests that are not yet answered
     failed: asyncio.Future[EngineError] | None = None
     beside: str | None = None  # address of a second server, which the page asks as well
 
@@ -130,6 +131,7 @@ def _outcomes(service: Service) -> Any:
         begin, given = time.perf_counter(), request.headers.get("X-Request-Id", "")
         request[REQUEST_ID] = given if _GIVEN_ID.fullmatch(given) else secrets.token_hex(8)
         status = GONE
+        service.under_way += 1
         try:
             try:
                 response = await handler(request)
@@ -137,6 +139,7 @@ def _outcomes(service: Service) -> Any:
                 response = _failure(service.refusal(error, request[REQUEST_ID]))
             status = request.get(STATUS, response.status)
         finally:
+            service.under_way -= 1
             if request.path == CHAT:
                 service.metrics.responded(status)
                 took, what = time.perf_counter() - begin, request.get(WHAT, "not read")
