@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import native_card
@@ -11,6 +14,8 @@ from serving import DONE, IMAGE, ZOOM, Gate, Script, Served, hosted, message, se
 
 from stages.serve import Config
 from vtcli.errors import ConfigError
+from vtcli.serve.connections import ConnectionLimits
+from vtcli.serve.requests import RequestLimits
 
 
 def beside(folder: Path, address: str, work, **about) -> None:
@@ -93,6 +98,51 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
             assert reply.status == 502 and "does not answer" in (await reply.json())["error"]["message"]
 
     beside(tmp_path, gone, work)
+
+
+SMALL: dict[str, Any] = {
+    "connections": ConnectionLimits(body_s=3, bodies_mb=1),
+    "limits": RequestLimits(max_body_mb=1),
+}
+"""Room for one body whose length is not known."""
+
+
+def test_a_neighbour_that_says_nothing_takes_no_room_from_questions(tmp_path: Path) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del writer
+        await reader.read()
+
+    async def work(server: Served) -> None:
+        asked = [asyncio.create_task(server.get("/beside/v1/models")) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        assert (await server.post())[0] == 200 and not any(one.done() for one in asked)
+        for one in asked:
+            one.cancel()
+
+    async def main() -> None:
+        silent = await asyncio.start_server(hang, "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        await asyncio.to_thread(beside, tmp_path, f"http://127.0.0.1:{port}", work, **SMALL)
+
+    asyncio.run(main())
+
+
+def test_a_stream_from_there_takes_no_room_from_questions(tmp_path: Path) -> None:
+    gate = Gate()
+    with hosted(tmp_path / "other", gate) as other:
+
+        async def chunked() -> AsyncGenerator[bytes]:
+            yield json.dumps({"messages": [message("Why?")]}).encode()
+
+        async def work(server: Served) -> None:
+            asked = {"messages": [message("Why?")], "stream": True}
+            async with server.client.post("/beside/v1/chat/completions", json=asked):
+                headers = {"Content-Type": "application/json"}
+                async with server.client.post("/v1/chat/completions", data=chunked(), headers=headers) as reply:
+                    assert reply.status == 200
+                other.soon(gate.open.release)
+
+        beside(tmp_path, other.address, work, **SMALL)
 
 
 @pytest.mark.parametrize("given", ["policy:v2", "127.0.0.1:8001", "http://a/b", "http://user@host", "file:///etc"])

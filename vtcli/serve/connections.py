@@ -126,6 +126,8 @@ class Bodies:
 
     def _size(self, request: web.Request) -> int:
         """The most bytes that the body can have. Raises ``RequestError`` for one that is too large."""
+        if not request.body_exists:
+            return 0
         told = request.content_length
         if told is not None and told > self.max_bytes:
             raise RequestError(413, f"the body is too large: {told} bytes, at most {self.max_bytes} are read")

@@ -40,21 +40,17 @@ class Neighbour:
         path = request.path.removeprefix(PREFIX)
         if not PASSED_ON.fullmatch(path) or request.method != ("POST" if path.endswith("/completions") else "GET"):
             raise RequestError(404, "there is no such route")
-        asked = {name: request.headers[name] for name in _ASKED if name in request.headers}
         response: web.StreamResponse | None = None
         try:
-            async with self.bodies.read(request) as body, aiohttp.ClientSession(timeout=self.timeout) as session:
-                there = session.request(
-                    request.method, self.address + path, data=body or None, headers=asked, allow_redirects=False
-                )
-                async with there as reply:
-                    kept = {name: reply.headers[name] for name in _ANSWERED if name in reply.headers}
-                    response = web.StreamResponse(status=reply.status, headers=kept)
-                    await response.prepare(request)
-                    async for piece in reply.content.iter_any():
-                        async with asyncio.timeout(WRITE_S):
-                            await response.write(piece)
-                    await response.write_eof()
+            session = aiohttp.ClientSession(timeout=self.timeout)
+            async with session, await self._ask(session, request, path) as reply:
+                kept = {name: reply.headers[name] for name in _ANSWERED if name in reply.headers}
+                response = web.StreamResponse(status=reply.status, headers=kept)
+                await response.prepare(request)
+                async for piece in reply.content.iter_any():
+                    async with asyncio.timeout(WRITE_S):
+                        await response.write(piece)
+                await response.write_eof()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             if response is None or not response.prepared:
                 raise RequestError(502, f"the server beside does not answer: {type(error).__name__}") from None
@@ -62,3 +58,11 @@ class Neighbour:
                 request.transport.abort()
         assert response is not None
         return response
+
+    async def _ask(self, session: aiohttp.ClientSession, request: web.Request, path: str) -> aiohttp.ClientResponse:
+        """The answer that begins. The room of the question's body is free again by then: a stream may take minutes."""
+        asked = {name: request.headers[name] for name in _ASKED if name in request.headers}
+        async with self.bodies.read(request) as body:
+            return await session.request(
+                request.method, self.address + path, data=body or None, headers=asked, allow_redirects=False
+            )
