@@ -56,7 +56,7 @@ def test_a_cancelled_request_gives_its_room_back(tmp_path: Path) -> None:
             await until(lambda: agent.rolling == 0)
         with agent.room(1) as room:
             asked = parse(b'{"messages": [{"role": "user", "content": "Why?"}]}', ("tiny",), RequestLimits())
-            question = await agent.question(asked, RequestLimits(), room, 60)
+            question = await agent.question(asked, RequestLimits(), room, asyncio.get_running_loop().time() + 60)
             before_it_begins = asyncio.create_task(agent.answer(question, lambda piece: None, room))
             await asyncio.sleep(0)  # it has made its member and waits for it
             before_it_begins.cancel()

@@ -85,3 +85,26 @@ def test_images_are_fetched_from_allowed_hosts_only(tmp_path: Path, monkeypatch:
         assert len(files(tmp_path)) == 1
 
     served(tmp_path, policy, work, fetcher=Fetcher(RequestLimits(max_body_mb=1)))
+
+
+def test_images_that_do_not_come_in_a_requests_time_end_it(tmp_path: Path) -> None:
+    """One is asked for, the other waits until fewer are asked for at a time."""
+
+    async def work(server: Served) -> None:
+        runner = web.AppRunner(site([]))
+        await runner.setup()
+        place = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+        await place.start()
+        address = f"127.0.0.1:{runner.addresses[0][1]}"
+        server.service.limits = RequestLimits(allow_hosts=(address,))
+        asked = {"messages": [message("Why?", picture(f"http://{address}/slow"))]}
+        try:
+            found = await asyncio.gather(*(server.post(**asked, seed=seed) for seed in range(fetching.AT_A_TIME + 1)))
+        finally:
+            await runner.cleanup()
+        for status, reply, after in found:
+            assert (status, reply["error"]["code"]) == (429, "rate_limit_exceeded") and int(after) >= 1
+        assert server.agent.rolling == 0
+
+    fetcher = Fetcher(RequestLimits(), public=lambda address: True)
+    served(tmp_path, Script(DONE), work, fetcher=fetcher, timeout_s=1.0)

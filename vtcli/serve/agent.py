@@ -116,7 +116,7 @@ class Agent:
             RequestError: they would not fit into the queue (429).
         """
         if self.rolling + count > self.bounds.active + self.bounds.queue:
-            raise self._too_many(f"{self.rolling} rollouts are under way or wait")
+            raise self.too_many(f"{self.rolling} rollouts are under way or wait")
         room = Room(self, count, self.images.lease())
         self.rolling += count
         try:
@@ -131,10 +131,11 @@ class Agent:
         mean = sum(self._took) / len(self._took)
         return round(min(60, max(1, self.rolling * mean / self.bounds.active)))
 
-    def _too_many(self, why: str) -> RequestError:
+    def too_many(self, why: str) -> RequestError:
+        """The refusal of a request for which there is no room now."""
         return RequestError(429, f"{why}; come again", "rate_limit_exceeded", retry_after_s=self.retry_after_s)
 
-    async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, timeout_s: float) -> ChatQuestion:
+    async def question(self, asked: ChatRequest, limits: RequestLimits, room: Room, deadline: float) -> ChatQuestion:
         """The question as the rollout loop takes it. Raises ``RequestError`` for an image that cannot be used."""
         if asked.logprobs and not self.has_logprobs:
             raise RequestError(400, "logprobs: an endpoint answers here", "unsupported_value", "logprobs")
@@ -146,7 +147,6 @@ class Agent:
         seed = secrets.randbits(62) if asked.seed is None else asked.seed
         temperature = self.temperature if asked.temperature is None else asked.temperature
         drawn = GroupRequest(sample, asked.n, seed, Sampling(temperature, asked.top_k, asked.top_p, asked.min_p))
-        deadline = asyncio.get_running_loop().time() + timeout_s
         card = LiveCard(sample, ServedPictures(self.images.held)) if asked.include_cards else None
         return ChatQuestion(replace(asked, images=()), sample, seed, drawn.members, deadline, card)
 
@@ -192,7 +192,7 @@ class Agent:
             async with asyncio.timeout_at(question.deadline):
                 await self._active.acquire()
         except TimeoutError:
-            raise self._too_many("no rollout could begin in time") from None
+            raise self.too_many("no rollout could begin in time") from None
         try:
             begin = time.perf_counter()
             self.running += 1

@@ -276,10 +276,14 @@ class _Routes:
         agent = self._agent()
         async with AsyncExitStack() as stack:
             async with self.bodies.read(request) as body:
+                deadline = asyncio.get_running_loop().time() + service.timeout_s
                 asked = await asyncio.to_thread(parse, body, service.names, service.limits)
                 request[WHAT] = f"{len(asked.images)} images, n={asked.n}{', stream' if asked.stream else ''}"
                 room = stack.enter_context(agent.room(asked.n))
-                async with self.fetcher.whole(asked) as whole:
-                    question = await agent.question(whole, service.limits, room, service.timeout_s)
+                try:
+                    async with asyncio.timeout_at(deadline), self.fetcher.whole(asked) as whole:
+                        question = await agent.question(whole, service.limits, room, deadline)
+                except TimeoutError:
+                    raise agent.too_many("its images were not there in time") from None
             reply = Response(service.head(), room, question, request, service.refusal)
             return await (reply.streamed() if asked.stream else reply.whole())
