@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ import pytest
 from fakes import env_card, tagged
 from serving import DONE, IMAGE, Fails, Gate, Script, Served, files, head, message, raw, responses, served, until
 
-from vtcli.errors import EngineError
+from vtcli.errors import EngineError, InputError
+from vtcli.schema import Scored, Signals
 from vtcli.serve import response
+from vtcli.serve.history import TrajectoryLog
 from vtcli.serve.requests import RequestLimits
+from vtcli.store import records
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -151,3 +155,22 @@ def test_a_sandbox_that_dies_is_one_error_and_the_next_question_has_another(tmp_
         await until(lambda: pool.stats.live == 0)
 
     served(tmp_path, Script(slow, DONE), work, card=env_card("codev"))
+
+
+def test_only_what_was_written_is_counted_as_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(server: Served) -> None:
+        for question in ("Why?", "Which?", "Where?"):
+            await server.post(messages=[message(question)])
+        log, append = TrajectoryLog(tmp_path / "record"), records.append
+
+        def full(path: Path, rows: Sequence[Scored]) -> None:
+            if path.exists():
+                raise InputError("The disk is full")
+            append(path, rows)
+
+        monkeypatch.setattr(records, "append", full)
+        for found in server.agent.history.newest:
+            log(Scored(found, Signals({}), None))
+        assert log.finish(server.agent.images.store) == len(list(log.read())) == 1
+
+    served(tmp_path / "images", Script(DONE), work)

@@ -67,15 +67,16 @@ class TrajectoryLog:
     def finish(self, images: ImageStore) -> int:
         """Moves the images of all recorded trajectories beside them, and returns the number of trajectories."""
         self.close()
-        target = self.path.parent / "images"
+        target, count = self.path.parent / "images", 0
         for scored in self.read():
+            count += 1
             for sha in {sha for ref in scored.trajectory.images for sha in (ref.full, ref.view)}:
                 source = images.path(sha)
                 place = target / source.relative_to(images.root)
                 if not place.exists():
                     place.parent.mkdir(parents=True, exist_ok=True)
                     source.rename(place)
-        return len(self._known)
+        return count
 
 
 class History:
