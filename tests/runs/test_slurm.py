@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,68 @@ def test_the_pipeline_refuses_before_anything_is_submitted(arguments: list[str],
     assert done.returncode == 2
     assert words in done.stderr
     assert not submitted.exists()
+
+
+class Cluster:
+    """Stand-ins of Slurm's commands and of curl, which tell what they were called with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs(squeue="echo RUNNING node7", scancel="", srun="", curl="", sleep="")
+
+    def programs(self, **bodies: str) -> None:
+        for name, body in bodies.items():
+            path = self.folder / name
+            path.write_text(f'#!/bin/bash\necho "{name} $*" >> {self.folder}/told\n{body}\n')
+            path.chmod(0o755)
+
+    @property
+    def told(self) -> list[str]:
+        path = self.folder / "told"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def client(self, **more: str) -> subprocess.Popen[str]:
+        environ = os.environ | {"SLURM_JOB_ID": "8", "PATH": f"{self.folder}:{os.environ['PATH']}"} | more
+        command = ["bash", ROOT / "stages" / "slurm" / "client.sbatch", "7", "8123", "ask"]
+        return subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+
+
+ENDED = ["scancel --state=PENDING 7", "scancel --signal=TERM 7"]
+
+
+def test_a_clients_job_ends_its_server_however_it_ends(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.programs(srun="exit 5")
+    assert cluster.client().wait(20) == 5
+    assert "srun --nodes=1 --ntasks=1 ask" in cluster.told and cluster.told[-2:] == ENDED
+    assert any(line.startswith("curl --noproxy *") for line in cluster.told)
+    assert cluster.client(KEEP_SERVER="1").wait(20) == 5
+    assert cluster.told.count(ENDED[1]) == 1
+    cluster.programs(srun=f"touch {tmp_path}/begun; exec /bin/sleep 5")
+    client = cluster.client()
+    for _ in range(400):
+        if (tmp_path / "begun").exists():
+            break
+        time.sleep(0.05)
+    client.terminate()
+    assert client.wait(20) == 143 and cluster.told[-2:] == ENDED
+
+
+@pytest.mark.parametrize(
+    ("squeue", "words"),
+    [
+        ("[ -e $0.once ] || { touch $0.once; exit 1; }; echo RUNNING node7", None),
+        ("exit 1", "squeue failed three times in a row: job 7 is over, or Slurm does not answer"),
+        ("exit 0", "job 7 is over: its output says why"),
+        ("echo FAILED node7", "job 7 is FAILED"),
+        ("echo PENDING", "the server of job 7 was not ready within 1 s (WAIT_S)"),
+    ],
+)
+def test_a_client_waits_for_its_server_and_says_why_it_stops(squeue: str, words: str | None, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.programs(squeue=squeue)
+    client = cluster.client(**({"WAIT_S": "1"} if "PENDING" in squeue else {}))
+    _, said = client.communicate(timeout=20)
+    assert client.returncode == (2 if words else 0), said
+    assert words is None or words in said
+    assert cluster.told[-2:] == ENDED
