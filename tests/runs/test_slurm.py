@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -208,3 +210,18 @@ def test_a_client_waits_for_its_server_and_says_why_it_stops(squeue: str, words:
     assert client.returncode == (2 if words else 0), said
     assert words is None or words in said
     assert cluster.told[-2:] == ENDED
+
+
+def test_a_checkout_whose_path_has_a_blank_is_found(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    folder = tmp_path / "my work" / "stages" / "slurm"
+    shutil.copytree(ROOT / "stages" / "slurm", folder)
+    cluster.programs(scontrol=f"echo 'JobId=8'; echo '   Command={folder}/judge.sbatch report@latest data=/a/b'")
+    environ = {"SLURM_JOB_ID": "8", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_ON_NODE": "2"}
+    environ = os.environ | environ | {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", folder / "judge.sbatch", "report@latest", "data=/a/b"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0, done.stderr
+    assert cluster.told[-1].endswith("vtcli judge report@latest data=/a/b")
+    sources = [line for path in SCRIPTS for line in path.read_text().splitlines() if line.startswith("source ")]
+    assert len(sources) == len(SCRIPTS) - 1 and len(set(sources)) == 1  # the client's job runs no stage
