@@ -232,3 +232,13 @@ def test_of_artifacts_that_are_there_the_command_says_which_it_takes(
 def test_a_task_without_rows_costs_nothing() -> None:
     values = {"scale": "tiny", "synth": {"demos": {"rows": {"zoom": {"answer": 30}, "count": None}}}}
     assert pipeline.cost("synth", values) == "30 rows, less than a minute"
+
+
+def test_the_steps_of_a_command_do_not_share_its_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "${MLFLOW_EXPERIMENT_NAME}:${MLFLOW_RUN_ID-none}"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setenv("MLFLOW_RUN_ID", "f" * 32)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    assert steps.run(["synth"]) == (0, "mine:none")

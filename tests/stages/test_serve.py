@@ -201,7 +201,8 @@ def test_sigterm_ends_it_well(server: Server) -> None:
         artifact.path / "trajectories.jsonl", Scored)}  # fmt: skip
     assert len(found) == artifact.manifest.summary["trajectories"] >= 3
     images = ImageStore(artifact.path / "images")
-    assert all(images.full(ref).shape for one in found.values() for ref in one.images)
+    shown = [ref for one in found.values() for ref in one.images]
+    assert shown and all(images.full(ref).shape == (ref.height, ref.width, 3) for ref in shown)
     named = {ref.full for one in found.values() for ref in one.images} | {
         ref.view for one in found.values() for ref in one.images
     }

@@ -62,8 +62,8 @@ PROBES: Mapping[str, tuple[str, str]] = {
         "reinstall it: make setup",
     ),
     "mlflow": (
-        "import mlflow, tempfile, pathlib; f = tempfile.mkdtemp();"
-        "mlflow.set_tracking_uri(f'sqlite:///{f}/m.db'); mlflow.set_experiment('doctor');"
+        "import mlflow, tempfile; f = tempfile.TemporaryDirectory();"  # goes as the process ends
+        "mlflow.set_tracking_uri(f'sqlite:///{f.name}/m.db'); mlflow.set_experiment('doctor');"
         "r = mlflow.start_run(); mlflow.log_metric('x', 1.0); mlflow.end_run();"
         "print(mlflow.__version__, 'writes to sqlite')",
         "use tracker=console until it works",

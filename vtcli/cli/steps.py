@@ -17,11 +17,13 @@ def run(argv: Sequence[str], launcher: Sequence[str] = ()) -> tuple[int, str]:
     """Runs ``vtcli ARGV`` to its end, in the ranks of ``launcher`` (``-m torch.distributed.run …``) if one is given.
     Returns its exit code and the reference of the artifact that it printed.
 
-    Ctrl-C and SIGTERM are passed on; the child gets each once, as it has a session of its own.
+    Ctrl-C and SIGTERM are passed on; the child gets each once, as it has a session of its own. ``MLFLOW_RUN_ID`` is
+    not: several children would write into one run.
     """
     command = [sys.executable, *launcher, "-m", "vtcli.cli.steps", *argv]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
+    env = {name: value for name, value in os.environ.items() if name != "MLFLOW_RUN_ID"}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=env) as child:
         try:
             assert child.stdout is not None
             printed = child.stdout.read().splitlines()
