@@ -295,7 +295,8 @@ class _Rollouts:
         def load(row: RowFacts) -> Sample:
             return self.worlds[offered].offer(sets[row.file].load(row.index))
 
-        meter = PassRateMeter(config.rollouts, config.seed, stored, load, partial(self._start, offered))
+        start, retry = partial(self._start, offered), config.merge is None
+        meter = PassRateMeter(config.rollouts, config.seed, stored, load, start, retry)
         rates = self.loop.run(meter(rows, decided))
         self._check(rates, self.players.get(offered))
         self.rates = rates if offered else self.rates

@@ -277,6 +277,25 @@ def test_an_early_stop_keeps_the_same_rows_with_fewer_rollouts(home: Path, monke
     assert len(asked) == 8 * QUESTIONS > 2 * saved
 
 
+async def by_seed_or_none(trajectory: Trajectory) -> Mapping[str, Any]:
+    """Every other rollout without a verdict."""
+    return {"answer_correct": None} if trajectory.seed % 2 else await by_seed(trajectory)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_merge_takes_what_its_shards_left_unjudged(early: bool, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollouts = Rollouts(k=4, early_stop=early)
+    changes: dict[str, Any] = {"signals": {"answer": by_seed_or_none}, "max_unjudged": 1.0, "rollouts": rollouts}
+    changes["seed"] = 30 + early
+    shard = stage.run(config(home, "parts", **changes, shard="1/1"))
+    measured = {line["id"]: line["outcomes"] for line in lines(shard.path / "facts" / "pass_rate.jsonl")}
+    assert "unjudged" in {outcome for outcomes in measured.values() for outcome in outcomes}
+    asked = count_rollouts(monkeypatch)
+    merged = stage.run(config(home, "parts", **changes, merge=1))
+    taken = {line["id"]: line["outcomes"] for line in lines(merged.path / "facts" / "pass_rate.jsonl")}
+    assert asked == [] and len(taken) == QUESTIONS and taken.items() <= measured.items()
+
+
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path

@@ -115,10 +115,11 @@ class PassRateMeter:
     stored: StoredRates
     load: Callable[[RowFacts], Sample]
     start: Callable[[], Awaitable[Player]]
+    retry: bool = True  # what broke or was not judged; a merge of shards takes it as they left it
 
     async def __call__(self, rows: Sequence[RowFacts], decided: Decided) -> dict[tuple[str, str], PassRate]:
         """Of every plain question, over the first ``k`` of its rollouts. What broke or was not judged in an
-        earlier run is tried once more.
+        earlier run is tried once more (``retry``).
 
         Raises:
             VtcliError: what the user has to mend. Finished questions are kept.
@@ -140,8 +141,9 @@ class PassRateMeter:
         """The numbers of the ``k`` rollouts that are still to be made."""
         rate = self._rate(row)
         known = rate.outcomes[: len(rate.answers)]
-        left = [n for n in range(self.config.k) if n >= len(known) or known[n] in ("broken", "unjudged")]
-        certain = self.config.early_stop and all(o in ("right", "wrong") for o in known) and decided(row, known)
+        again = ("broken", "unjudged") if self.retry else ()
+        left = [n for n in range(self.config.k) if n >= len(known) or known[n] in again]
+        certain = self.config.early_stop and not any(o in again for o in known) and decided(row, known)
         return [] if certain else left
 
     async def _all(
