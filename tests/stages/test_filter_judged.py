@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from judge_server import Body, JudgeServer, Reaction, pictures, quoted, text_of,
 
 from stages import filter as stage
 from vtcli.engines.scripted import ScriptedPolicy
-from vtcli.errors import ConfigError, EngineError
+from vtcli.errors import ConfigError, EngineError, InputError
 from vtcli.filters import judged
 from vtcli.filters.facts import PassRate, RowFacts
-from vtcli.filters.judge_meter import contested_of, rubrics_of
+from vtcli.filters.judge_meter import JudgeMeter, contested_of, rubrics_of
 from vtcli.filters.rolling import Rollouts
 from vtcli.judging.endpoint import Patience
 from vtcli.judging.model import open_judge
@@ -171,6 +172,30 @@ def test_without_any_judge_the_run_ends(home: Path) -> None:
     gone = "http://127.0.0.1:9/v1"
     with pytest.raises(EngineError, match=r"no judge is left\. the judge (small|large) at .* cannot be asked"):
         run(home, gone, gone, "none")
+
+
+class Mute:
+    """A judge that knows nothing."""
+
+    name = "mute"
+
+    async def start(self, rubrics: Sequence[str], *, eager: bool = True) -> None: ...
+    def knows(self, kind: str, sample: Sample) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+
+def test_a_row_that_cannot_be_read_is_the_users_error_alone() -> None:
+    def load(row: RowFacts) -> Sample:
+        raise InputError(f"the image of {row.id} cannot be decoded")
+
+    judge: Any = Mute
+    meter = JudgeMeter([judge], ["q"], load, concurrency=4)
+    meter([ROW, replace(ROW, id="r")], lambda row, outcomes: False)
+    with pytest.raises(InputError, match="cannot be decoded"):
+        _ = meter["q"]
+    meter.close()
 
 
 def test_rules_name_their_rubrics_and_the_oracle_is_refused(home: Path) -> None:

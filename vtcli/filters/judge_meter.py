@@ -15,6 +15,7 @@ from vtcli.filters.facts import RowFacts, Rule
 from vtcli.filters.judged import Judged, Scores
 from vtcli.progress import RowBars
 from vtcli.protocols import Case, Judge
+from vtcli.rollout import workers
 from vtcli.rollout.threads import EventLoop
 from vtcli.schema import Sample, Stop, Trajectory
 
@@ -134,22 +135,16 @@ class JudgeMeter(Mapping[str, Mapping[tuple[str, str], Scores]]):
                 raise ConfigError(f"both judges are {self.names[0]}: expected another filter.second_judge.model")
             for judge in self._judges:
                 await judge.start(self._rubrics, eager=False)
-        waiting, found = iter(rows), dict[tuple[str, str], Scores]()
-        title = f"judges: {rubric}"
+        found, title = dict[tuple[str, str], Scores](), f"judges: {rubric}"
         with RowBars() as bars:
             bars.begin(title, len(rows))
 
-            async def worker() -> None:
-                for row in waiting:  # shared: each takes the next one
-                    sample = await asyncio.to_thread(self._load, row)
-                    found[row.key] = tuple(
-                        await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges))
-                    )
-                    bars.advance(title)
+            async def asked(row: RowFacts) -> None:
+                sample = await asyncio.to_thread(self._load, row)
+                found[row.key] = tuple(await asyncio.gather(*(self._ask(j, rubric, row, sample) for j in self._judges)))
+                bars.advance(title)
 
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(self._concurrency, len(rows))):
-                    tasks.create_task(worker())
+            await workers.each(rows, asked, self._concurrency)
         if len(self.down) == len(self._judges):
             raise EngineError(f"no judge is left. {next(iter(self.down.values()))}")
         return found

@@ -7,7 +7,7 @@ many are asked for, which rule asks and when it is content change no outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from vtcli.filters.applying import Decided
 from vtcli.filters.facts import Outcome, PassRate, RowFacts
 from vtcli.progress import RowBars
 from vtcli.protocols import Chat, OpenEnv, Policy, Sampling
+from vtcli.rollout import workers
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, rollout
 from vtcli.rollout.stream import Measure
 from vtcli.schema import Sample, Stop, Trajectory
@@ -130,7 +131,12 @@ class PassRateMeter:
             player = await self.start()
             with RowBars() as bars:
                 bars.begin("pass rates", len(asked), len(asked) - len(todo))
-                await self._all(iter(todo), player, decided, lambda: bars.advance("pass rates"))
+
+                async def measured(row: RowFacts) -> None:
+                    await self._question(row, player, decided)
+                    bars.advance("pass rates")
+
+                await workers.each(todo, measured, self.config.concurrency)
         return {row.key: self._rate(row) for row in asked}
 
     def _rate(self, row: RowFacts) -> PassRate:
@@ -145,21 +151,6 @@ class PassRateMeter:
         left = [n for n in range(self.config.k) if n >= len(known) or known[n] in again]
         certain = self.config.early_stop and not any(o in again for o in known) and decided(row, known)
         return [] if certain else left
-
-    async def _all(
-        self, waiting: Iterator[RowFacts], player: Player, decided: Decided, done: Callable[[], None]
-    ) -> None:
-        async def worker() -> None:
-            for row in waiting:  # shared: each takes the next one
-                await self._question(row, player, decided)
-                done()
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(self.config.concurrency):
-                    tasks.create_task(worker())
-        except ExceptionGroup as problems:
-            raise problems.exceptions[0] from None
 
     async def _question(self, row: RowFacts, player: Player, decided: Decided) -> None:
         sample = await asyncio.to_thread(self.load, row)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from vtcli import rewards
 from vtcli.envs.claims import Claims
-from vtcli.errors import VtcliError
 from vtcli.protocols import Chat, DecodedTurn, Env, HasSyntax, OpenEnv, Policy, Request, Reward, Syntax
+from vtcli.rollout import workers
 from vtcli.rollout.admission import Admission
 from vtcli.rollout.clock import Clock
 from vtcli.rollout.loop import GroupRequest, Limits, RolloutRequest, rollout
@@ -82,7 +82,7 @@ class Stream:
         """
         run = _Run(self, sum(request.size for request in requests.values()))
         begin, before = time.perf_counter(), run.clock.read()
-        async with _mendable(), asyncio.TaskGroup() as tasks:
+        async with workers.one_error(), asyncio.TaskGroup() as tasks:
             for place, request in requests.items():
                 members = [tasks.create_task(run.member(member)) for member in request.members]
                 run.members += members
@@ -104,15 +104,12 @@ class Stream:
         Raises:
             VtcliError: what the user has to mend. Nothing goes on in the background then.
         """
-        run, room = _Run(self, len(requests)), asyncio.Semaphore(concurrency)
+        run = _Run(self, len(requests))
 
         async def one(request: RolloutRequest) -> None:
-            async with room:
-                await finished(*await run.member(request))
+            await finished(*await run.member(request))
 
-        async with _mendable(), asyncio.TaskGroup() as tasks:
-            for request in requests:
-                tasks.create_task(one(request))
+        await workers.each(requests, one, concurrency)
 
 
 _Member = asyncio.Task[tuple[Trajectory, Signals]]
@@ -232,19 +229,3 @@ class _World:
     async def close(self) -> None:
         with self._clock.during("env"):
             await self._env.close()
-
-
-@asynccontextmanager
-async def _mendable() -> AsyncGenerator[None]:
-    """Raises one of several failures alone: one that the user can mend, if there is one."""
-    try:
-        yield
-    except BaseExceptionGroup as problems:
-        raise _first(problems) from None
-
-
-def _first(problems: BaseExceptionGroup) -> BaseException:
-    flat: list[BaseException] = []
-    for problem in problems.exceptions:
-        flat.append(_first(problem) if isinstance(problem, BaseExceptionGroup) else problem)
-    return next((problem for problem in flat if isinstance(problem, VtcliError)), flat[0])

@@ -6,9 +6,8 @@ again only for turns that are not in the file of replies.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -23,6 +22,7 @@ from vtcli.errors import ConfigError
 from vtcli.filters.demonstrations import DemoType, Keep, demo_type, in_shares, quality, require_types, why_dropped
 from vtcli.progress import RowBars
 from vtcli.protocols import DecodedTurn, Env, HasSyntax, Policy, Sampling, Syntax
+from vtcli.rollout import workers
 from vtcli.rollout.loop import MAX_TEMPERATURE, GroupRequest, Limits, RolloutRequest, derive_seed, rollout
 from vtcli.schema import EnvTurn, ImageRef, Observation, Sample, Signals, Stop, Trajectory
 from vtcli.signals.measuring import SignalMeter
@@ -157,7 +157,18 @@ class Distiller:
         try:
             with RowBars() as bars:
                 bars.begin("rows", len(samples), len(samples) - len(todo))
-                await self._all(iter(todo), teacher, lambda: bars.advance("rows"))
+
+                async def played(sample: Sample) -> None:
+                    if self.stopped:
+                        return
+                    try:
+                        await self._row(sample, teacher)
+                    except BudgetSpentError as error:
+                        self.stopped = str(error)
+                    else:
+                        bars.advance("rows")
+
+                await workers.each(todo, played, self.settings.concurrency)
         finally:
             await teacher.close()
 
@@ -210,23 +221,6 @@ class Distiller:
         """True for a row whose first call is made to fail: as many as ``errors`` says, by a seed of their own."""
         drawn = derive_seed(self.seed, "errors", sample.id) % 1_000_000 / 1_000_000
         return bool(sample.images) and drawn < self.settings.errors
-
-    async def _all(self, waiting: Iterator[Sample], teacher: OpenTeacher, done: Callable[[], None]) -> None:
-        async def worker() -> None:
-            for sample in waiting:  # shared: each takes the next one
-                try:
-                    await self._row(sample, teacher)
-                except BudgetSpentError as error:
-                    self.stopped = str(error)
-                    return
-                done()
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(self.settings.concurrency):
-                    tasks.create_task(worker())
-        except ExceptionGroup as problems:
-            raise problems.exceptions[0] from None
 
     async def _row(self, sample: Sample, teacher: OpenTeacher) -> None:
         wanted = GroupRequest(sample, self.settings.tries, self.seed, Sampling(self.settings.temperature)).members

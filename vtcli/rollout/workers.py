@@ -1,0 +1,42 @@
+"""Items done by some workers at a time, and one error out of several."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from vtcli.errors import VtcliError
+
+T = TypeVar("T")
+
+
+async def each(items: Sequence[T], work: Callable[[T], Awaitable[None]], workers: int) -> None:
+    """Does the work of every item, at most ``workers`` at a time and in their order. An error ends the others, and is
+    raised as by ``one_error``."""
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:  # shared: each takes the next one
+            await work(item)
+
+    async with one_error(), asyncio.TaskGroup() as tasks:
+        for _ in range(min(workers, len(items))):
+            tasks.create_task(worker())
+
+
+@asynccontextmanager
+async def one_error() -> AsyncGenerator[None]:
+    """Raises one of several failures alone: one that the user can mend, if there is one."""
+    try:
+        yield
+    except BaseExceptionGroup as problems:
+        raise _first(problems) from None
+
+
+def _first(problems: BaseExceptionGroup) -> BaseException:
+    flat: list[BaseException] = []
+    for problem in problems.exceptions:
+        flat.append(_first(problem) if isinstance(problem, BaseExceptionGroup) else problem)
+    return next((problem for problem in flat if isinstance(problem, VtcliError)), flat[0])
