@@ -61,6 +61,8 @@ def test_a_macro_average_resamples_both_models_together() -> None:
 def test_clusters_are_resampled_whole() -> None:
     pair = pairs("BBAAAA", "BBBBBA", cluster="category")["choices", "all"]
     assert (pair.n, pair.p) == (2, None)
+    pair = pairs("BBAAAA", "BBBBBA", cluster="category")["choices", "b"]
+    assert (pair.n, pair.p) == (1, None)
 
 
 def test_judged_figures_are_compared_where_one_judge_ruled() -> None:

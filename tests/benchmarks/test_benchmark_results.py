@@ -164,6 +164,14 @@ def test_rows_of_one_cluster_are_drawn_together() -> None:
     assert result.figures[0].estimate.n == 1 and result.figures[0].estimate.low is None
 
 
+def test_the_number_of_clusters_is_that_of_the_figure() -> None:
+    """Forty questions in two orders each, ten of them of category a."""
+    truths = [{"category": "a" if n < 10 else "b"} for n in range(40)]
+    answers = [GradedAnswer(f"{n}-{k}", str(n), n % 2, "", "", truth) for n, truth in enumerate(truths) for k in (0, 1)]
+    found = results.figures_of("hrbench", "choices", aggregates.by(answers, key="category"), answers, seed=0)
+    assert {f.name: (f.estimate.n, f.answers) for f in found} == {"all": (40, 80), "a": (10, 20), "b": (30, 60)}
+
+
 def test_clusters_that_are_all_the_same_have_no_interval() -> None:
     result = results.result("vstar", shipped()["vstar"], [scored(n, "A") for n in range(4)], SETTING, seed=0)
     assert result is not None

@@ -26,6 +26,11 @@ def cluster_sums(clusters: Sequence[Hashable], terms: Floats) -> Floats:
     return sums
 
 
+def with_terms(sums: Floats) -> int:
+    """The number of clusters that a statistic rests on; of a category's figure, those of other categories have none."""
+    return int(sums.any(axis=1).sum())
+
+
 def interval(sums: Floats, statistic: Statistic, seed: int) -> tuple[float, float] | None:
     """Percentile interval of a statistic over clusters drawn with replacement; ``sums`` (C, K).
 

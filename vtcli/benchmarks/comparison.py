@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vtcli.algo.clusters import METHOD, cluster_sums, interval
+from vtcli.algo.clusters import METHOD, cluster_sums, interval, with_terms
 from vtcli.algo.metrics import Floats, paired
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
@@ -93,4 +93,4 @@ def _difference(
     sums = cluster_sums([*clusters[0], *clusters[1]], np.concatenate(blocks))
     low, high = interval(sums, statistic, seed) or (math.nan, math.nan)
     known = math.isfinite(low) and low != high
-    return low if known else None, high if known else None, None, len(sums), METHOD
+    return low if known else None, high if known else None, None, with_terms(sums), METHOD

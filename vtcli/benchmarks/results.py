@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vtcli.algo.clusters import cluster_sums, interval
+from vtcli.algo.clusters import cluster_sums, interval, with_terms
 from vtcli.algo.metrics import Estimate, wilson
 from vtcli.benchmarks.aggregates import Figure, GradedAnswer, mean
 from vtcli.benchmarks.benchmark import Benchmark, PublishedRow
@@ -159,7 +159,7 @@ def figures_of(
             bounds = interval(sums, figure.statistic, seed) or (None, None)
             if bounds[0] == bounds[1]:  # all clusters are the same: resampling says nothing about others
                 bounds = (None, None)
-            estimate = Estimate(value, *bounds, len(sums), "bootstrap of clusters", seed)
+            estimate = Estimate(value, *bounds, with_terms(sums), "bootstrap of clusters", seed)
         yield BenchmarkFigure(name, score, figure.name, estimate, figure.count)
 
 
