@@ -157,8 +157,8 @@ def test_the_evidence_that_codev_needs_is_asked_of_the_oracle_and_kept_with_the_
 
 
 def test_a_toolsrl_reward_does_not_ask_for_evidence(home: Path) -> None:
-    made = judge(home, signals={**PURE, "evidence": evidence.measure})
-    assert all("evidence" not in s.signals.values for s in scores(made).values())
+    found = scores(judge(home, signals={**PURE, "evidence": evidence.measure}))
+    assert len(found) == 16 and all("evidence" not in s.signals.values for s in found.values())
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def with_evidence(home: Path, path: Path, values: Mapping[str, list[float | None
     return str(path)
 
 
-def test_two_judges_are_compared_step_by_step(home: Path, tmp_path: Path) -> None:
+def test_two_judges_are_compared_step_by_step(home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     steps = {f"zoom-{q}/answer/{n}": [1.0] for q in (0, 1) for n in (0, 1, 2)}
     a = with_evidence(home, tmp_path / "strict.jsonl", {**steps, "zoom-0/answer/2": [0.25], "zoom-1/answer/2": [None]})
-    b = with_evidence(home, tmp_path / "mild.jsonl", {**steps, "zoom-1/answer/0": [1.0, 1.0]})
+    b = with_evidence(home, tmp_path / "mild.jsonl", {**steps, "zoom-1/answer/0": [1.0, 1.0], "zoom-0/answer/3": [1.0]})
     made = judge(home, a, mode="agreement", against=b)
     found = json.loads((made.path / "agreement.json").read_text())
     (compared,) = found["signals"]
@@ -274,6 +274,8 @@ def test_two_judges_are_compared_step_by_step(home: Path, tmp_path: Path) -> Non
     assert result["raw"]["value"] == pytest.approx(3 / 4)
     assert result["difference"]["value"] == pytest.approx(-0.75 / 4)
     assert result["table"] == [[0, 1], [0, 3]]
+    said = " ".join(capfd.readouterr().err.split())
+    assert "Left out are 0 trajectories of a alone and 1 of b alone." in said
 
 
 def test_a_judge_is_compared_with_the_oracle(home: Path, tmp_path: Path) -> None:

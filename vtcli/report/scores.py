@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from vtcli.algo.metrics import Estimate, bootstrap
+from vtcli.algo.metrics import Estimate, estimate
 from vtcli.report import templates
 from vtcli.report.cells import EMPTY, estimate_cell, number
 from vtcli.report.printing import Cell, Table
@@ -36,12 +36,14 @@ def _note(scores: Sequence[Score]) -> str:
     shown = ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())[:6])
     reasons = Counter(s.reason for s in scores if s.reason)
     why = "".join(f" {count} are unscored: {reason}." for reason, count in reasons.most_common(4))
-    return f"Means over questions with 95 % intervals. Groups by size: {shown}.{why}"
+    return (
+        f"Totals are means over questions with 95 % intervals, parts over trajectories. Groups by size: {shown}.{why}"
+    )
 
 
 def _line(task: str, scores: Sequence[Score], parts: Sequence[str], seed: int) -> tuple[Cell, ...]:
     values = per_question(scores)
-    total = bootstrap([values[k] for k in sorted(values)], seed) if values else None
+    total = estimate([values[k] for k in sorted(values)], seed) if values else None
     missing = sum(s.total is None for s in scores)
     means = [_mean([v for s in scores if s.verdict and (v := s.verdict.parts.get(name)) is not None]) for name in parts]
     groups = len({s.group for s in scores})
@@ -69,7 +71,7 @@ def flat(scores: Sequence[Score], seed: int) -> dict[str, float]:
         inside = [s for s in scores if s.trajectory.form == form]
         values = per_question(inside)
         if values:
-            found = bootstrap([values[k] for k in sorted(values)], seed)
+            found = estimate([values[k] for k in sorted(values)], seed)
             figures |= {f"{form}.total": found.value, f"{form}.total.n": float(found.n)}
             if found.low is not None and found.high is not None:
                 figures |= {f"{form}.total.low": found.low, f"{form}.total.high": found.high}
@@ -151,16 +153,19 @@ def _cases(pairs: Sequence[Pair], form: str, brief: bool) -> Table:
 
 def agreement_tables(found: JudgeComparison) -> list[Table]:
     """Of every signal: the figures, and how often a says what where b says what."""
-    return [table for each in found.signals for table in _agreement(each)]
+    alone = f" Left out are {found.only_a} trajectories of a alone and {found.only_b} of b alone."
+    left_out = alone if found.only_a or found.only_b else ""
+    return [table for each in found.signals for table in _agreement(each, left_out)]
 
 
-def _agreement(compared: SignalAgreement) -> list[Table]:
+def _agreement(compared: SignalAgreement, left_out: str) -> list[Table]:
     found = compared.agreement
     by = [f"{side}: {', '.join(names)}. " for side, names in (("a", compared.by_a), ("b", compared.by_b)) if names]
     note = (
         f"{''.join(by)}n = {found.n} that both judged, of {found.questions} questions. Unjudged by a alone "
         f"{found.unjudged_a}, by b alone {found.unjudged_b}, by both {found.unjudged_both}."
         + (f" {compared.uneven} trajectories have another number of steps in a than in b." if compared.uneven else "")
+        + left_out
     )
     measures = (("agreement", found.raw), ("Cohen's kappa", found.kappa), ("mean of a - b", found.difference))
     lines = tuple((Cell(title, head=True), _estimate(value)) for title, value in measures)
