@@ -35,12 +35,13 @@ from vtcli.plan.memory import (
     GIB,
     LIVE_PARAMETERS,
     block_values,
+    cache_row,
     layer_values,
     learner_work,
     longest_patches,
     states,
 )
-from vtcli.plan.steptime import StepInputs, forward_flops, head_flops, text_flops, vision_flops
+from vtcli.plan.steptime import StepInputs, forward_flops, head_flops, learner, text_flops, vision_flops
 
 SEVEN = KNOWN["Qwen2.5-VL-7B"]
 WORK = Workload(prompts=256, learnt=256, group_size=16, steps=400)
@@ -260,6 +261,44 @@ def test_adapters_have_small_states_and_are_merged_into_a_copy() -> None:
     assert plan("1x8xH200", Layout(3, "bfloat16"), work).memory.merged == 0  # in host memory
     with pytest.raises(ConfigError, match="'lm_head' is none of q_proj, k_proj"):
         plan("1x8xH200", Layout(2, "bfloat16"), replace(work, lora_targets=("lm_head",)))
+
+
+def test_what_is_frozen_costs_the_learner_no_gradients() -> None:
+    """On one GPU, so without collectives: text and vision have 4 passes, LoRA 3 and 1, a frozen tower 4 and 1."""
+    constants, layout = Constants(layer_overhead_s=0), Layout(2, "bfloat16", 8192, activation_checkpointing=True)
+    cluster, mean = parse_cluster("1x1xH200", {}), shape(SEVEN, WORK)
+    lora = replace(WORK, lora_rank=16, lora_targets=ALL_TARGETS)
+
+    def seconds(work: Workload) -> float:
+        return learner(StepInputs(SEVEN, work, layout, cluster, mean, constants))
+
+    s = StepInputs(SEVEN, WORK, layout, cluster, mean, constants)
+    vision = vision_flops(SEVEN, mean.patches, mean.image_patches)
+    text = forward_flops(s) - vision
+    pass_s = WORK.learnt * WORK.group_size / s.flops_per_s
+    adam_s = 28 * WORK.updates_per_step / s.bytes_per_s
+    whole, decoder, adapters = SEVEN.parameters, SEVEN.text.parameters, 40_370_176
+    assert seconds(WORK) == pytest.approx((4 * text + 4 * vision) * pass_s + whole * adam_s)
+    assert seconds(lora) == pytest.approx((3 * text + vision) * pass_s + adapters * adam_s)
+    assert seconds(replace(WORK, freeze_vision=True)) == pytest.approx((4 * text + vision) * pass_s + decoder * adam_s)
+
+
+def test_collectives_of_gradients_are_of_what_is_trained() -> None:
+    """Over a link that is slower than all arithmetic, of micro-batches: ZeRO-2 8 N trained and 4 N trained once."""
+    work = replace(WORK, lora_rank=16, lora_targets=ALL_TARGETS)
+    cluster, adapters = parse_cluster("2x1xH200", {}), 40_370_176
+    slow = replace(cluster, gpu=replace(cluster.gpu, link=1e-6))
+    mean, micro = shape(SEVEN, WORK), WORK.learnt * WORK.group_size / 2
+    for stage, of_micro in ((2, 8 * adapters), (3, 4 * SEVEN.parameters + 2 * adapters)):
+        s = StepInputs(SEVEN, work, Layout(stage, "bfloat16", 1), slow, mean, Constants())
+        once = 4 * adapters * work.updates_per_step * (stage == 2)
+        assert learner(s) == pytest.approx((micro * of_micro + once) / s.link_bytes_per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("parallel", "heads"), [(1, 2), (2, 1), (4, 1), (8, 1)])
+def test_a_gpu_of_an_engine_holds_at_least_one_key_value_head(parallel: int, heads: int) -> None:
+    """Two heads of 128 in 36 layers: key and value in bf16."""
+    assert cache_row(KNOWN["Qwen2.5-VL-3B"], Layout(2, "bfloat16", tensor_parallel=parallel)) == 4 * 36 * 128 * heads
 
 
 @pytest.mark.parametrize(

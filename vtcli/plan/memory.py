@@ -142,6 +142,12 @@ def states(
     return weights + gathered, summed + bucket, 0.0, host
 
 
+def cache_row(arch: Architecture, layout: Layout) -> float:
+    """Bytes of a token in the KV cache of one of an engine's GPUs. A key-value head is on one GPU whole; vLLM holds it
+    several times where there are more GPUs than heads."""
+    return layout.bytes * arch.kv_values / min(layout.tensor_parallel, arch.text.kv_heads)
+
+
 def layer_values(arch: Architecture, layout: Layout) -> float:
     """Bytes per token that one decoder layer keeps for its backward pass.
 
@@ -215,7 +221,7 @@ def memory(
     policy = engine_weights + constants.engine_gib * GIB
     cache = max(layout.gpu_memory * cluster.gpu.memory * GIB - policy, 0.0)
     image = arch.tokens(arch.patches(10**5, 10**5, work.min_pixels, work.max_pixels))
-    row = layout.bytes * arch.kv_values / layout.tensor_parallel  # of the cache, per token
+    row = cache_row(arch, layout)
     share = work.trajectories / layout.engines(cluster)  # trajectories per engine
     live = min(layout.live, share, cache / (row * shape.total))
     if cache < row * work.max_tokens:

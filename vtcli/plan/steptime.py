@@ -9,7 +9,7 @@ from vtcli.plan.architecture import Architecture
 from vtcli.plan.constants import Constants
 from vtcli.plan.hardware import Cluster
 from vtcli.plan.job import Layout, Shape, Workload
-from vtcli.plan.memory import Memory, trained
+from vtcli.plan.memory import Memory, cache_row, trained
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,14 @@ def vision_flops(arch: Architecture, patches: float, of_image: float) -> float:
 
 def forward_flops(s: StepInputs) -> float:
     """FLOPs of one trajectory, as the learner computes it."""
-    seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
+    return sum(_flops(s))
+
+
+def _flops(s: StepInputs) -> tuple[float, float]:
+    """The same of the decoder with its head, and of the vision tower."""
     own = text_flops(s.arch, s.shape.total) - (1 - 1 / sharing(s)) * text_flops(s.arch, s.shape.prompt)
-    return own + head_flops(s.arch, s.shape.policy) + seen
+    seen = vision_flops(s.arch, s.shape.patches, s.shape.image_patches)
+    return own + head_flops(s.arch, s.shape.policy), seen
 
 
 def sharing(s: StepInputs) -> float:
@@ -102,8 +107,9 @@ def sharing(s: StepInputs) -> float:
     return max(1.0, min(float(s.work.group_size), (s.layout.batch_tokens - s.shape.prompt) // own))
 
 
-def learner_pass(s: StepInputs, passes: int, trajectories: float, traffic: float) -> float:
-    """Seconds for ``passes`` times the forward pass over a step's trajectories, in micro-batches.
+def learner_pass(s: StepInputs, passes: tuple[int, int], trajectories: float, traffic: float) -> float:
+    """Seconds for ``passes`` times the forward pass over a step's trajectories, in micro-batches: of the decoder, and
+    of the vision tower.
 
     A micro-batch takes the longer of its arithmetic and its collectives (``traffic`` in bytes, overlapped), and an
     overhead per layer.
@@ -111,25 +117,31 @@ def learner_pass(s: StepInputs, passes: int, trajectories: float, traffic: float
     of_row = s.shape.total - (1 - 1 / sharing(s)) * s.shape.prompt  # tokens that are computed
     rows = max(1.0, s.layout.batch_tokens // of_row)  # no row is split
     micro = max(1.0, math.ceil(trajectories / s.learners / rows))
-    compute = passes * forward_flops(s) * trajectories / s.learners / s.flops_per_s
-    layers = s.arch.text.layers + s.arch.vision.depth
-    overhead = s.constants.layer_overhead_s * layers * passes / 4  # calibrated with four passes
+    (of_text, of_vision), (text, vision) = passes, _flops(s)
+    compute = (of_text * text + of_vision * vision) * trajectories / s.learners / s.flops_per_s
+    layers = of_text * s.arch.text.layers + of_vision * s.arch.vision.depth
+    overhead = s.constants.layer_overhead_s * layers / 4  # calibrated with four passes
     return max(compute, micro * traffic / s.link_bytes_per_s) + micro * overhead
 
 
 def learner(s: StepInputs) -> float:
     """The update: forward, backward (twice the forward), forward again with checkpointing; collectives; AdamW.
 
+    Frozen weights (LoRA) have no gradients, which is half of the backward pass. A frozen vision tower has none at all.
+    AdamW and the collectives of gradients count trained parameters.
+
     Per micro-batch ZeRO-2 sums the trained gradients over ranks in fp32 (an all-reduce: each byte goes twice over a
     link; counted in tests/engines/learner/test_deepspeed.py). ZeRO-3 reduces them and gathers the weights for forward
     and backward; ZeRO-0 and 1 reduce once per update (twice the bytes: reduce and gather).
     """
-    size = s.layout.bytes * s.arch.parameters if s.learners > 1 else 0.0
-    traffic = {0: 0.0, 1: 0.0, 2: 8 * trained(s.arch, s.work) if size else 0.0, 3: 3 * size}[s.layout.zero_stage]
+    learnt = trained(s.arch, s.work)
+    whole, part = (s.layout.bytes * count * (s.learners > 1) for count in (s.arch.parameters, learnt))
+    traffic = {0: 0.0, 1: 0.0, 2: 8 * learnt * (s.learners > 1), 3: 2 * whole + part}[s.layout.zero_stage]
     passes = 4 if s.layout.activation_checkpointing else 3
-    work = learner_pass(s, passes, s.work.learnt * s.work.group_size, traffic)
-    once = 0.0 if s.layout.zero_stage == 3 else 2 * size / s.link_bytes_per_s
-    shard = s.arch.parameters / (s.learners if s.layout.zero_stage else 1)
+    each = passes - (s.work.lora_rank > 0), 1 if s.work.frozen_vision else passes
+    work = learner_pass(s, each, s.work.learnt * s.work.group_size, traffic)
+    once = 0.0 if s.layout.zero_stage == 3 else 2 * part / s.link_bytes_per_s
+    shard = learnt / (s.learners if s.layout.zero_stage else 1)
     adam = 28 * shard / s.bytes_per_s  # gradient and three fp32 states read, three written
     if (
         s.layout.offload != "none"
@@ -148,7 +160,7 @@ def logprobs(s: StepInputs) -> float:
     """Forward passes before or beside the update: the learner's own, the reference model's."""
     count = int(s.work.old_logprobs) + int(s.work.reference)
     gathered = s.layout.bytes * s.arch.parameters if s.layout.zero_stage == 3 else 0.0
-    return count * learner_pass(s, 1, s.work.learnt * s.work.group_size, gathered) if count else 0.0
+    return count * learner_pass(s, (1, 1), s.work.learnt * s.work.group_size, gathered) if count else 0.0
 
 
 def images(s: StepInputs) -> float:
@@ -175,7 +187,7 @@ def generation(s: StepInputs, live: float) -> float:
     prefill = (groups * prompt + mine * seen) / (gpus * s.flops_per_s)
     weights = s.layout.bytes * arch.parameters / gpus / s.bytes_per_s
     steps = mine * sh.policy / max(live, 1.0) + sh.longest_policy
-    cache = s.layout.bytes * arch.kv_values * sh.context / gpus / s.bytes_per_s
+    cache = cache_row(arch, s.layout) * sh.context / s.bytes_per_s
     compute = (text_flops(arch, 1, sh.context) + head_flops(arch, 1)) / (gpus * s.flops_per_s)
     return prefill + steps * (weights + s.constants.decode_overhead_s) + mine * sh.policy * (cache + compute)
 
