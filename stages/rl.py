@@ -173,6 +173,7 @@ class Config:
         return BenchmarkQuestions(*asked, tools_of(self.job), self.seed, self.validate.prompts)
 
 
+NAME = "policy"  # of the artifact, without name=
 MAX_PROMPTS, MAX_GROUP = 2**16, 2**12  # of a step, all in memory at once; the papers have 1024 and 16 at most
 PROMPTS_TRIED = 8  # of each form, before the first rollout: whether rl.limits.max_tokens leaves room for an answer
 RUNTIME_KEYS = (  # what changes nothing that is learnt
@@ -191,7 +192,7 @@ def run(config: Config) -> Artifact:
         InputError: data or a model that cannot be used.
         EngineError: an engine that fails, a loss that is not finite, too many broken rollouts.
     """
-    settings = RunSettings.of(config.job, "policy")
+    settings = RunSettings.of(config.job, NAME)
     store = ArtifactStore(settings.home)
     data = require_forms(store.resolve(config.data, "dataset", verify=first_rank()), [p.form for p in config.phases])
     source = source_model(store, config.model, verify=first_rank())
@@ -492,7 +493,7 @@ def _finish(run: _Training) -> Artifact:
         run.learner.load_checkpoint(best)
         export_complete(run.learner, run.start, folder / "best")
     if run.learner.rank != 0:
-        return wait_for_commit(run.stage, rank_alive(0, "the artifact"))
+        return wait_for_commit(run.stage, RunSettings.of(run.config.job, NAME).name, rank_alive(0, "the artifact"))
     run.logs.collect(folder)
     shutil.copytree(run.stage.work / "phases", folder / "phases", dirs_exist_ok=True)
     run.retention.collect(folder / "images", run.learner.world)

@@ -95,6 +95,7 @@ class Config:
         return kind, convert(self.architecture or {}, kind.Architecture, "sft.architecture")
 
 
+NAME = "base"  # of the artifact, without name=
 # These change nothing in what is learnt.
 RUNTIME_KEYS = (
     "sft.data",
@@ -110,7 +111,7 @@ def run(config: Config) -> Artifact:
     Raises:
         InputError: demonstrations or a model that cannot be used.
     """
-    settings = RunSettings.of(config.job, "base")
+    settings = RunSettings.of(config.job, NAME)
     store = ArtifactStore(settings.home)
     data = store.resolve(config.data, "demos", verify=first_rank())
     parents = [data]
@@ -213,7 +214,7 @@ def _train(
         learner.load_checkpoint(best)
         export_complete(learner, family.folder, folder / "best")
     if learner.rank != 0:
-        return wait_for_commit(stage, rank_alive(0, "the artifact"))
+        return wait_for_commit(stage, RunSettings.of(config.job, NAME).name, rank_alive(0, "the artifact"))
     shutil.copyfile(log, folder / "metrics.jsonl")
     counts = {"steps": steps, "rows": schedule.rows, "phase": "sft"} | too_long
     demos = stage.store.resolve(config.data, "demos", verify=False)

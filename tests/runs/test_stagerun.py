@@ -13,7 +13,8 @@ import pytest
 
 from vtcli.errors import ConfigError, InputError
 from vtcli.runs import slurm, track
-from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run
+from vtcli.runs.run import RunSettings, Scope, StageRun, fingerprint, open_run, wait_for_commit
+from vtcli.store import artifacts
 from vtcli.store.artifacts import Artifact
 
 
@@ -206,6 +207,24 @@ def test_other_ranks_see_the_work_but_commit_nothing(tmp_path: Path, monkeypatch
             assert second.work == first.work
             with pytest.raises(InputError, match="first rank"):
                 second.commit(write(first))
+
+
+def test_other_ranks_find_what_the_first_has_made_without_hashing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older artifact of other files, and a store whose other names nobody has to read."""
+    make(tmp_path)
+    make(tmp_path, {"synth": {"n": 2}}, name="other")
+    with open_run(settings(tmp_path), "rl", "model", {}, []) as first:
+        monkeypatch.setenv("RANK", "1")
+        with open_run(settings(tmp_path), "rl", "model", {}, []) as second:
+            made = first.commit(write(first, "y"))
+            read = list[str]()
+            load = artifacts.load
+            monkeypatch.setattr(artifacts, "load", lambda path: (read.append(path.parent.name), load(path))[1])
+            monkeypatch.setattr(artifacts, "file_problems", None)
+            assert wait_for_commit(second, "charts", lambda: None) == made
+            assert read == ["charts", "charts"]
 
 
 def test_a_requeued_job_waits_for_its_earlier_self(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

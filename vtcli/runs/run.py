@@ -332,16 +332,18 @@ def _link(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def wait_for_commit(run: StageRun, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
-    """The other ranks' view of what the first rank commits. ``alive`` raises once the first rank is given up."""
+def wait_for_commit(run: StageRun, name: str, alive: Callable[[], None], pause_s: float = 0.5) -> Artifact:
+    """The other ranks' view of what the first rank commits under ``name``, which has just hashed it. ``alive`` raises
+    once the first rank is given up."""
     while True:
         problem: Exception | None = None
         try:
             alive()
         except Exception as error:  # it may have ended because it was done
             problem = error
-        if (artifact := run.store.find(run.identity.fingerprint)) is not None:
-            return artifact
+        made = [a for a in run.store.ls(name) if a.manifest.fingerprint == run.identity.fingerprint]
+        if made:
+            return made[-1]
         if problem is not None:
             raise problem
         time.sleep(pause_s)

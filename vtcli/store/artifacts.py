@@ -177,9 +177,9 @@ class ArtifactStore:
             )
         return artifact
 
-    def ls(self) -> list[Artifact]:
-        """Every readable artifact, by name and version. Unreadable ones are in ``damaged``."""
-        return self._scan()[0]
+    def ls(self, name: str | None = None) -> list[Artifact]:
+        """Every readable artifact (of ``name`` alone), by name and version. Unreadable ones are in ``damaged``."""
+        return self._scan(name)[0]
 
     def damaged(self) -> list[str]:
         """One line for every version whose manifest cannot be read."""
@@ -277,13 +277,14 @@ class ArtifactStore:
         """Held while a version is put in place or drafts are cleared."""
         return disk.locked(self.root / name / ".lock", COMMIT_WAIT_S, f"commits to the artifact {name}")
 
-    def _scan(self) -> tuple[list[Artifact], list[str]]:
+    def _scan(self, name: str | None = None) -> tuple[list[Artifact], list[str]]:
         good: list[Artifact] = []
         bad: list[str] = []
         if not self.root.exists():
             return good, bad
         with disk.checked(self.root, "list"):
-            folders = sorted(f for f in self.root.iterdir() if f.is_dir() and _NAME.fullmatch(f.name))
+            every = self.root.iterdir() if name is None else [self.root / name]
+            folders = sorted(f for f in every if f.is_dir() and _NAME.fullmatch(f.name))
             for path in (f / f"v{version}" for f in folders for version in sorted(_versions(f))):
                 try:
                     good.append(load(path))
