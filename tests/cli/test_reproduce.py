@@ -20,13 +20,14 @@ from PIL import Image
 
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.cli import cost
-from vtcli.cli.reproduction import runs, tables
+from vtcli.cli.reproduction import checks, runs, tables
 from vtcli.cli.reproduction.bill import beside_rl
 from vtcli.cli.reproduction.checks import CheckResult, DryRun
 from vtcli.cli.reproduction.graph import PAPERS, PaperCommand, Reproduction, shipped, steps
 from vtcli.config import compose
 from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
+from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import ArtifactStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,6 +221,26 @@ def own_rows(folder: Path, *images: str) -> Path:
     (folder / "my" / "data").mkdir(parents=True)
     (folder / "my" / "data" / "photos.yaml").write_text(json.dumps(data))
     return folder / "my"
+
+
+def test_a_dry_run_tries_the_rubrics_of_signals_and_of_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+
+    async def start(self: SignalMeter, *, eager: bool = True) -> None:
+        tried.extend(self.rubrics)
+
+    monkeypatch.setattr(SignalMeter, "start", start)
+    asked = Reproduction("codev", "tiny", judge="http://127.0.0.1:9/v1", judge_model="J")
+    (result,) = DryRun(asked, steps(asked), None, True)._judge()
+    assert result.ok
+    assert tried == ["codev_evidence", "codev_faithful", "deepeyes_answer"]
+
+
+def test_data_that_take_too_long_stop_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "DATA_TIMEOUT_S", 0.01)
+    asked = Reproduction("deepeyes", "tiny", data="photos", config_dir=own_rows(tmp_path, "there.png"))
+    (result,) = DryRun(asked, steps(asked), None, True)._data()
+    assert result.ok is False and "photos: its first rows are not there after 0 s; `vtcli synth" in result.said
 
 
 @pytest.mark.slow

@@ -120,7 +120,11 @@ class DryRun:
             raise ConfigError(f"{self.asked.data}: rl trains on the form {lacking[0]}: add it to forms of its tasks")
         with tempfile.TemporaryDirectory() as folder:
             line = [sys.executable, "-m", "vtcli", "synth", *step.argv({}), "synth.preview=3", f"home={folder}"]
-            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S)
+            try:
+                done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=DATA_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                said = f"{self.asked.data}: its first rows are not there after {DATA_TIMEOUT_S:.0f} s; "
+                return CheckResult("data", False, f"{said}`{step.line({})} --preview 3` shows how far they come")
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         counts = re.search(r"(\d+) rows, (\d+) of them bad", last)
         if done.returncode or counts is None:
@@ -154,7 +158,8 @@ class DryRun:
     def _judge(self) -> Iterator[CheckResult]:
         config: Any = compose.build(stage_parts("eval")[0], compose.load("eval", self._step("eval").argv({})))
         with tempfile.TemporaryDirectory() as folder:
-            meter = SignalMeter(config.signals.values(), config.judge, ImageStore(folder), Path(folder))
+            signals = (config.signals | config.metrics).values()
+            meter = SignalMeter(signals, config.judge, ImageStore(folder), Path(folder))
             if self.asked.judge is None:
                 own = self.asked.data is not None
                 said = "the oracle, which rules from the truth of generated data"
