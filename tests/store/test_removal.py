@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from vtcli.cli.artifacts import app
 from vtcli.errors import InputError
-from vtcli.store import disk
+from vtcli.store import disk, removal
 from vtcli.store.artifacts import Artifact, ArtifactStore
 from vtcli.store.manifest import file_problems, load
 from vtcli.store.removal import clear, dependants, leftovers, remove
@@ -52,6 +52,18 @@ def test_what_others_were_made_from_goes_only_with_them(store: ArtifactStore) ->
     assert refs(store.ls()) == ["alone:v1", "other:v1"] and not store.damaged()
     with pytest.raises(InputError, match="There is no artifact data:v1"):
         remove(store, ["data:v1"], with_dependants=False)
+
+
+@pytest.mark.parametrize("chosen", [["data:v1"], ["data:v1", "policy:v1"]])
+def test_children_go_before_their_parents(
+    chosen: list[str], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name the report, of data and policy, would go after the policy."""
+    make(store, "a-report", store.resolve("policy:v1"), store.resolve("data:v1"))
+    gone = list[str]()
+    monkeypatch.setattr(removal, "_remove", lambda store, artifact: gone.append(artifact.ref))
+    remove(store, chosen, with_dependants=True)
+    assert gone == ["a-report:v1", "policy:v1", "base:v1", "data:v1"]
 
 
 def test_the_number_of_a_removed_version_does_not_come_back(store: ArtifactStore) -> None:

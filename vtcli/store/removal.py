@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from vtcli.errors import InputError
@@ -37,7 +38,8 @@ def dependants(store: ArtifactStore, chosen: Sequence[Artifact]) -> list[Artifac
 
 
 def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry_run: bool = False) -> list[Artifact]:
-    """Removes artifacts and returns them. Their numbers are not used again.
+    """Removes artifacts and returns them. Their numbers are not used again. What was made from others goes before them,
+    so that a killed process leaves no artifact without its parents.
 
     Raises ``InputError`` for one that does not exist, and where others were made from them unless ``with_dependants``.
     """
@@ -51,9 +53,11 @@ def remove(store: ArtifactStore, refs: Sequence[str], with_dependants: bool, dry
             f"{', '.join(a.ref for a in chosen)}, and would lose {'its' if len(others) == 1 else 'their'} lineage. "
             "--with-dependants removes them as well; nothing was removed."
         )
-    for artifact in [] if dry_run else [*reversed(others), *chosen]:
-        _remove(store, artifact)
-    return [*chosen, *others]
+    found = {(a.ref, a.digest): a for a in (*chosen, *others)}
+    parents = {key: [up for p in a.manifest.parents if (up := (p.ref, p.digest)) in found] for key, a in found.items()}
+    for key in [] if dry_run else reversed([*TopologicalSorter(parents).static_order()]):
+        _remove(store, found[key])
+    return list(found.values())
 
 
 def _remove(store: ArtifactStore, artifact: Artifact) -> None:
