@@ -18,6 +18,7 @@ from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.report.content import Evaluation
 from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.removal import remove
 
 MAPS = compose.options("map")
 
@@ -146,6 +147,18 @@ def test_the_table_pairs_the_first_arm_with_the_others_and_the_figure_is_a_pictu
         assert len(picture.convert("RGB").getcolors(10**6) or []) > 50  # lines, marks and letters
     with pytest.raises(InputError, match="has no report of this map"):
         results.outcomes(asked, grid.plan("m", asked, (0,)), tmp_path)
+    assert lines[-2:] == ["", results.NOTE]
+
+
+def test_reports_that_were_removed_are_left_out(tmp_path: Path) -> None:
+    asked, store = made(), ArtifactStore(tmp_path)
+    plan = grid.plan("m", asked, (0,))
+    with store.draft(next(iter(plan.places)), "report", seed=0) as draft:
+        (draft.path / "report.html").write_text("-")
+        report = draft.commit()
+    remove(store, [report.ref], with_dependants=False)
+    with pytest.raises(InputError, match="has no report of this map"):
+        results.outcomes(asked, plan, tmp_path)
 
 
 @pytest.mark.slow

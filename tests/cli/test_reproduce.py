@@ -29,6 +29,7 @@ from vtcli.config.binding import convert
 from vtcli.errors import ConfigError, InputError
 from vtcli.signals.measuring import SignalMeter
 from vtcli.store.artifacts import ArtifactStore
+from vtcli.store.removal import remove
 
 ROOT = Path(__file__).resolve().parents[2]
 REPRODUCE = (ROOT / "docs" / "reproduce.md").read_text()
@@ -289,6 +290,10 @@ def test_the_table_puts_figures_beside_what_the_paper_prints(tmp_path: Path) -> 
     text = tables.markdown(asked, tables.lines(asked, made, tmp_path))
     assert "| V*, all (choices) | CodeV-7B-RL 84.8 | 50.0 | 75.0 | 85.0 | 80.0 |" in text
     unfinished = made | {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}
+    with store.draft("codev-tiny-report-s2", "report", seed=0) as draft:
+        (draft.path / "benchmarks.json").write_text("{}")
+        draft.commit()
+    remove(store, ["codev-tiny-report-s2:v1"], with_dependants=False)
     assert tables.markdown(asked, tables.lines(asked, unfinished, tmp_path)) == text
     with pytest.raises(InputError, match=r"has no report of codev-tiny: the same command without --table"):
         tables.lines(asked, {"codev-tiny-report-s2": "codev-tiny-report-s2@latest"}, tmp_path)

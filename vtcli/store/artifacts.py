@@ -258,6 +258,10 @@ class ArtifactStore:
                 shutil.rmtree(path, ignore_errors=True)
                 held.unlink(missing_ok=True)
 
+    def has(self, name: str) -> bool:
+        """True if a version of the name is there. Its folder outlives them all."""
+        return bool(_versions(self.root / name))
+
     def newest(self, name: str) -> list[Artifact]:
         """The newest version of a name, where there is one that can be read."""
         try:

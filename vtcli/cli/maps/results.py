@@ -25,6 +25,9 @@ BEFORE = "before"
 SEED = 0
 """Of the intervals' bootstrap."""
 
+NOTE = "Intervals are over questions, those of all seeds together: they leave out how much training runs differ."
+"""Two or three seeds are too few for an interval over seeds."""
+
 COLOURS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "black")
 """Of arms: matplotlib's without its grey, which is that of ``BEFORE``."""
 
@@ -68,7 +71,7 @@ def outcomes(asked: Map, found: MapPlan, home: Path) -> list[ArmOutcome]:
     seeds = dict[tuple[tuple[AxisValue, ...], str], list[int]]()
     continued = dict[tuple[tuple[AxisValue, ...], str], list[Continuation]]()
     for name, place in found.places.items():
-        if not (home / name).is_dir():
+        if not store.has(name):
             continue
         report = store.resolve(f"{name}@latest", "report", verify=False)
         probe, arm = report.path / "probe.jsonl", place.arm or BEFORE
@@ -106,7 +109,7 @@ def markdown(asked: Map, found: Sequence[ArmOutcome]) -> str:
         seeds = ", ".join(map(str, one.seeds))
         cells = [*map(str, one.place), one.arm, seeds, *(_plain(one.estimate(m)) for m in asked.measures)]
         lines.append([*cells, *(_plain(c, "+") for c in other)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", NOTE, ""])
 
 
 def _plain(found: Estimate | Comparison | None, sign: str = "") -> str:

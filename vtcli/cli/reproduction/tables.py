@@ -38,7 +38,7 @@ def lines(asked: Reproduction, made: Mapping[str, str], home: Path) -> list[Line
     store, found = ArtifactStore(home), dict[str, Line]()
     for makes, ref in made.items():
         kind, _, seed = makes.removeprefix(f"{asked.prefix}-").partition("-s")
-        if kind not in ("before", "report") or not (home / makes).is_dir():
+        if kind not in ("before", "report") or not store.has(makes):
             continue
         for name, value, printed in _figures(store.resolve(ref, "report", verify=False), PAPERS.get(asked.recipe)):
             line = found.setdefault(name, Line(name, printed, [], {}))
