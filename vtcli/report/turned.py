@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from vtcli.algo.clusters import cluster_sums, interval
-from vtcli.algo.metrics import Estimate, Floats
+from vtcli.algo.buckets import macro
+from vtcli.algo.metrics import Estimate
 from vtcli.benchmarks.aggregates import GradedAnswer
 from vtcli.benchmarks.benchmark import Benchmark
 from vtcli.benchmarks.results import BenchmarkResult, answered, graded
@@ -86,21 +85,10 @@ def _graded(name: str, benchmark: Benchmark, run: BenchmarkRun) -> list[tuple[st
 
 def mean_of(groups: Sequence[Sequence[tuple[str, GradedAnswer]]], seed: int) -> Estimate:
     """The mean of the groups' means. Rows with one key are one cluster, in whichever groups they are."""
-    keys = [key for rows in groups for key, _ in rows]
-    terms = np.zeros((len(keys), 2 * len(groups)))
-    for at, (number, score) in enumerate((n, o.score) for n, rows in enumerate(groups) for _, o in rows):
-        terms[at, 2 * number : 2 * number + 2] = score, 1.0
-    sums = cluster_sums(keys, terms)
-
-    def statistic(drawn: Floats) -> Floats:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (drawn[:, 0::2] / drawn[:, 1::2]).mean(axis=1)
-
-    bounds = interval(sums, statistic, seed) or (None, None)
-    if bounds[0] == bounds[1]:  # all rows are the same: resampling says nothing about others
-        bounds = (None, None)
-    value = float(statistic(sums.sum(axis=0, keepdims=True))[0])
-    return Estimate(value, *bounds, len(sums), "bootstrap of questions", seed)
+    found = macro({str(n): [(key, o.score) for key, o in rows] for n, rows in enumerate(groups)}, seed)
+    assert found is not None  # no group is empty
+    # All rows are the same: resampling says nothing about others.
+    return replace(found, low=None, high=None) if found.low == found.high else found
 
 
 def _printed(benchmarks: Mapping[str, Benchmark]) -> dict[tuple[str, str], dict[str, float]]:
