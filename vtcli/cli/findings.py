@@ -155,7 +155,11 @@ def version_of(distribution: str) -> str | None:
 
 
 def _probe(topic: str) -> Finding:
-    program, advice = PROBES[topic]
+    return _tried(topic, *PROBES[topic])
+
+
+def _tried(topic: str, program: str, advice: str) -> Finding:
+    """The last line that a program prints in a process of its own."""
     env = {**os.environ, "DS_ACCELERATOR": "cpu"} if topic == "deepspeed" and not gpus() else dict(os.environ)
     try:
         done = subprocess.run(
@@ -181,21 +185,15 @@ SANDBOX = (
 
 def _sandbox() -> Finding:
     """Probes the confinement of code that a model wrote (``vtcli.sandbox.confinement.probes``)."""
-    topic = SANDBOX_TOPIC
-    try:
-        command = [sys.executable, "-W", "ignore", "-c", SANDBOX]
-        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=TRY_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return Finding(topic, "broken", f"no answer in {TRY_TIMEOUT_S:.0f} s", "`vtcli sandbox show` has the details")
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return Finding(topic, "broken", last[0][:200], "`vtcli sandbox show` has the details")
-    tier, _, line = done.stdout.strip().rpartition("\n")[2].partition("\t")
+    found = _tried(SANDBOX_TOPIC, SANDBOX, "`vtcli sandbox show` has the details")
+    if found.state != "ok":
+        return found
+    tier, _, line = found.found.partition("\t")
     advice = {
         "full": "",
         "landlock": "works; `vtcli sandbox show` says what tier full needs",
     }.get(tier, "code is not run here unless the config names an outer boundary; see `vtcli sandbox show`")
-    return Finding(topic, "ok" if tier in ("full", "landlock") else "absent", line, advice)
+    return Finding(SANDBOX_TOPIC, "ok" if tier in ("full", "landlock") else "absent", line, advice)
 
 
 def _vllm() -> Finding:
