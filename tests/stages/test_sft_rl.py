@@ -51,7 +51,7 @@ def test_every_stage_leaves_its_artifact(home: Path) -> None:
         assert line.get("logprob_gap_max", 0.0) < 1e-4  # policy and learner agree
     scored = list(read(policy.path / "trajectories.jsonl", Scored))
     assert [s.trajectory.sample.form for s in scored] == ["tool"] * 6 + ["answer"] * 6
-    assert all(s.trajectory.error is None for s in scored)
+    assert [s.trajectory.error for s in scored] == [None] * 12
     assert {p.ref for p in policy.manifest.parents} == {"data:v1", "base:v1"}
     assert {p.ref for p in base.manifest.parents} == {"demos:v1"}
     assert store.resolve("demos@latest", "demos").manifest.seed == 0
@@ -87,7 +87,7 @@ def test_two_ranks_roll_out_and_learn_the_same_as_one(home: Path) -> None:
             found.setdefault((sample.id, sample.form), []).append(tokens)
         return found
 
-    assert all(line["updated"] for line in lines(one / "metrics.jsonl"))  # else equal weights would say nothing
+    assert [line["updated"] for line in lines(one / "metrics.jsonl")] == [1, 1]  # else equal weights would say nothing
     halves = [two / "trajectories.jsonl", two / "trajectories-1.jsonl"]
     assert [len(lines(half)) for half in halves] == [8, 4]  # 2 phases × 2 prompts and 1 prompt × group of 2
     assert sampled(*halves) == sampled(one / "trajectories.jsonl")
@@ -121,7 +121,8 @@ def test_eval_reads_what_rl_made(home: Path) -> None:
 def test_a_killed_run_ends_as_if_it_had_not_been(home: Path, stage: str, arguments: list[str], name: str) -> None:
     again = [*arguments, "reuse=false"]
     kill_after_checkpoint(home, stage, again)
-    assert all(line["updated"] for line in lines(home / name / "v1" / "metrics.jsonl"))
+    updated = [line["updated"] for line in lines(home / name / "v1" / "metrics.jsonl")]
+    assert len(updated) >= 2 and all(updated)
     assert not (home / name / "v2").exists()
     (work,) = (home / ".work").glob(f"{stage}-*/")
     (work / "model").mkdir()
