@@ -313,8 +313,8 @@ def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
 
 @contextmanager
 def _until_told(end: Callable[[], None]) -> Generator[None]:
-    """The first SIGTERM or Ctrl-C calls ``end``. One that comes more than ``SAME_REQUEST_S`` later ends the process as
-    anywhere else: Slurm tells the processes of a step to end, and so does its srun."""
+    """The first SIGTERM or Ctrl-C calls ``end``; one more than ``SAME_REQUEST_S`` later ends the process as anywhere
+    else. Slurm tells the processes of a step to end, and its srun tells them again."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     first: float | None = None
 
