@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vtcli.errors import ConfigError
-from vtcli.rewards import verdicts
+from vtcli.rewards import require_finite, verdicts
 from vtcli.schema import Signals, Verdict
 
 GROUP = [Signals({"a": 1.0}), Signals({"a": 2.0})]
@@ -31,3 +31,10 @@ def test_a_verdict_or_none_for_each_is_taken() -> None:
 def test_anything_else_names_the_reward(found: list[Any], given: str) -> None:
     with pytest.raises(ConfigError, match=rf"the reward \S*test_own\.own {given}; expected a Verdict or None for each"):
         verdicts(partial(own, found=found), GROUP)
+
+
+@pytest.mark.parametrize("found", [Verdict(float("nan"), {"a": 1.0}), Verdict(1.0, {}, (0.0, float("inf")))])
+def test_a_verdict_that_is_not_finite_names_the_reward(found: Verdict) -> None:
+    with pytest.raises(ConfigError, match=r"the reward \S*test_own\.own gave (nan|inf): Verdict\(.*Expected finite"):
+        require_finite(partial(own, found=[found]), [None, Verdict(1.0, {}), found])
+    require_finite(partial(own, found=[]), [None, Verdict(None, {"a": None}), Verdict(1.0, {}, (0.5,))])

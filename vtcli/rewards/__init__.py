@@ -6,7 +6,8 @@ No reward imports another: what two share stands here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vtcli.errors import ConfigError
@@ -42,13 +43,27 @@ def verdicts(reward: Reward, signals_G: Sequence[Signals]) -> list[Verdict | Non
     found: Any = reward(signals_G)
     wrong = [each for each in found if each is not None and not isinstance(each, Verdict)]
     if wrong or len(found) != len(signals_G):
-        function: Any = getattr(reward, "func", reward)
         given = f"{wrong[0]!r:.60} for one" if wrong else f"{len(found)}"
         raise ConfigError(
-            f"the reward {function.__module__}.{function.__qualname__} gave {given} of {len(signals_G)} trajectories; "
+            f"the reward {_name(reward)} gave {given} of {len(signals_G)} trajectories; "
             "expected a Verdict or None for each"
         )
     return found
+
+
+def require_finite(reward: Reward, found: Iterable[Verdict | None]) -> None:
+    """Raises ``ConfigError`` for a verdict that no gradient can rest on."""
+    for each in found:
+        values = () if each is None else (each.total, *(each.per_turn or ()))
+        if odd := [value for value in values if value is not None and not math.isfinite(value)]:
+            raise ConfigError(
+                f"the reward {_name(reward)} gave {odd[0]}: {each}. Expected finite numbers, or None without a verdict"
+            )
+
+
+def _name(reward: Reward) -> str:
+    function: Any = getattr(reward, "func", reward)
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def need(signals: Signals, name: str) -> Any:

@@ -158,6 +158,7 @@ class _Run:
         else:
             verdicts = rewards.verdicts(reward, [signals for _, signals in found])
             scored = tuple(Scored(t, s, v) for (t, s), v in zip(found, verdicts, strict=True))
+        rewards.require_finite(reward, (each.verdict for each in scored))
         self.done[place] = group = Group(scored[0].trajectory.sample, scored)
         if full is not None and full(group):
             for member in self.members:

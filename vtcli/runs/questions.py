@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow.parquet as pq
+
 from vtcli.benchmarks.samples import WHOLE, Part
 from vtcli.config.binding import KeyProblem
 from vtcli.errors import InputError
@@ -32,7 +34,8 @@ class Questions:
 
 def require_forms(data: Artifact, forms: Sequence[str]) -> Artifact:
     """The dataset. Raises ``InputError`` where it has no training questions of a form that a phase asks for."""
-    have = sorted(path.name.removesuffix("-train.parquet") for path in data.path.glob("*-train.parquet"))
+    files = [path for path in data.path.glob("*-train.parquet") if pq.read_metadata(path).num_rows]
+    have = sorted(path.name.removesuffix("-train.parquet") for path in files)
     for form in forms:
         if have and form not in have:
             kind = "tool-supervised questions" if form == "tool" else "plain questions"
