@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from vtcli.families.table import Family, open_family
 from vtcli.protocols import Chat, Policy
 from vtcli.rollout.loop import MAX_TEMPERATURE, Limits
 from vtcli.rollout.threads import EventLoop, compute
+from vtcli.runs.ending import end_only_later
 from vtcli.runs.environment import require_environment
 from vtcli.runs.run import RunSettings, Scope, StageRun, open_run
 from vtcli.runs.sources import ModelSource, source_model
@@ -58,9 +58,6 @@ POLL_S = 0.05
 
 END_S = 1.0
 """aiohttp waits for so long, twice, once ``drain_s`` is over."""
-
-SAME_REQUEST_S = 2.0
-"""Signals within it are one request to end, as in ``vtcli.cli.main``."""
 
 
 @dataclass(frozen=True)
@@ -313,20 +310,19 @@ def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
 
 @contextmanager
 def _until_told(end: Callable[[], None]) -> Generator[None]:
+<<<<<<< HEAD
     """The first SIGTERM or Ctrl-C calls ``end``; one more than ``SAME_REQUEST_S`` later ends the process as anywhere
     else. Slurm tells the processes of a step to end, and its srun tells them again."""
+=======
+    """The first SIGTERM or Ctrl-C calls ``end``; a later one ends the process as anywhere else."""
+>>>>>>> ccaef17d (A server that has drained ends well at a repeated signal, too)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    first: float | None = None
 
     def told(number: int, frame: object) -> None:
-        nonlocal first
-        del frame
-        if first is None:
-            first = time.monotonic()
-            end()
-        elif time.monotonic() - first > SAME_REQUEST_S:
-            signal.signal(number, before[signal.Signals(number)])
-            os.kill(os.getpid(), number)
+        del number, frame
+        for each, handler in before.items():
+            end_only_later(each, handler)
+        end()
 
     for number in before:
         signal.signal(number, told)
@@ -334,4 +330,7 @@ def _until_told(end: Callable[[], None]) -> Generator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is told:
+                signal.signal(number, handler)
+            else:  # an idle server is here before a second signal is
+                end_only_later(number)

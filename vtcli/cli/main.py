@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import sysconfig
-import time
 import traceback
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -20,9 +19,9 @@ from vtcli.cli import artifacts, benchmarks, config, doctor, plan, reproduce, sa
 from vtcli.cli.console import say
 from vtcli.cli.maps import command as maps
 from vtcli.errors import VtcliError
+from vtcli.runs.ending import end_only_later
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
-SAME_REQUEST_S = 2.0
 
 app = typer.Typer(
     help="Train vision-language models to think with images: synth → filter → sft → rl → eval → judge.",
@@ -58,7 +57,7 @@ def main() -> None:
     finally:  # what closes at the end of Python is not cut off; an exception there would be a traceback
         for number, own in ((signal.SIGTERM, _terminate), (signal.SIGINT, signal.default_int_handler)):
             if signal.getsignal(number) is own:
-                _end_only_later(number)
+                end_only_later(number)
 
 
 def _leave(code: list[int]) -> None:
@@ -91,24 +90,8 @@ def _run() -> None:
 
 def _terminate(number: int, frame: object) -> NoReturn:
     del frame
-    _end_only_later(number)
+    end_only_later(number)
     raise SystemExit(TERMINATED)
-
-
-def _end_only_later(number: int) -> None:
-    """Lets this signal end the process at once, but not within two seconds from now: it is ending already.
-
-    Slurm tells the processes of a step to end, and so does its srun.
-    """
-    first = time.monotonic()
-
-    def again(number: int, frame: object) -> None:
-        del frame
-        if time.monotonic() - first > SAME_REQUEST_S:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-    signal.signal(number, again)
 
 
 @app.callback(invoke_without_command=True)
