@@ -310,12 +310,7 @@ def _names(model: str, source: ModelSource | None) -> tuple[str, ...]:
 
 @contextmanager
 def _until_told(end: Callable[[], None]) -> Generator[None]:
-<<<<<<< HEAD
-    """The first SIGTERM or Ctrl-C calls ``end``; one more than ``SAME_REQUEST_S`` later ends the process as anywhere
-    else. Slurm tells the processes of a step to end, and its srun tells them again."""
-=======
     """The first SIGTERM or Ctrl-C calls ``end``; a later one ends the process as anywhere else."""
->>>>>>> ccaef17d (A server that has drained ends well at a repeated signal, too)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def told(number: int, frame: object) -> None:
