@@ -129,7 +129,7 @@ def run(config: Config) -> Artifact | None:
         config.endpoint.require(read_card(config.env), offered=True)
     logging.getLogger("vtcli.serve").setLevel(logging.INFO)
     keys, files, parents = (source.location_keys("serve"), source.files, source.parents) if source else ((), {}, [])
-    scope = Scope(keys, files, when_changed="anew")
+    scope = Scope(keys, files, when_changed="anew", several=not config.record)
     with open_run(settings, "serve", "trajectories", config.job, parents, scope) as stage, EventLoop() as loop:
         server = _Server(config, stage, source)
         try:

@@ -142,6 +142,22 @@ def test_a_second_process_is_told_who_is_at_it(tmp_path: Path) -> None:
         pass
 
 
+def test_several_of_the_same_have_a_folder_each_and_the_next_takes_one_that_was_left(tmp_path: Path) -> None:
+    """As servers of one command, on nodes that share a home."""
+
+    def begin():
+        return open_run(settings(tmp_path), "serve", "trajectories", {}, [], Scope(several=True))
+
+    with begin() as first:
+        with begin() as second:
+            assert second.work == first.work.with_name(f"{first.work.name}-2")
+        with begin() as third:
+            assert third.work == second.work
+    with begin() as fourth:
+        assert fourth.work == first.work
+    assert not list((tmp_path / ".work").glob("*.lock"))
+
+
 class Recorder(track.NullTracker):
     """Keeps what it is told."""
 

@@ -7,13 +7,14 @@ its config and its parents' contents. Work that began with other files or other 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -141,6 +142,7 @@ class Scope:
     )  # files outside of artifacts that are read
     when_changed: Literal["refuse", "anew"] = "refuse"  # inputs or code, since an earlier attempt was interrupted:
     # its work is refused, or dropped
+    several: bool = False  # processes of the same request at a time; each has a work folder of its own
     lineage: Sequence[Artifact] = ()  # parents that change nothing in what is made, such as a validation's data
 
 
@@ -175,8 +177,7 @@ def open_run(
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         yield StageRun(store, work, track.NullTracker(), identity, _finished(store, settings, identity))
         return
-    patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() else 0.0
-    with disk.locked(work.with_suffix(".lock"), patience_s, f"the work folder of {stage} {settings.name}"):
+    with _locked(work, f"the work folder of {stage} {settings.name}", scope.several) as work:
         identity = identify(request, counted, scope.inputs, work.parent / HASHES)
         done = _finished(store, settings, identity)
         if done:
@@ -207,6 +208,24 @@ def open_run(
             tracker.close(status)
         if run.made:
             shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _locked(work: Path, what: str, several: bool) -> Generator[Path]:
+    """The work folder for this process alone. With ``several`` it is the first of NAME, NAME-2, … that no other has, so
+    that one which a killed process left is found again."""
+    patience_s = slurm.REQUEUED_WAIT_S if slurm.was_requeued() and not several else 0.0
+    for number in itertools.count(1):
+        place = work if number == 1 else work.with_name(f"{work.name}-{number}")
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(disk.locked(place.with_suffix(".lock"), patience_s, what))
+            except disk.LockHeld:
+                if not several:
+                    raise
+                continue
+            yield place
+            return
 
 
 def _has_content(path: Path) -> bool:

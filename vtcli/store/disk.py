@@ -30,6 +30,10 @@ _REMEDIES = {
 }
 
 
+class LockHeld(InputError):
+    """A lock that another process has."""
+
+
 def io_error(error: OSError, path: Path | str, doing: str) -> InputError:
     """An ``OSError`` for the user: the attempt, the place, the cause, and the remedy."""
     remedy = _REMEDIES.get(error.errno or 0, "Check the path and the disk.")
@@ -103,12 +107,12 @@ def locked(path: Path, wait_s: float, what: str) -> Generator[None]:
     work folder of sft".
 
     Raises:
-        InputError: the lock is still taken after ``wait_s`` seconds.
+        LockHeld: the lock is still taken after ``wait_s`` seconds.
     """
     deadline = time.monotonic() + wait_s
     while (handle := _open_locked(path)) is None:
         if time.monotonic() >= deadline:
-            raise InputError(
+            raise LockHeld(
                 f"The lock {path} ({what}) is held by process {_holder(path)}; waited {wait_s:g} s. "
                 f"Wait for that process to end, or stop it, and run the same command again."
             )
