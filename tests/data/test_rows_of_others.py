@@ -17,6 +17,8 @@ from vtcli.data import sheet
 from vtcli.data.generators import canvas, film, zoom
 from vtcli.data.generators.item import Survey, zoom_question
 from vtcli.data.generators.rotflip import TRANSFORMS
+from vtcli.data.importers.problems import RowProblem
+from vtcli.data.importers.row_images import KeepImages
 from vtcli.data.importers.rows import generate, survey
 from vtcli.envs.counts import counted
 from vtcli.envs.parts import Data, Task
@@ -185,6 +187,23 @@ def test_what_a_row_says_wrongly_is_named(change: dict[str, Any], message: str, 
     (tmp_path / "train.jsonl").write_text(json.dumps({**row_of_file(tmp_path), **change}) + "\n")
     with pytest.raises(InputError, match=message):
         generate(0, 0, "train", path=str(tmp_path / "train.jsonl"), name="own")
+
+
+@pytest.mark.parametrize("keep", ["png", "original", "reference"])
+def test_an_image_too_narrow_for_every_model_is_a_bad_row(keep: KeepImages, tmp_path: Path) -> None:
+    row = row_of_file(tmp_path)
+    for height, name in ((4020, "narrow"), (4000, "a")):
+        (tmp_path / f"{name}.png").write_bytes(canvas.png(np.zeros((height, 20, 3), np.uint8)))
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({**row, "image": f"{n}.png"}) for n in ("a", "narrow")))
+    read = functools.partial(
+        generate, 0, split="train", path=str(tmp_path / "train.jsonl"), name="own", keep_images=keep
+    )
+    assert read(item=0).answer == "0"
+    with pytest.raises(
+        RowProblem, match=r"row 1 of .*train\.jsonl is refused\. An image of 20 x 4020 .* 200 times"
+    ) as told:
+        read(item=1)
+    assert told.value.reason == "an image that cannot be shown"
 
 
 def row_of_file(folder: Path) -> dict[str, Any]:

@@ -316,6 +316,27 @@ def test_unusable_rows_are_an_error_or_counted_and_listed(tmp_path: Path, monkey
     assert read.load(1).id == "s200"
 
 
+@pytest.mark.parametrize("as_they_came", [False, True])
+def test_a_row_whose_image_no_model_can_be_shown_is_named_or_left_out(tmp_path: Path, as_they_came: bool) -> None:
+    narrow = images.encode_png(np.zeros((2, 802, 3), np.uint8))
+    turns = ({"role": "user", "content": "<image>Where?"}, {"role": "assistant", "content": "Here."})
+    shown = [[png()], [narrow]]
+    records.write_samples(
+        tmp_path / "tool-train.parquet", [(sample(i), p) for i, p in enumerate(shown)], as_they_came=as_they_came
+    )
+    demos = [(Demo(f"s{i}", turns, ()), p) for i, p in enumerate(shown)]
+    records.write_demos(tmp_path / "train.parquet", demos, as_they_came=as_they_came)
+    store = ImageStore(tmp_path / "store", sizing())
+    for make in (partial(SampleSet, tmp_path, "tool", "train", store), partial(DemoSet, tmp_path, "train", store)):
+        with pytest.raises(InputError, match=r"(?s)1 of 2 rows of .*row 1 \(id 's1'\): .*802 x 2 .*bad_rows=skip"):
+            make()
+        assert make(bad_rows="skip").ids == ("s0",)
+        lazy = make(bad_rows="when_read")
+        for load in (lazy.load, lazy.outline) if isinstance(lazy, DemoSet) else (lazy.load,):
+            with pytest.raises(InputError, match=r"image 0 of row 's1' in .*train\.parquet is refused\. .*802 x 2"):
+                load(1)
+
+
 @pytest.mark.parametrize("keep", [0, 3, 10, 0.5, -1])
 def test_a_truncated_parquet_is_one_clear_error(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "tool-train.parquet"

@@ -68,11 +68,7 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
 
     Raises ``InputError`` where the sides differ by more than a factor of 200, which that processor refuses as well.
     """
-    if min(height, width) < 1 or max(height, width) > MAX_ASPECT_RATIO * min(height, width):
-        raise InputError(
-            f"An image of {width} x {height} pixels cannot be shown to the model: "
-            f"its longer side may be at most {MAX_ASPECT_RATIO} times the shorter one. Crop or pad it."
-        )
+    require_aspect(height, width)
     rows, columns = round(height / factor), round(width / factor)
     area = rows * columns * factor * factor
     if area > max_pixels:
@@ -84,6 +80,15 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
         rows = math.ceil(height * grow / factor)
         columns = math.ceil(width * grow / factor)
     return rows * factor, columns * factor
+
+
+def require_aspect(height: int, width: int) -> None:
+    """Raises ``InputError`` for sides that differ by more than a factor of 200."""
+    if min(height, width) < 1 or max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        raise InputError(
+            f"An image of {width} x {height} pixels cannot be shown to the model: "
+            f"its longer side may be at most {MAX_ASPECT_RATIO} times the shorter one. Crop or pad it."
+        )
 
 
 def decode(data: bytes, where: str) -> Pixels:
@@ -214,8 +219,10 @@ class ImageStore:
         return ImageRef(full, view, width, height, view_width, view_height, parent, transform)
 
     def add_encoded(self, data: bytes, where: str) -> ImageRef:
-        """As ``add(decode(data, where))``; a plain RGB PNG is kept as it is, undecoded when it is its own view."""
+        """As ``add(decode(data, where))``, and errors say ``where``; a plain RGB PNG is kept as it is, undecoded when
+        it is its own view."""
         image = _open(data, where)
+        self.outline_of(*_upright(image, data, where), where)  # refuses its shape
         height, width = image.height, image.width
         if not (image.format == "PNG" and image.mode == "RGB" and b"eXIf" not in data and b"tRNS" not in data):
             return self.add(decode(data, where))
@@ -232,11 +239,14 @@ class ImageStore:
         """An image's sizes and those of its view, from its header; nothing is stored, and it has no content.
 
         Raises ``InputError`` for what is no image, or has a shape that the model cannot be shown."""
-        return self.outline_of(*size(data, where))
+        return self.outline_of(*size(data, where), where)
 
-    def outline_of(self, width: int, height: int) -> ImageRef:
+    def outline_of(self, width: int, height: int, where: str) -> ImageRef:
         """As ``outline``, of an image whose sides are known."""
-        view_height, view_width = self._sizing(height, width)
+        try:
+            view_height, view_width = self._sizing(height, width)
+        except InputError as error:
+            raise InputError(f"The image {where} is refused. {error}") from error
         return ImageRef("", "", width, height, view_width, view_height)
 
     def full(self, ref: ImageRef) -> Pixels:

@@ -194,6 +194,19 @@ def row_problem(row: Mapping[str, Any], schema: pa.Schema, pixels: bool = True) 
     return _demo_problem(row, len(pngs)) if "messages" in schema.names else _text_problem(row)
 
 
+def _unshown(row: Mapping[str, Any], outline: Callable[[int, int, str], object]) -> str | None:
+    """The reason why ``outline`` refuses an image of a row that has no other problem; None where it takes all."""
+    facts = row.get(encoded.COLUMN)
+    try:
+        for number, image in enumerate(row["images"] or ()):
+            known = (facts[number]["width"], facts[number]["height"]) if facts else None
+            width, height = known or images.size(image["bytes"], f"{number}")
+            outline(width, height, f"{number}")
+    except InputError as error:
+        return str(error).rstrip(".")
+    return None
+
+
 def _text_problem(row: Mapping[str, Any]) -> str | None:
     info = row["extra_info"] or {}
     for name in ("split", "form", "question", "answer", "truth"):
@@ -257,11 +270,19 @@ class ParquetTable:
     """Rows of one Parquet file. All are checked when it is opened, and then read at random by row group.
 
     Each of several ranks checks its share of the row groups; they open a table together. With ``when_read`` the
-    check reads no image: ``image`` checks it when it is read.
+    check reads no image: ``image`` checks it when it is read. ``outline`` raises ``InputError`` for an image's width
+    and height that the model cannot be shown.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, bad_rows: BadRows, ranks: Ranks = ALONE) -> None:
-        self.path, self._schema, self._guard = path, schema, threading.Lock()
+    def __init__(
+        self,
+        path: Path,
+        schema: pa.Schema,
+        bad_rows: BadRows,
+        ranks: Ranks = ALONE,
+        outline: Callable[[int, int, str], object] | None = None,
+    ) -> None:
+        self.path, self._schema, self._guard, self._outline = path, schema, threading.Lock(), outline
         self._lazy, self._whole = bad_rows == "when_read", bad_rows == "skip"
         with _readable(path):
             self._file = pq.ParquetFile(path)
@@ -368,6 +389,8 @@ class ParquetTable:
             problem = problem or videos.problem(self.path.parent, row.get("videos"))
             if not problem and self._whole and encoded.COLUMN in row:
                 problem = self._undecodable(row)
+            if not problem and self._outline is not None and not self._lazy:
+                problem = _unshown(row, self._outline)
             yield _RowCheck(group, offset, row["id"], problem)
 
     def _undecodable(self, row: dict[str, Any]) -> str | None:

@@ -230,10 +230,10 @@ class SampleSet:
     """The samples of one form ("tool" | "answer") and split of a dataset artifact, read when asked for.
 
     Every row is checked at the start. ``InputError`` is raised for a missing or truncated file, and for a bad row.
-    That is one without image or video, with a damaged image, a missing or shortened video, or chat markers in its
-    text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``. Several ranks share the check. With
-    ``bad_rows="when_read"`` a damaged image is an error of the ``load`` that reads it. Pixels
-    go to ``store`` when a sample is loaded; a video's content is compared with its name then.
+    That is one without image or video, with an image that is damaged or of a shape that ``store`` refuses, a missing or
+    shortened video, or chat markers in its text. With ``bad_rows="skip"`` such rows are left out and listed in ``bad``.
+    Several ranks share the check. With ``bad_rows="when_read"`` such an image is an error of the ``load`` that reads
+    it. Pixels go to ``store`` when a sample is loaded; a video's content is compared with its name then.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class SampleSet:
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
         path = _part(folder, f"{form}-{split}")
-        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks)
+        self._table = parquet.ParquetTable(path, parquet.SAMPLE_SCHEMA, bad_rows, ranks, store.outline_of)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -286,7 +286,8 @@ class DemoSet:
         ranks: Ranks = ALONE,
     ) -> None:
         folder = artifact if isinstance(artifact, Path) else artifact.path
-        self._table = parquet.ParquetTable(_part(folder, split), parquet.DEMO_SCHEMA, bad_rows, ranks)
+        path = _part(folder, split)
+        self._table = parquet.ParquetTable(path, parquet.DEMO_SCHEMA, bad_rows, ranks, store.outline_of)
         self._store = store
         self.ids: tuple[str, ...] = tuple(self._table.ids)
         self.bad = self._table.bad
@@ -313,8 +314,9 @@ class DemoSet:
             row = self._table.row(index)
             return demo_of(row, _each_image(row, self._store.outline, self._table))
         row = self._table.row(index, *(name for name in self._table.columns if name != "images"))  # no file is read
+        where = f"of row {row['id']!r} in {self._table.path}"
         sides = [(image["width"], image["height"]) for image in row[encoded.COLUMN] or ()]
-        return demo_of(row, tuple(self._store.outline_of(*each) for each in sides))
+        return demo_of(row, tuple(self._store.outline_of(*each, f"{n} {where}") for n, each in enumerate(sides)))
 
     def _load_row(self, index: int) -> Demo:
         row = self._table.row(index)

@@ -29,19 +29,31 @@ class RowImage:
     where: str  # for messages
 
     def decoded(self) -> Pixels:
-        """Pixels, upright by EXIF and on white. Raises ``RowProblem`` for what is no image or is damaged."""
+        """Pixels, upright by EXIF and on white. Raises ``RowProblem`` for what is no image, is damaged, or is too
+        narrow for every model."""
         try:
-            return images.decode(self.data, self.where)
+            pixels = images.decode(self.data, self.where)
         except InputError as error:
             raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
+        self._require_aspect(*pixels.shape[:2])
+        return pixels
 
     def encoded(self, keep: KeepImages) -> EncodedImage:
-        """The image as it came, by path where ``keep`` is reference. Raises ``RowProblem`` for what is no image or is
-        cut off."""
+        """The image as it came, by path where ``keep`` is reference. Raises ``RowProblem`` for what is no image, is cut
+        off, or is too narrow for every model."""
         try:
-            return EncodedImage.of(self.data, self.where, self.file if keep == "reference" else None)
+            image = EncodedImage.of(self.data, self.where, self.file if keep == "reference" else None)
         except InputError as error:
             raise RowProblem(self.place, "an image that cannot be decoded", str(error)) from error
+        self._require_aspect(image.height, image.width)
+        return image
+
+    def _require_aspect(self, height: int, width: int) -> None:
+        try:
+            images.require_aspect(height, width)
+        except InputError as error:
+            said = f"The image {self.where} is refused. {error}"
+            raise RowProblem(self.place, "an image that cannot be shown", said) from error
 
 
 class DecodedWhenRead(Sequence[Pixels]):
@@ -68,7 +80,7 @@ def held(
     came. Then no pixel is decoded before somebody looks.
 
     Raises:
-        RowProblem: as ``media.read_file``, and for what is no image or is cut off.
+        RowProblem: as ``media.read_file``, and for what is no image, is cut off, or is too narrow for every model.
     """
     found: list[RowImage] = []
     for number, value in enumerate(given):
